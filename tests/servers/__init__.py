@@ -1,0 +1,59 @@
+"""Private MariaDB and PostgreSQL servers, made for one test run and removed behind it.
+
+From Python::
+
+    with servers.MariaDB() as server:
+        engine = sqlalchemy.create_engine(server.url)
+
+From a shell: both servers, their URLs in the environment of a command, its exit status::
+
+    python -m tests.servers run -- stestr run
+
+They listen on 127.0.0.1 only, on a free port, with a password of their own, and read no
+configuration of the machine; no server that already runs is touched. Each is ended by its own
+process id, and by the kernel when whoever started it is killed.
+"""
+
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from tests.servers.base import Server
+from tests.servers.machine import ServerError
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgresql import PostgreSQL
+
+__all__ = ["KINDS", "MariaDB", "PostgreSQL", "Server", "ServerError", "running"]
+
+KINDS: tuple[type[Server], ...] = (MariaDB, PostgreSQL)
+
+
+@contextlib.contextmanager
+def running(
+    kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
+) -> Iterator[tuple[list[Server], list[ServerError]]]:
+    """Start these servers side by side: those that run, and why the others do not."""
+    started: list[Server] = []
+    errors: list[ServerError] = []
+    with contextlib.ExitStack() as stack:
+        candidates = [kind(durable=durable) for kind in kinds]
+        for server in candidates:
+            stack.callback(server.close)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            prepared = [(server, pool.submit(server.prepare)) for server in candidates]
+        ready = list(_attempt([(server, future.result) for server, future in prepared], errors))
+        launched = list(_attempt([(server, server.launch) for server in ready], errors))
+        started += _attempt([(server, server.wait) for server in launched], errors)
+        yield started, errors
+
+
+def _attempt(
+    steps: Sequence[tuple[Server, Callable[[], None]]], errors: list[ServerError]
+) -> Iterator[Server]:
+    for server, step in steps:
+        try:
+            step()
+        except ServerError as error:
+            errors.append(error)
+        else:
+            yield server

@@ -1,0 +1,5 @@
+import sys
+
+from tests.servers.command import main
+
+sys.exit(main())

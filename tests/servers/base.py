@@ -1,0 +1,243 @@
+"""One private server, whatever its kind: made, started, stopped, killed and removed."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import sqlalchemy
+
+from tests.servers import machine
+
+ADMIN = "quota_admin"
+MAX_CONNECTIONS = 300
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 30.0
+_ERROR_WORDS = ("ERROR", "FATAL", "error:")
+
+
+class Server(abc.ABC):
+    """One private server. Its data lives from the first start to close(), whatever is in between.
+
+    Start it from a thread that lives as long: the kernel ends the server with that thread.
+
+    :param durable: keep the server's own durability, on the disk of the temporary directory, for
+        measurements. Otherwise an answered commit survives kill(), but not a crash of the machine.
+    :param settings: more settings of the server, by their names there.
+    """
+
+    name: ClassVar[str]
+    variable: ClassVar[str]
+    users: ClassVar[tuple[str, ...]]
+    stop_signal: ClassVar[signal.Signals]
+    death_signal: ClassVar[str]
+
+    def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        self.durable = durable
+        self.settings = dict(settings or {})
+        self.password = secrets.token_hex(16)
+        self.port = 0
+        self.directory: Path | None = None
+        self._lock: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_pid = os.getpid()
+
+    @property
+    @abc.abstractmethod
+    def url(self) -> str:
+        """The SQLAlchemy URL of a database that is always there, for a user who may do all."""
+
+    @abc.abstractmethod
+    def _initialize(self, data: Path) -> None:
+        """Make an empty cluster in this directory, which the server's user owns."""
+
+    @abc.abstractmethod
+    def _command(self, data: Path) -> list[str]:
+        """What runs the server in the foreground."""
+
+    @property
+    def log(self) -> Path:
+        assert self.directory is not None, "not prepared"
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def __enter__(self) -> Server:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Return when it answers; after stop() or kill(), on the same port and data.
+
+        :raises ServerError: it cannot be found, made or started.
+        """
+        self.prepare()
+        self.launch()
+        self.wait()
+
+    def prepare(self) -> None:
+        """Make the data directory, once. The slow part of the first start; any thread may do it."""
+        if self.directory is not None:
+            return
+        self.directory, self._lock = machine.new_directory(self.durable)
+        self.port = machine.free_port()
+        data = self.directory / "data"
+        data.mkdir(mode=0o700)
+        if user := self._user():
+            os.chown(data, user.pw_uid, user.pw_gid)
+        try:
+            self._initialize(data)
+        except BaseException:
+            self.close()
+            raise
+
+    def launch(self) -> None:
+        """Start the process, without waiting for it to answer."""
+        assert self.directory is not None, "not prepared"
+        assert not self.running, f"{self.name} already runs"
+        self._owner_pid = os.getpid()
+        command = self._command(self.directory / "data")
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", self.death_signal, "--", *command]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._popen_options()
+            )
+
+    def wait(self) -> None:
+        """Wait until the server answers a query.
+
+        :raises ServerError: it ended, or did not answer in time.
+        """
+        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while True:
+            if not self.running:
+                raise self._failure("it ended while starting")
+            try:
+                with engine.connect() as connection:
+                    connection.execute(sqlalchemy.text("SELECT 1"))
+                return
+            except sqlalchemy.exc.DBAPIError:
+                if time.monotonic() > deadline:
+                    raise self._failure(
+                        f"no answer in {START_TIMEOUT_SECONDS:.0f} seconds"
+                    ) from None
+            time.sleep(machine.POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Shut down in good order; the data stays. Does nothing when it does not run."""
+        if self._process is None or os.getpid() != self._owner_pid:
+            return
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """End the server and its children at once, as a crash would; the data stays."""
+        if self._process is None or os.getpid() != self._owner_pid:
+            return
+        children = machine.children(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # A restart is refused while a child of the old server still holds its memory.
+        machine.wait_until(lambda: not any(map(machine.alive, children)), STOP_TIMEOUT_SECONDS)
+        self._process = None
+
+    def close(self) -> None:
+        """Stop the server and remove its data. The object can be started again, on new data."""
+        if os.getpid() != self._owner_pid:
+            return
+        self.stop()
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _user(self) -> pwd.struct_passwd | None:
+        """Whom the server runs as: another user when we are root, which PostgreSQL refuses."""
+        if os.geteuid() != 0:
+            return None
+        for name in self.users:
+            with contextlib.suppress(KeyError):
+                return pwd.getpwnam(name)
+        raise machine.ServerError(f"{self.name}: none of the users {', '.join(self.users)} exists")
+
+    def _popen_options(self) -> dict[str, Any]:
+        # Its own session, so that Ctrl-C in the terminal reaches us and not the server.
+        options: dict[str, Any] = {
+            "cwd": self.directory,
+            "env": {"PATH": machine.search_path(), "LC_ALL": "C", "HOME": str(self.directory)},
+            "start_new_session": True,
+        }
+        if user := self._user():
+            options.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[])
+        return options
+
+    def _private_file(self, name: str, text: str) -> Path:
+        """A file that only the server's user can read."""
+        assert self.directory is not None
+        path = self.directory / name
+        path.touch(mode=0o600)
+        path.write_text(text)
+        if user := self._user():
+            os.chown(path, user.pw_uid, user.pw_gid)
+        return path
+
+    def _run(self, *command: str) -> None:
+        with self.log.open("ab") as log:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+                timeout=START_TIMEOUT_SECONDS,
+                **self._popen_options(),
+            )
+        if done.returncode:
+            raise self._failure(f"{Path(command[0]).name} exited with {done.returncode}")
+
+    def _failure(self, what: str) -> machine.ServerError:
+        """The error for this, with the log's last word, and a copy of the log that stays."""
+        handle, kept = tempfile.mkstemp(prefix=f"cyborg-quota-{self.name}-", suffix=".log")
+        os.close(handle)
+        shutil.copyfile(self.log, kept)
+        lines = self.log.read_text(errors="replace").strip().splitlines() or ["(nothing logged)"]
+        marked = [line for line in lines if any(word in line for word in _ERROR_WORDS)]
+        telling = [line for line in marked if not line.endswith("Aborting")]
+        last = (telling or marked or lines)[-1].strip()
+        return machine.ServerError(f"{self.name}: {what}: {last} (log: {kept})")

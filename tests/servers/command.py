@@ -1,0 +1,81 @@
+"""Run a command beside the servers."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from tests.servers import KINDS, Server, running
+from tests.servers.base import STOP_TIMEOUT_SECONDS
+
+
+def run(
+    command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
+) -> int:
+    """Run a command beside the servers; its exit status, or 3 for a required server not started.
+
+    A server whose variable is already set is somebody else's, and used as it is.
+    """
+    wanted = [kind for kind in kinds if not os.environ.get(kind.variable)]
+    began = time.monotonic()
+    with running(wanted, durable=durable) as (started, errors):
+        for error in errors:
+            print(f"tests.servers: not started: {error}", file=sys.stderr)
+        if errors and required():
+            return 3
+        names = " and ".join(server.name for server in started) or "no server"
+        seconds = time.monotonic() - began
+        print(f"tests.servers: {names} started in {seconds:.1f} seconds", file=sys.stderr)
+        urls = {server.variable: server.url for server in started}
+        return _run_command(command, {**os.environ, **urls})
+
+
+def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, env=environ)
+    except OSError as error:
+        print(f"tests.servers: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    try:
+        status = process.wait()
+    except BaseException as error:
+        # Ctrl-C in a terminal has reached the command as well; a signal sent to us alone has not.
+        if not isinstance(error, KeyboardInterrupt):
+            process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    return status if status >= 0 else 128 - status
+
+
+def required() -> bool:
+    """Whether a server that does not start is a failure, and no reason to skip."""
+    ci = os.environ.get("CI", "").lower() in ("1", "true")
+    return ci or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS", "") == "1"
+
+
+def _exit_on_sigterm(signum: int, _frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("run", help="run a command beside the servers, and stop them behind it")
+    names = {kind.name: kind for kind in KINDS}
+    verb.add_argument("--only", action="append", choices=sorted(names), help="not all of them")
+    verb.add_argument("--durable", action="store_true", help="on disk, as durable as by default")
+    verb.add_argument("command", nargs="+", metavar="COMMAND")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    signal.signal(signal.SIGHUP, _exit_on_sigterm)
+    kinds = [names[name] for name in args.only or names]
+    try:
+        return run(args.command, kinds, durable=args.durable)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT

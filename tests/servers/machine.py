@@ -1,0 +1,99 @@
+"""What a private server needs of the machine: a directory, a port, a program, its processes."""
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+POLL_SECONDS = 0.02
+SHM = Path("/dev/shm")
+SHM_FREE_BYTES = 1 << 30
+PREFIX = "cyborg-quota-servers-"
+LOCK_NAME = "owner.lock"
+# Below the range from which the kernel takes the ports of clients: a client that keeps trying a
+# port of that range while the server is down can be given the very same port, and then talks to
+# itself.
+PORTS = range(15000, 32000)
+
+
+class ServerError(Exception):
+    """A server could not be made or started: one line, with the log's path when there is one."""
+
+
+def new_directory(durable: bool) -> tuple[Path, IO[str]]:
+    """A new directory, locked as long as we live; those of dead owners are removed first."""
+    parent = Path(tempfile.gettempdir())
+    # A durable server belongs on a disk: memory answers every fsync at once.
+    if not durable and SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_FREE_BYTES:
+        parent = SHM
+    for old in parent.glob(f"{PREFIX}*"):
+        remove_if_abandoned(old)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    directory.chmod(0o711)  # the server's user passes through to what it owns
+    lock = (directory / "new.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    # Nobody sees the lock before it is held.
+    (directory / "new.lock").rename(directory / LOCK_NAME)
+    return directory, lock
+
+
+def remove_if_abandoned(directory: Path) -> None:
+    # Refused means: in use, somebody else's, just being made, or already gone.
+    with contextlib.suppress(OSError):
+        if directory.lstat().st_uid != os.geteuid():
+            return
+        with (directory / LOCK_NAME).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    for port in random.sample(PORTS, 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError("no free port on 127.0.0.1")
+
+
+def search_path() -> str:
+    """Where server programs are: PostgreSQL's own directories, newest first, then the usual."""
+    versions = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
+    versions.sort(key=lambda path: int("".join(filter(str.isdigit, str(path))) or 0), reverse=True)
+    usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/libexec", "/usr/bin", "/bin"]
+    return os.pathsep.join([*map(str, versions), *usual, os.environ.get("PATH", "")])
+
+
+def find(program: str) -> str:
+    found = shutil.which(program, path=search_path())
+    if found is None:
+        raise ServerError(f"{program} is not installed (bindep.txt names the packages)")
+    return found
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether this process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
