@@ -26,9 +26,10 @@ def run(
             print(f"tests.servers: not started: {error}", file=sys.stderr)
         if errors and required():
             return 3
-        names = " and ".join(server.name for server in started) or "no server"
-        seconds = time.monotonic() - began
-        print(f"tests.servers: {names} started in {seconds:.1f} seconds", file=sys.stderr)
+        if started:
+            names = " and ".join(server.name for server in started)
+            seconds = time.monotonic() - began
+            print(f"tests.servers: {names} started in {seconds:.1f} seconds", file=sys.stderr)
         urls = {server.variable: server.url for server in started}
         return _run_command(command, {**os.environ, **urls})
 
