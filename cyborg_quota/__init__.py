@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quota for OpenStack Cyborg: what each project has attached and has in flight, and what it may have.
+
+    conf = oslo_config.cfg.ConfigOpts()
+    cyborg_quota.conf.register_opts(conf)
+    conf(["--config-file", "/etc/cyborg_quota/cyborg_quota.conf"])
+    quotas = cyborg_quota.make_engine(conf)
+    with cyborg_quota.attachment(quotas, context, {"gpu": 1}, consumer=arq_uuid, group=instance_uuid):
+        ...  # attach
+"""
+
+from __future__ import annotations
+
+from cyborg_quota import conf, exceptions
+from cyborg_quota.attachment import attachment
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.factory import make_engine
+from cyborg_quota.types import UNLIMITED, Claim, Constraint, Over, Reservation, Resource, Usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "UNLIMITED",
+    "Claim",
+    "Constraint",
+    "Over",
+    "QuotaEngine",
+    "Reservation",
+    "Resource",
+    "Usage",
+    "attachment",
+    "conf",
+    "exceptions",
+    "make_engine",
+]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which database errors may be tried again, and what the others become."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import sqlalchemy.exc as sa_exc
+from oslo_db import exception as oslo_exc
+
+from cyborg_quota import exceptions
+
+
+class TransactionMoved(Exception):
+    """What a transaction had read was no longer so when it wrote: roll back, and do it again from the start."""
+
+
+_DO_AGAIN: Final = (oslo_exc.DBDeadlock, oslo_exc.DBConnectionError, oslo_exc.DBConsistencyError, TransactionMoved)
+
+_TRANSIENT_SQLSTATES: Final = frozenset(
+    {
+        "40001",  # PostgreSQL: serialization failure
+        "40P01",  # PostgreSQL: deadlock
+        "55P03",  # PostgreSQL: lock not available in time
+        "57P01",  # PostgreSQL: shut down by the administrator
+        "57P02",  # PostgreSQL: crash of another backend
+        "57P03",  # PostgreSQL: starting up
+        "25006",  # PostgreSQL: read-only while it fails over
+        "53300",  # PostgreSQL: too many connections
+    }
+)
+
+_TRANSIENT_MYSQL: Final = frozenset(
+    {
+        1020,  # record has changed since last read
+        1040,  # too many connections
+        1047,  # Galera: the node is not ready (no primary component)
+        1053,  # server shutdown in progress
+        1205,  # lock wait timeout
+        1213,  # deadlock; on Galera also a certification failure, at COMMIT
+        1290,  # read-only while it fails over
+        1317,  # query interrupted
+        1927,  # connection was killed
+        2002,
+        2003,
+        2006,
+        2013,
+        2014,
+        2055,
+    }
+)
+
+_TRANSIENT_TEXT: Final = re.compile(
+    r"database is locked|database table is locked|could not connect|connection refused|connection to server|"
+    r"server closed the connection|connection already closed|terminating connection|timeout expired|"
+    r"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL",
+    re.IGNORECASE,
+)
+
+_FATAL_TEXT: Final = re.compile(
+    r"authentication failed|Access denied|no pg_hba|role .* does not exist|database .* does not exist|"
+    r"unable to open database file|disk is full|No space left|table .* is full|readonly database",
+    re.IGNORECASE,
+)
+
+
+def may_do_again(error: BaseException) -> bool:
+    """Whether the same transaction, done again, may succeed."""
+    if isinstance(error, TransactionMoved):
+        return True
+    if not isinstance(error, (oslo_exc.DBError, sa_exc.SQLAlchemyError)):
+        return False
+    text = reason(error)
+    if _FATAL_TEXT.search(text):
+        return False
+    if isinstance(error, _DO_AGAIN):
+        return True
+    cause = _driver_error(error)
+    if getattr(cause, "pgcode", None) in _TRANSIENT_SQLSTATES:
+        return True
+    args = getattr(cause, "args", ())
+    if args and args[0] in _TRANSIENT_MYSQL:
+        return True
+    return bool(_TRANSIENT_TEXT.search(text))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the error says that the database cannot be used now, rather than that a statement is wrong."""
+    return (
+        may_do_again(error)
+        or isinstance(error, (sa_exc.TimeoutError, oslo_exc.DBNonExistentDatabase))
+        or bool(_FATAL_TEXT.search(reason(error)))
+    )
+
+
+def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
+    """The typed error a caller sees. ``seconds`` is how long was tried."""
+    if is_outage(error):
+        return exceptions.DatabaseUnavailable(reason(error), seconds)
+    return exceptions.DatabaseError(f"The database refused a statement: {reason(error)}.")
+
+
+def reason(error: BaseException) -> str:
+    """One line for a person: the driver's own words, without the statement, its parameters or a URL."""
+    if isinstance(error, TransactionMoved):
+        return "others kept changing the same rows"
+    if isinstance(error, sa_exc.TimeoutError):
+        return "no connection of the pool became free in time"
+    cause = _driver_error(error)
+    words = str(cause.args[-1] if cause.args else cause) or type(cause).__name__
+    first_line = words.strip().splitlines()[0] if words.strip() else type(cause).__name__
+    return re.sub(r"\w+://\S+", "(a connection URL)", first_line).rstrip(".")[:300]
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The DBAPI's own exception under oslo.db's and SQLAlchemy's wrappers."""
+    seen = 0
+    while seen < 5:  # wrappers are two deep; the bound only keeps a strange cycle from hanging us
+        inner = getattr(error, "inner_exception", None) or getattr(error, "orig", None)
+        if not isinstance(inner, BaseException):
+            break
+        error, seen = inner, seen + 1
+    return error

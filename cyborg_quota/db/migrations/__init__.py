@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alembic environment. ``cyborg_quota.db.schema`` runs it; nobody else should."""

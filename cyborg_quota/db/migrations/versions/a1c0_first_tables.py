@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first tables: usages, reservations, the project tree, replays.
+
+A revision is a record of what was done: it names its columns itself, and does not follow the models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "a1c0"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_TABLE: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+
+
+def _name() -> Any:
+    return sa.String(255).with_variant(
+        mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+    )
+
+
+def _moment() -> Any:
+    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "quota_usages",
+        sa.Column("created_at", _moment()),
+        sa.Column("updated_at", _moment()),
+        sa.Column("id", sa.Integer, autoincrement=True, nullable=False),
+        sa.Column("project_id", _name(), nullable=False),
+        sa.Column("resource", _name(), nullable=False),
+        sa.Column("reserved", sa.Integer, nullable=False),
+        sa.Column("used", sa.Integer, nullable=False),
+        sa.Column("subtree", sa.BigInteger, nullable=False),
+        sa.Column("generation", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_quota_usages"),
+        sa.UniqueConstraint("project_id", "resource", name="uq_quota_usages_project_resource"),
+        sa.CheckConstraint("reserved >= 0", name="ck_quota_usages_reserved"),
+        sa.CheckConstraint("used >= 0", name="ck_quota_usages_used"),
+        sa.CheckConstraint("subtree >= 0", name="ck_quota_usages_subtree"),
+        sqlite_autoincrement=True,
+        **_TABLE,
+    )
+    op.create_table(
+        "reservations",
+        sa.Column("created_at", _moment()),
+        sa.Column("updated_at", _moment()),
+        sa.Column("deleted_at", _moment()),
+        sa.Column("deleted", sa.Boolean, nullable=False),
+        sa.Column("id", sa.Integer, autoincrement=True, nullable=False),
+        sa.Column("uuid", sa.String(36), nullable=False),
+        sa.Column("usage_id", sa.Integer, nullable=False),
+        sa.Column("project_id", _name(), nullable=False),
+        sa.Column("resource", _name(), nullable=False),
+        sa.Column("delta", sa.Integer, nullable=False),
+        sa.Column("expire", _moment()),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("consumer_id", _name()),
+        sa.Column("group_id", _name()),
+        sa.Column("live", sa.SmallInteger),
+        sa.PrimaryKeyConstraint("id", name="pk_reservations"),
+        sa.UniqueConstraint("uuid", name="uq_reservations_uuid"),
+        sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="uq_reservations_live_consumer"),
+        sa.CheckConstraint(
+            "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')", name="ck_reservations_state"
+        ),
+        sa.CheckConstraint(
+            "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
+            " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL)",
+            name="ck_reservations_ended",
+        ),
+        sqlite_autoincrement=True,
+        **_TABLE,
+    )
+    op.create_index("ix_reservations_usage", "reservations", ["usage_id", "state"])
+    op.create_index("ix_reservations_group", "reservations", ["project_id", "group_id"])
+    op.create_index("ix_reservations_expire", "reservations", ["state", "expire"])
+    op.create_index("ix_reservations_deleted_at", "reservations", ["deleted_at"])
+    op.create_table(
+        "projects",
+        sa.Column("created_at", _moment()),
+        sa.Column("updated_at", _moment()),
+        sa.Column("project_id", _name(), nullable=False),
+        sa.Column("parent_id", _name()),
+        sa.Column("generation", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("project_id", name="pk_projects"),
+        **_TABLE,
+    )
+    op.create_index("ix_projects_parent", "projects", ["parent_id"])
+    op.create_table(
+        "replays",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("line", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("position", sa.Integer, nullable=False),
+        sa.Column("limits", sa.Text),
+        sa.PrimaryKeyConstraint("digest", "line", name="pk_replays"),
+        **_TABLE,
+    )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables. The columns that the Cyborg quota-usage specification names keep its names and types.
+
+Names compare by bytes on every database: ``ABC`` and ``abc`` are two projects. MariaDB's default collation would
+make them one, so every name column is ``utf8mb4_bin`` there; PostgreSQL and SQLite compare bytes by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from cyborg_quota.types import MAX_NAME_CHARS, STATES
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "uq": "uq_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+_MYSQL_TABLE: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+
+
+def _name(chars: int = MAX_NAME_CHARS) -> Any:
+    return sa.String(chars).with_variant(
+        mysql.VARCHAR(chars, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+    )
+
+
+def _moment() -> Any:
+    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+quota_usages = sa.Table(
+    "quota_usages",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("project_id", _name(), nullable=False),
+    sa.Column("resource", _name(), nullable=False),
+    sa.Column("reserved", sa.Integer, nullable=False),
+    sa.Column("used", sa.Integer, nullable=False),
+    # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
+    sa.Column("subtree", sa.BigInteger, nullable=False),
+    # Counts the moves of the project in the tree. A charge names the generation it read; see projects.py.
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.UniqueConstraint("project_id", "resource", name="project_resource"),
+    sa.CheckConstraint("reserved >= 0", name="reserved"),
+    sa.CheckConstraint("used >= 0", name="used"),
+    sa.CheckConstraint("subtree >= 0", name="subtree"),
+    # An id is never given twice: a cached id must not come to mean another project's row.
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+reservations = sa.Table(
+    "reservations",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("deleted_at", _moment()),
+    sa.Column("deleted", sa.Boolean, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("uuid", sa.String(36), nullable=False),
+    # Indexed, but no foreign key: with one, MariaDB locks the usage row from the INSERT on, and deadlocks.
+    sa.Column("usage_id", sa.Integer, nullable=False),
+    sa.Column("project_id", _name(), nullable=False),
+    sa.Column("resource", _name(), nullable=False),
+    sa.Column("delta", sa.Integer, nullable=False),
+    sa.Column("expire", _moment()),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("consumer_id", _name()),
+    sa.Column("group_id", _name()),
+    # 1 while reserved or committed, NULL after: a unique key passes over NULLs, so that it binds the live rows
+    # alone also on MariaDB, which has no partial indexes.
+    sa.Column("live", sa.SmallInteger),
+    sa.UniqueConstraint("uuid", name="uuid"),
+    sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
+    sa.CheckConstraint("state IN ({})".format(", ".join(f"'{state}'" for state in STATES)), name="state"),
+    # ``deleted`` and ``live`` follow the state.
+    sa.CheckConstraint(
+        "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
+        " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL)",
+        name="ended",
+    ),
+    sa.Index("ix_reservations_usage", "usage_id", "state"),
+    sa.Index("ix_reservations_group", "project_id", "group_id"),
+    sa.Index("ix_reservations_expire", "state", "expire"),
+    sa.Index("ix_reservations_deleted_at", "deleted_at"),
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("project_id", _name(), primary_key=True),
+    # NULL is a root; a project without a row is a root too, so an empty table is a flat cloud.
+    sa.Column("parent_id", _name()),
+    # Changed by everything that needs the edges at this project to hold still; see projects.py.
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Index("ix_projects_parent", "parent_id"),
+    **_MYSQL_TABLE,
+)
+
+replays = sa.Table(
+    "replays",
+    metadata,
+    # The SHA-256 of the trace, in hexadecimal.
+    sa.Column("digest", sa.String(64), primary_key=True),
+    # 0: how far the replay is known to have come; other lines: a reserve that was refused there.
+    sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("limits", sa.Text),
+    **_MYSQL_TABLE,
+)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""projects: the tree, the way from a project to its root, and what keeps a move and a charge apart.
+
+Three rules make I9 hold while the tree changes under running charges:
+
+1.  Every usage row has a ``generation``. A move of a project adds one to the generation of each of that project's
+    rows (the descendants' edges stay as they are). A charge names the generation of every row on its path, so one
+    that was on its way with the old path finds no row, and starts again on the new one. That also makes it safe to
+    keep paths in memory: a stale one cannot charge.
+2.  A usage row is made, and an edge is changed, only by a transaction that has first changed the project's row here
+    (``_hold``). The two exclude each other, so no usage row can appear unseen while its project moves. The change
+    is a real one (generation + 1): Galera certifies writes, not locks.
+3.  A project that has a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from cyborg_quota.db import clock, usages
+from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.models import projects, quota_usages
+
+MAX_DEPTH: Final = 64
+"""No walk to a root is longer: what keeps a cycle made by hand from hanging us."""
+
+
+def _path_query() -> sa.Select[Any]:
+    """WITH RECURSIVE: the project and its ancestors, leaf first, beside their usage rows. One statement: one moment."""
+    leaf = sa.select(
+        sa.cast(sa.bindparam("b_project"), projects.c.project_id.type).label("project_id"),
+        sa.literal(0).label("distance"),
+    ).cte("path", recursive=True)
+    step = (
+        sa.select(projects.c.parent_id, leaf.c.distance + 1)
+        .where(projects.c.project_id == leaf.c.project_id)
+        .where(projects.c.parent_id.is_not(None), leaf.c.distance < MAX_DEPTH)
+    )
+    path = leaf.union_all(step)
+    usage = quota_usages.c
+    return (
+        sa.select(path.c.project_id, path.c.distance, usage.id, usage.resource, usage.generation)
+        .select_from(
+            sa.outerjoin(
+                path,
+                quota_usages,
+                sa.and_(
+                    usage.project_id == path.c.project_id,
+                    usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
+                ),
+            )
+        )
+        .order_by(path.c.distance)
+    )
+
+
+_PATH = _path_query()
+
+
+class Way:
+    """The path of one project, leaf first, and the usage rows along it, by resource."""
+
+    __slots__ = ("_rows", "project_ids")
+
+    def __init__(self, project_ids: Sequence[str], rows: dict[str, tuple[usages.Node, ...]]) -> None:
+        self.project_ids = tuple(project_ids)
+        self._rows = rows
+
+    def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
+        """The rows to charge, leaf first; None when one of them has yet to be made."""
+        nodes = self._rows.get(resource, ())
+        return nodes if len(nodes) == len(self.project_ids) else None
+
+    @property
+    def resources(self) -> list[str]:
+        """What it knows rows of."""
+        return sorted(self._rows)
+
+    def lacking(self, resource: str) -> set[str]:
+        """The projects along the path that have no row for it."""
+        return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
+
+    def missing(self, resources: Iterable[str]) -> list[str]:
+        """The resources that have no full set of rows along this path."""
+        return [resource for resource in resources if self.nodes(resource) is None]
+
+
+def read_way(connection: sa.Connection, project_id: str, resources: Collection[str]) -> Way:
+    """Where ``project_id`` stands in the tree now. A project nobody placed is a root."""
+    rows = connection.execute(_PATH, {"b_project": project_id, "b_resources": sorted(resources)}).all()
+    distances = sorted({(row.distance, row.project_id) for row in rows})
+    height = len(distances) - 1
+    found: dict[str, list[usages.Node]] = {}
+    for row in rows:  # by distance: leaf first
+        if row.id is not None:
+            node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - row.distance)
+            found.setdefault(row.resource, []).append(node)
+    return Way([name for _, name in distances], {name: tuple(nodes) for name, nodes in found.items()})
+
+
+_ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
+_new_usage = {
+    "project_id": sa.bindparam("b_project"),
+    "resource": sa.bindparam("b_resource"),
+    "reserved": 0,
+    "used": 0,
+    "subtree": 0,
+    "generation": 0,
+    "created_at": clock.utc_now(),
+}
+
+
+def _insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
+    """INSERT that does nothing where the row exists, in the dialect's own words. Its row count says nothing."""
+    statement: Any
+    if connection.dialect.name in ("mysql", "mariadb"):
+        key = next(iter(table.primary_key.columns)).name
+        statement = mysql.insert(table).values(values)
+        statement = statement.on_duplicate_key_update({key: table.c[key]})
+    elif connection.dialect.name == "postgresql":
+        statement = postgresql.insert(table).values(values).on_conflict_do_nothing()
+    else:
+        statement = sqlite.insert(table).values(values).on_conflict_do_nothing()
+    connection.execute(statement, params)
+
+
+def ensure(connection: sa.Connection, project_id: str) -> None:
+    """Make the project known, as a root, if it is not. A transaction of its own."""
+    _insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
+
+
+_HOLD = (
+    sa.update(projects)
+    .where(projects.c.project_id == sa.bindparam("b_project"))
+    .values(generation=projects.c.generation + 1, updated_at=clock.utc_now())
+)
+
+
+def _hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
+    """Keep the edges at these projects still until the transaction ends. Always in the same order."""
+    for project_id in sorted(set(project_ids)):
+        if connection.execute(_HOLD, {"b_project": project_id}).rowcount != 1:
+            raise TransactionMoved
+
+
+def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -> None:
+    """Make the usage rows that ``way`` lacks. A transaction of its own; the projects must be known (``ensure``)."""
+    leaf = way.project_ids[0]
+    lacking = {
+        (project_id, resource)
+        for resource in way.missing(resources)
+        for project_id in way.lacking(resource)
+    }
+    _hold(connection, {project_id for project_id, _ in lacking})
+    if read_way(connection, leaf, resources).project_ids != way.project_ids:
+        raise TransactionMoved
+    for project_id, resource in sorted(lacking):
+        _insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
+
+
+_BUMP = (
+    sa.update(quota_usages)
+    .where(quota_usages.c.project_id == sa.bindparam("b_project"))
+    .values(generation=quota_usages.c.generation + 1)
+)
+_OWN_ROWS = sa.select(quota_usages.c.resource, quota_usages.c.subtree).where(
+    quota_usages.c.project_id == sa.bindparam("b_project")
+)
+_SET_PARENT = (
+    sa.update(projects)
+    .where(projects.c.project_id == sa.bindparam("b_project"))
+    .values(parent_id=sa.bindparam("b_parent"))
+)
+
+
+def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
+    """The resources the project has usage rows for."""
+    return sorted(row.resource for row in connection.execute(_OWN_ROWS, {"b_project": project_id}))
+
+
+def move(connection: sa.Connection, project_id: str, parent_id: str | None) -> None:
+    """Put a known project, with all that is below it, under a known parent (None: make it a root).
+
+    What the subtree holds leaves the old ancestors' totals and enters the new ones' in the same transaction. Raises
+    ValueError when the parent lies below the project; TransactionMoved when rows along the new path have yet to be
+    made (the caller makes them, and comes again) or when the tree changed meanwhile.
+    """
+    resources = resources_of(connection, project_id)
+    goal = read_way(connection, parent_id, resources).project_ids if parent_id is not None else ()
+    _hold(connection, {project_id, *goal})
+    old = read_way(connection, project_id, resources)
+    connection.execute(_BUMP, {"b_project": project_id})
+    held = {row.resource: row.subtree for row in connection.execute(_OWN_ROWS, {"b_project": project_id})}
+    changes = []
+    new = read_way(connection, parent_id, held) if parent_id is not None else None
+    if project_id in goal or (new is not None and project_id in new.project_ids):
+        raise ValueError(f"{parent_id!r} lies below {project_id!r}")
+    if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
+        raise TransactionMoved
+    if new is not None and new.missing(held):
+        raise TransactionMoved
+    for resource, subtree in held.items():
+        leaving = (old.nodes(resource) or ())[1:]
+        entering = (new.nodes(resource) or ()) if new is not None else ()
+        changes += [usages.Change(node, subtree=-subtree) for node in leaving]
+        changes += [usages.Change(node, subtree=subtree) for node in entering]
+    for change in usages.merge(changes):
+        if change.subtree and not usages.charge(connection, change):
+            raise TransactionMoved
+    connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id})
+
+
+_EDGES = sa.select(projects.c.project_id, projects.c.parent_id)
+
+
+def edges(connection: sa.Connection) -> dict[str, str | None]:
+    """The whole tree: parent by project."""
+    return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(_EDGES)))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps the ledger small and proves it right: purge, fold, audit. Each is bulk, and rare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Drift, Figures
+
+_row = reservations.c
+_usage = quota_usages.c
+_AGE = sa.bindparam("b_age", type_=sa.BigInteger)
+_LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
+_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True))
+
+_OLD_ENDED = (
+    sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at, _row.id).limit(_LIMIT)
+)
+_DELETE_ENDED = sa.delete(reservations).where(_IDS, _row.live.is_(None))
+
+
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
+    """Delete up to ``limit`` rows that ended longer ago than the age. Returns how many were found to delete."""
+    ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
+    if ids:
+        connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)})
+    return len(ids)
+
+
+_LOOSE = sa.and_(
+    _row.state == COMMITTED,
+    _row.consumer_id.is_(None),
+    sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
+)
+_FOLDABLE = sa.select(_row.usage_id).where(_LOOSE).group_by(_row.usage_id).having(sa.func.count() > 1)
+_TO_FOLD = (
+    sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
+    .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
+    .order_by(_row.id)
+    .limit(_LIMIT)
+)
+_DELETE_LOOSE = sa.delete(reservations).where(_IDS, _row.state == COMMITTED, _row.consumer_id.is_(None))
+
+
+def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
+    """The usage rows with more than one old committed reservation that no consumer holds."""
+    return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
+
+
+def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit: int, uuid: str) -> int | None:
+    """Make one carried-forward row of up to ``limit`` such reservations: I2's sum stays what it was.
+
+    Returns by how many rows the table became shorter (0: nothing is left to fold), or None where somebody
+    released one of them meanwhile: roll back.
+    """
+    rows = connection.execute(
+        _TO_FOLD, {"b_usage_id": usage_id, "b_age": age_microseconds, "b_limit": limit}
+    ).all()
+    total = sum(row.delta for row in rows)
+    if len(rows) < 2 or abs(total) > MAX_AMOUNT:
+        return 0
+    if connection.execute(_DELETE_LOOSE, {"b_ids": [row.id for row in rows]}).rowcount != len(rows):
+        return None
+    if not total:
+        return len(rows)
+    connection.execute(
+        sa.insert(reservations).values(
+            created_at=clock.utc_now(),
+            deleted=sa.false(),
+            uuid=uuid,
+            usage_id=usage_id,
+            project_id=rows[0].project_id,
+            resource=rows[0].resource,
+            delta=total,
+            state=COMMITTED,
+            live=1,
+        )
+    )
+    return len(rows) - 1
+
+
+def _audit_query() -> sa.CompoundSelect[Any]:
+    """Counters beside sums, in one statement: two would see two moments, and report drift that is none.
+
+    The first half goes through the usage rows; the second finds live reservations that have none.
+    """
+    sums = (
+        sa.select(
+            _row.usage_id,
+            sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0)).label("reserved"),
+            sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0)).label("used"),
+        )
+        .where(_row.live == 1)
+        .group_by(_row.usage_id)
+        .subquery("sums")
+    )
+    child = quota_usages.alias("child")
+    children = (
+        sa.select(projects.c.parent_id, child.c.resource, sa.func.sum(child.c.subtree).label("subtree"))
+        .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
+        .where(projects.c.parent_id.is_not(None))
+        .group_by(projects.c.parent_id, child.c.resource)
+        .subquery("children")
+    )
+    reserved = sa.func.coalesce(sums.c.reserved, 0)
+    used = sa.func.coalesce(sums.c.used, 0)
+    below = sa.func.coalesce(children.c.subtree, 0)
+    present = (
+        sa.select(
+            _usage.project_id,
+            _usage.resource,
+            _usage.reserved,
+            _usage.used,
+            _usage.subtree,
+            reserved.label("true_reserved"),
+            used.label("true_used"),
+            (used + reserved + below).label("true_subtree"),
+        )
+        .select_from(
+            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
+                children,
+                sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
+            )
+        )
+        .where(
+            sa.or_(
+                _usage.reserved != reserved,
+                _usage.used != used,
+                _usage.subtree != used + reserved + below,
+            )
+        )
+    )
+    orphan_sum = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
+    orphan_used = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
+    orphans = (
+        sa.select(
+            _row.project_id, _row.resource, sa.null(), sa.null(), sa.null(), orphan_sum, orphan_used,
+            orphan_sum + orphan_used,
+        )
+        .select_from(sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+        .where(_row.live == 1, _usage.id.is_(None))
+        .group_by(_row.project_id, _row.resource)
+    )  # fmt: skip
+    return sa.union_all(present, orphans)
+
+
+_AUDIT = _audit_query()
+
+
+def audit(connection: sa.Connection) -> list[Drift]:
+    """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts."""
+    drifts = []
+    for row in connection.execute(_AUDIT):
+        recorded = None if row.reserved is None else Figures(row.used, row.reserved, row.subtree)
+        expected = Figures(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
+        drifts.append(Drift(row.project_id, row.resource, recorded, expected))
+    return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quota_usages: the counters. Every statement that touches one is here, but for what moves the tree.
+
+A charge is one conditional UPDATE per row, and its row count is the verdict::
+
+    UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
+    WHERE id = :id AND generation = :generation            -- the path is still the one that was read
+      AND used + reserved <= :room AND subtree <= :subtree_room            -- the limits
+      AND used >= :least_used AND reserved >= :least_reserved AND subtree >= :least_subtree
+
+No row is locked before that statement, and the callers go leaf first, root last: the hottest row is held shortest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Collection, Iterable, Sequence
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Figures
+
+_usage = quota_usages.c
+_NO_BOUND = 2**62
+"""More than any subtree can hold: a bound that never refuses, so that one statement serves all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One usage row on the path from a project to its root. ``depth`` counts from the root, which has 0."""
+
+    usage_id: int
+    project_id: str
+    resource: str
+    generation: int
+    depth: int
+
+    @property
+    def lock_order(self) -> tuple[int, str, str]:
+        """Deepest first, then by name: the one order in which everybody takes usage rows."""
+        return -self.depth, self.project_id, self.resource
+
+
+@dataclasses.dataclass(slots=True)
+class Change:
+    """What a transaction adds to one row, and the most the row may hold before (None: no limit)."""
+
+    node: Node
+    reserved: int = 0
+    used: int = 0
+    subtree: int = 0
+    room: int | None = None
+    subtree_room: int | None = None
+
+
+_CHARGE = (
+    sa.update(quota_usages)
+    .where(
+        _usage.id == sa.bindparam("b_id"),
+        _usage.generation == sa.bindparam("b_generation"),
+        _usage.used + _usage.reserved <= sa.bindparam("b_room"),
+        _usage.subtree <= sa.bindparam("b_subtree_room"),
+        _usage.used >= sa.bindparam("b_least_used"),
+        _usage.reserved >= sa.bindparam("b_least_reserved"),
+        _usage.subtree >= sa.bindparam("b_least_subtree"),
+    )
+    .values(
+        reserved=_usage.reserved + sa.bindparam("b_reserved"),
+        used=_usage.used + sa.bindparam("b_used"),
+        subtree=_usage.subtree + sa.bindparam("b_subtree"),
+        updated_at=clock.utc_now(),
+    )
+)
+
+
+def charge(connection: sa.Connection, change: Change) -> bool:
+    """Add ``change`` to its row if everything it names still holds. False: it does not, and nothing was written.
+
+    ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
+    """
+    growth = change.used + change.reserved
+    room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
+    result = connection.execute(
+        _CHARGE,
+        {
+            "b_id": change.node.usage_id,
+            "b_generation": change.node.generation,
+            "b_room": room if change.room is None else min(room, change.room),
+            "b_subtree_room": _NO_BOUND if change.subtree_room is None else change.subtree_room,
+            "b_least_used": max(0, -change.used),
+            "b_least_reserved": max(0, -change.reserved),
+            "b_least_subtree": max(0, -change.subtree),
+            "b_reserved": change.reserved,
+            "b_used": change.used,
+            "b_subtree": change.subtree,
+        },
+    )
+    return result.rowcount == 1
+
+
+_FENCE = (
+    sa.update(quota_usages)
+    .where(_usage.id == sa.bindparam("b_id"), _usage.generation == sa.bindparam("b_generation"))
+    .values(used=_usage.used)
+)
+
+
+def fence(connection: sa.Connection, node: Node) -> bool:
+    """Hold one row until the transaction ends, unchanged: who wants to change it waits, who did so has ended.
+
+    False: the row is gone, or its project has moved.
+    """
+    return connection.execute(_FENCE, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
+
+
+_FIGURES = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == sa.bindparam("b_id"))
+
+
+def figures(connection: sa.Connection, usage_id: int) -> Figures:
+    """The counters of one row that exists."""
+    row = connection.execute(_FIGURES, {"b_id": usage_id}).one()
+    return Figures(used=row.used, reserved=row.reserved, subtree=row.subtree)
+
+
+_child = quota_usages.alias("child")
+
+_TRUTH = sa.select(
+    sa.func.coalesce(
+        sa.func.sum(sa.case((sa.and_(reservations.c.state == RESERVED, reservations.c.delta > 0), reservations.c.delta))),
+        0,
+    ).label("reserved"),
+    sa.func.coalesce(sa.func.sum(sa.case((reservations.c.state == COMMITTED, reservations.c.delta))), 0).label("used"),
+).where(reservations.c.usage_id == sa.bindparam("b_id"), reservations.c.state.in_((RESERVED, COMMITTED)))
+
+_CHILDREN = (
+    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
+    .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
+    .where(projects.c.parent_id == sa.bindparam("b_project"), _child.c.resource == sa.bindparam("b_resource"))
+)
+
+
+def truth(connection: sa.Connection, node: Node) -> tuple[int, int]:
+    """(reserved, used) as the reservations have them. ``used`` is negative when more was freed than was held."""
+    row = connection.execute(_TRUTH, {"b_id": node.usage_id}).one()
+    return int(row.reserved), int(row.used)
+
+
+def children_total(connection: sa.Connection, node: Node) -> int:
+    """What the direct children's subtrees hold."""
+    return int(
+        connection.execute(_CHILDREN, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one()
+    )
+
+
+_SET = (
+    sa.update(quota_usages)
+    .where(_usage.id == sa.bindparam("b_id"))
+    .values(
+        reserved=sa.bindparam("b_reserved"),
+        used=sa.bindparam("b_used"),
+        subtree=sa.bindparam("b_subtree"),
+        updated_at=clock.utc_now(),
+    )
+)
+
+
+def set_figures(connection: sa.Connection, usage_id: int, now: Figures) -> None:
+    """Write counters as they are. Only for a row that the transaction holds (see fence)."""
+    connection.execute(
+        _SET, {"b_id": usage_id, "b_reserved": now.reserved, "b_used": now.used, "b_subtree": now.subtree}
+    )
+
+
+def read(
+    connection: sa.Connection, project_ids: Collection[str] | None = None, resources: Collection[str] | None = None
+) -> dict[tuple[str, str], Figures]:
+    """Counters by (project_id, resource), sorted; None means all. One statement: one moment."""
+    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
+    if project_ids is not None:
+        query = query.where(_usage.project_id.in_(sorted(project_ids)))
+    if resources is not None:
+        query = query.where(_usage.resource.in_(sorted(resources)))
+    rows = connection.execute(query).all()
+    found = {(row.project_id, row.resource): Figures(row.used, row.reserved, row.subtree) for row in rows}
+    return dict(sorted(found.items()))
+
+
+def merge(changes: Iterable[Change]) -> Sequence[Change]:
+    """The changes summed per row, in lock order. (Bounds are not merged: a settling call has none.)"""
+    by_row: dict[int, Change] = {}
+    for change in changes:
+        total = by_row.setdefault(change.node.usage_id, Change(change.node))
+        total.reserved += change.reserved
+        total.used += change.used
+        total.subtree += change.subtree
+    return sorted(by_row.values(), key=operator.attrgetter("node.lock_order"))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quota driver is. The engine has validated everything and decided the project before it calls one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from oslo_config import cfg
+
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.types import Claim, Drift, Over, Reservation, Selection, State, Usage, UsageRecord
+
+
+class QuotaDriver(abc.ABC):
+    """Keeps usage and reservations. Loaded by stevedore from the namespace ``cyborg_quota.drivers``.
+
+    Lives are in microseconds. ``sees_all``: the caller may be shown an ancestor's usage. The errors each method
+    raises are those of the QuotaEngine's method of the same name.
+    """
+
+    @classmethod
+    @abc.abstractmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> QuotaDriver:
+        """A driver as ``conf`` says, without I/O. Raises ConfigurationError."""
+
+    @abc.abstractmethod
+    def reserve(
+        self, project_id: str, claims: Sequence[Claim], group: str | None, life_microseconds: int, *, sees_all: bool
+    ) -> list[str]:
+        """Charge the claims, all or none. Returns the reservations' UUIDs, claim by claim, in the deltas' order."""
+
+    @abc.abstractmethod
+    def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
+        """Charge as committed, whatever the limits."""
+
+    @abc.abstractmethod
+    def commit(self, selection: Selection) -> None:
+        """What was reserved is attached."""
+
+    @abc.abstractmethod
+    def rollback(self, selection: Selection) -> None:
+        """What was reserved is given up."""
+
+    @abc.abstractmethod
+    def release(self, selection: Selection) -> None:
+        """What was reserved or attached is free again."""
+
+    @abc.abstractmethod
+    def extend(self, selection: Selection, life_microseconds: int) -> None:
+        """What is reserved lives so much longer, counted from now."""
+
+    @abc.abstractmethod
+    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+        """What would block ``request`` now. Writes nothing."""
+
+    @abc.abstractmethod
+    def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
+        """The project's standing for each of ``resources`` and for all else it ever held."""
+
+    @abc.abstractmethod
+    def list_usages(self, project_id: str | None) -> list[UsageRecord]:
+        """Every usage row, or one project's; sorted."""
+
+    @abc.abstractmethod
+    def list_reservations(
+        self,
+        project_id: str | None,
+        state: State | None,
+        uuids: Collection[str] | None,
+        consumer: str | None,
+        group: str | None,
+        limit: int | None,
+    ) -> list[Reservation]:
+        """Reservations that match everything given, oldest first."""
+
+    @abc.abstractmethod
+    def expire(self, progress: Callable[[int], None] | None) -> int:
+        """End what is overdue. Returns how many; ``progress`` is told after every batch."""
+
+    @abc.abstractmethod
+    def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
+        """Delete what ended longer ago, and fold committed rows that no consumer holds. Returns how many rows."""
+
+    @abc.abstractmethod
+    def audit(self) -> list[Drift]:
+        """The counters that differ from the reservations."""
+
+    @abc.abstractmethod
+    def heal(self) -> list[Drift]:
+        """Repair them; returns what was repaired, with the figures before and after."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back connections. The next call opens new ones."""

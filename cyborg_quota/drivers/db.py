@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DbQuotaDriver: keeps the ledger in a database. What happens in which order is in its parts:
+
+reserving.py (a reserve), settling.py (commit, rollback, release, extend, expire), healing.py (repair), paths.py (the
+way from a project to its root).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from oslo_config import cfg
+
+from cyborg_quota import overs
+from cyborg_quota.db import reservations, schema, upkeep, usages
+from cyborg_quota.db.api import Connection, Database, new_uuid
+from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.drivers import base
+from cyborg_quota.drivers.healing import Healer
+from cyborg_quota.drivers.paths import Paths
+from cyborg_quota.drivers.reserving import Order, Reserver
+from cyborg_quota.drivers.settings import DriverSettings, driver_settings
+from cyborg_quota.drivers.settling import Settler
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.types import UNLIMITED, Claim, Drift, Figures, Over, Reservation, Selection, State, Usage, UsageRecord
+
+Progress = Callable[[int], None] | None
+
+MICROSECONDS: Final = 1_000_000
+
+
+class DbQuotaDriver(base.QuotaDriver):
+    """Keeps quota_usages and reservations in SQLite, MariaDB/MySQL or PostgreSQL. Making one does no I/O."""
+
+    def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
+        self._batch_rows = settings.batch_rows
+        self._limits = limits
+        self._database = Database(settings.database, verify=schema.check)
+        self._paths = Paths(self._database)
+        self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler)
+        self._healer = Healer(self._database, self._paths)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
+        return cls(driver_settings(conf), limits)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def reserve(
+        self, project_id: str, claims: Sequence[Claim], group: str | None, life_microseconds: int, *, sees_all: bool
+    ) -> list[str]:
+        return self._reserver.charge(
+            Order(
+                project_id=project_id,
+                claims=claims,
+                group=group,
+                life_microseconds=life_microseconds,
+                sees_all=sees_all,
+            )
+        )
+
+    def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
+        return self._reserver.charge(
+            Order(project_id=project_id, claims=claims, group=group, life_microseconds=None, sees_all=True)
+        )
+
+    def commit(self, selection: Selection) -> None:
+        self._settler.settle("commit", selection)
+
+    def rollback(self, selection: Selection) -> None:
+        self._settler.settle("rollback", selection)
+
+    def release(self, selection: Selection) -> None:
+        self._settler.settle("release", selection)
+
+    def extend(self, selection: Selection, life_microseconds: int) -> None:
+        self._settler.settle("extend", selection, life_microseconds)
+
+    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+        way = self._database.read(lambda connection: self._paths.read(connection, project_id, request))
+        constraints = self._limits.get_constraints(way.project_ids, sorted(request))
+        figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
+        found = overs.judge(project_id, constraints, figures, request)
+        return found if sees_all else overs.veiled(found, project_id)
+
+    def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
+        figures = self._database.read(lambda connection: usages.read(connection, [project_id]))
+        names = sorted(set(resources) | {resource for _, resource in figures})
+        limits = self._limits.get_limits([project_id], names)
+        return {
+            name: _usage(figures.get((project_id, name), Figures()), limits.get((project_id, name), UNLIMITED))
+            for name in names
+        }
+
+    def list_usages(self, project_id: str | None) -> list[UsageRecord]:
+        figures = self._database.read(
+            lambda connection: usages.read(connection, None if project_id is None else [project_id])
+        )
+        limits = self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures})
+        return [
+            UsageRecord(*key, usage=_usage(counters, limits.get(key, UNLIMITED))) for key, counters in figures.items()
+        ]
+
+    def list_reservations(
+        self,
+        project_id: str | None,
+        state: State | None,
+        uuids: Collection[str] | None,
+        consumer: str | None,
+        group: str | None,
+        limit: int | None,
+    ) -> list[Reservation]:
+        return self._database.read(
+            lambda connection: reservations.read(
+                connection,
+                project_id=project_id,
+                state=state,
+                uuids=uuids,
+                consumer=consumer,
+                group=group,
+                limit=limit,
+            )
+        )
+
+    def expire(self, progress: Progress = None) -> int:
+        return self._in_batches(lambda: self._settler.expire_batch(self._batch_rows), progress)
+
+    def purge(self, age_microseconds: int, progress: Progress = None) -> int:
+        def purge_batch() -> int:
+            return self._database.write(
+                lambda connection: upkeep.purge_ended(connection, age_microseconds, self._batch_rows)
+            )
+
+        purged = self._in_batches(purge_batch, progress)
+        for usage_id in self._database.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
+            purged += self._fold(usage_id, age_microseconds)
+        return purged
+
+    def audit(self) -> list[Drift]:
+        return self._database.read(upkeep.audit)
+
+    def heal(self) -> list[Drift]:
+        return self._healer.heal()
+
+    def _in_batches(self, batch: Callable[[], int], progress: Progress) -> int:
+        """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here."""
+        total = 0
+        while True:
+            count = batch()
+            total += count
+            if progress is not None:
+                progress(count)
+            if count < self._batch_rows:
+                return total
+
+    def _fold(self, usage_id: int, age_microseconds: int) -> int:
+        def work(connection: Connection) -> int:
+            shorter = upkeep.fold(connection, usage_id, age_microseconds, self._batch_rows, new_uuid())
+            if shorter is None:
+                raise TransactionMoved
+            return shorter
+
+        total = 0
+        while folded := self._database.write(work):
+            total += folded
+        return total
+
+
+def _usage(figures: Figures, limit: int) -> Usage:
+    return Usage(limit=limit, used=figures.used, reserved=figures.reserved)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a reserve happens: limits first, then one transaction that checks and charges, then the verdict.
+
+    look up the path and the constraints                                   (no transaction)
+    INSERT the reservations, UPDATE each usage row on the path, COMMIT     (one transaction)
+
+If a row refuses, everything is rolled back, and the figures are read to say why. If they show room after all, the
+refusal was of a moment that has passed, or the tree has changed: once more from the top.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from cyborg_quota import exceptions, overs, transitions
+from cyborg_quota.db import projects, reservations, usages
+from cyborg_quota.db.api import Connection, Database, DuplicateEntry, new_uuid
+from cyborg_quota.drivers.paths import Paths
+from cyborg_quota.drivers.settling import Settler
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.types import COMMITTED, RESERVED, Claim, Constraint, Figures, State
+
+_MOST_TRIES: Final = 200
+"""So often a request may meet figures that changed under it. Each try ends with a read that showed room."""
+
+
+class _Refused(Exception):
+    """A usage row refused its part: roll back."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    """A claim on its way. Its UUIDs are made once, so that a second try lands on the first one's rows."""
+
+    claim: Claim
+    uuids: dict[str, str]
+    is_charged: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be charged, and how. ``life_microseconds`` None: committed at once, whatever the limits."""
+
+    project_id: str
+    claims: Sequence[Claim]
+    group: str | None
+    life_microseconds: int | None
+    sees_all: bool
+
+    @property
+    def state(self) -> State:
+        return COMMITTED if self.life_microseconds is None else RESERVED
+
+
+class Reserver:
+    """Charges claims."""
+
+    def __init__(self, database: Database, paths: Paths, limits: LimitDriver, settler: Settler) -> None:
+        self._database = database
+        self._paths = paths
+        self._limits = limits
+        self._settler = settler
+
+    def charge(self, order: Order) -> list[str]:
+        """Charge all claims or none. Returns UUIDs, claim by claim."""
+        pending = [
+            _Pending(claim, {resource: new_uuid() for resource in claim.deltas}) for claim in order.claims
+        ]
+        began = time.monotonic()
+        for attempt in range(_MOST_TRIES):
+            if attempt > 2:
+                time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
+            if self._try(order, [one for one in pending if not one.is_charged]):
+                return [uuid for one in pending for uuid in one.uuids.values()]
+        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+
+    def _try(self, order: Order, pending: Sequence[_Pending]) -> bool:
+        """One attempt at what is still to be charged. False: the world has changed, try again."""
+        if not pending:
+            return True
+        request = overs.requested(one.claim for one in pending)
+        resources = sorted({resource for one in pending for resource in one.claim.deltas})
+        way = self._paths.get(order.project_id, resources)
+        constraints = self._constraints(order, way, request)
+        changes = _changes(way, constraints, request, order.state)
+        rows = _rows(order, way, pending)
+        consumers = {one.claim.consumer for one in pending if one.claim.consumer is not None}
+
+        def work(connection: Connection) -> bool:
+            if consumers and reservations.any_live(connection, order.project_id, consumers):
+                return False
+            reservations.insert(connection, rows)
+            for change in changes:
+                if not usages.charge(connection, change):
+                    raise _Refused
+            return True
+
+        try:
+            if self._database.write(work):
+                return True
+        except DuplicateEntry:
+            pass  # a first attempt of ours landed, or another delivery of this call was quicker
+        except _Refused:
+            self._explain(order, constraints, request)
+            return False
+        return self._recognize(order, pending)
+
+    def _constraints(self, order: Order, way: projects.Way, request: dict[str, int]) -> list[Constraint]:
+        if order.life_microseconds is None or not request:
+            return []
+        constraints = self._limits.get_constraints(way.project_ids, sorted(request))
+        strangers = {constraint.project_id for constraint in constraints} - set(way.project_ids)
+        if strangers:
+            raise exceptions.ConfigurationError(
+                f"The limit driver named {', '.join(sorted(strangers))}, which is not an ancestor of {order.project_id}."
+            )
+        return constraints
+
+    def _explain(self, order: Order, constraints: Sequence[Constraint], request: dict[str, int]) -> None:
+        """Raise what the figures say now; return where they show room, or another path than was charged."""
+        self._paths.forget(order.project_id)
+        way = self._paths.get(order.project_id, sorted(request))
+        if any(constraint.project_id not in way.project_ids for constraint in constraints):
+            return
+        figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
+        found = overs.judge(order.project_id, constraints, figures, request)
+        if found:
+            raise exceptions.OverQuota(found if order.sees_all else overs.veiled(found, order.project_id))
+        own = {resource: figures.get((order.project_id, resource), Figures()) for resource in request}
+        for resource in overs.overflowing(own, request):
+            raise exceptions.UsageOverflow(order.project_id, resource, request[resource])
+
+    def _recognize(self, order: Order, pending: Sequence[_Pending]) -> bool:
+        """Somebody holds what was asked for: ourselves (True: all done), or the same consumers, rightly or not."""
+        consumers = [one.claim.consumer for one in pending if one.claim.consumer is not None]
+        uuids = [uuid for one in pending for uuid in one.uuids.values()]
+        landed, held = self._database.read(
+            lambda connection: (
+                reservations.by_uuids(connection, uuids, order.project_id, self._settler.grace),
+                reservations.live_of(connection, order.project_id, consumers, self._settler.grace),
+            )
+        )
+        if landed:
+            return True
+        if any(row.overdue for row in held):
+            self._settler.expire_rows([row.uuid for row in held if row.overdue])
+            return False
+        for one in pending:
+            own = [row for row in held if row.consumer == one.claim.consumer]
+            if own and one.claim.consumer is not None:
+                _match(one, own)
+        return False
+
+
+def _match(one: _Pending, held: Sequence[transitions.Row]) -> None:
+    """The consumer holds exactly this already: its rows are the answer. Raises ReservationConflict."""
+    deltas = {row.resource: row.delta for row in held}
+    if deltas != dict(one.claim.deltas):
+        raise exceptions.ReservationConflict(str(one.claim.consumer), deltas, one.claim.deltas)
+    uuids = {row.resource: row.uuid for row in held}
+    one.uuids = {resource: uuids[resource] for resource in one.claim.deltas}
+    one.is_charged = True
+
+
+def _changes(
+    way: projects.Way, constraints: Sequence[Constraint], request: dict[str, int], state: State
+) -> Sequence[usages.Change]:
+    """What each row on the path is asked to take, in lock order."""
+    rooms = overs.rooms(constraints)
+    changes = []
+    for resource, amount in request.items():
+        reserved, used = transitions.effect(None, state, amount)
+        for node in way.nodes(resource) or ():
+            is_leaf = node.project_id == way.project_ids[0]
+            room = rooms.get((node.project_id, resource, "project")) if is_leaf else None
+            subtree_room = rooms.get((node.project_id, resource, "subtree"))
+            changes.append(
+                usages.Change(
+                    node,
+                    reserved=reserved if is_leaf else 0,
+                    used=used if is_leaf else 0,
+                    subtree=amount,
+                    room=None if room is None else room - amount,
+                    subtree_room=None if subtree_room is None else subtree_room - amount,
+                )
+            )
+    return sorted(changes, key=lambda change: change.node.lock_order)
+
+
+def _rows(
+    order: Order, way: projects.Way, pending: Sequence[_Pending]
+) -> list[reservations.NewReservation]:
+    leaves = {resource: (way.nodes(resource) or ())[0] for one in pending for resource in one.claim.deltas}
+    return [
+        reservations.NewReservation(
+            uuid=one.uuids[resource],
+            usage_id=leaves[resource].usage_id,
+            project_id=order.project_id,
+            resource=resource,
+            delta=delta,
+            consumer=one.claim.consumer,
+            group=order.group,
+            state=order.state,
+            life_microseconds=order.life_microseconds,
+        )
+        for one in pending
+        for resource, delta in one.claim.deltas.items()
+    ]

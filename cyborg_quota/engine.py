@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuotaEngine: the public face. Validates, decides whose project is meant, and calls the driver."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, names
+from cyborg_quota.drivers.base import QuotaDriver
+from cyborg_quota.types import (
+    STATES,
+    Claim,
+    Drift,
+    Over,
+    Reservation,
+    Resource,
+    Selection,
+    State,
+    Usage,
+    UsageRecord,
+)
+
+LOG = logging.getLogger(__name__)
+
+Expire = int | datetime.timedelta | datetime.datetime | None
+MICROSECONDS = 1_000_000
+
+
+class Context(Protocol):
+    """What the engine reads of a request context: oslo.context's and Cyborg's have it."""
+
+    project_id: str | None
+    is_admin: bool
+
+
+class QuotaEngine:
+    """Reserve, commit, roll back and release what projects hold.
+
+    ``reserve``, ``commit``, ``rollback`` and ``register_resource(s)`` take the calls of ``cyborg.quota.QUOTAS``
+    unchanged. Everywhere: ``context`` needs ``project_id`` and ``is_admin``; ``project_id`` names another project
+    than the context's, which only an admin's context may (else NotAuthorized). A settling call names what it means
+    by exactly one of ``reservations`` (UUIDs), ``consumer`` and ``group``, and does all of it or nothing. Any call
+    may raise DatabaseUnavailable (nothing was answered: call again), SchemaError or InvalidRequest.
+    """
+
+    def __init__(self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400) -> None:
+        self._driver = driver
+        self._expire_seconds = reservation_expire_seconds
+        self._resources: dict[str, Any] = {}
+
+    # --- resources ---
+
+    @property
+    def resources(self) -> list[str]:
+        """The registered resources, sorted."""
+        return sorted(self._resources)
+
+    def register_resource(self, resource: Any) -> None:
+        """Count a resource from now on. ``resource`` has a ``name`` (types.Resource, Cyborg's own), or is one."""
+        name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
+        self._resources[names.check_name("resource", name)] = (
+            Resource(resource) if isinstance(resource, str) else resource
+        )
+
+    def register_resources(self, resources: Iterable[Any]) -> None:
+        """Count these resources from now on."""
+        for resource in resources:
+            self.register_resource(resource)
+
+    # --- reserving ---
+
+    def reserve(
+        self,
+        context: Context,
+        deltas: Mapping[str, int],
+        expire: Expire = None,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> list[str]:
+        """Charge ``deltas`` ({resource: signed amount}) as in flight, if every limit allows.
+
+        ``expire``: seconds, timedelta or datetime (naive means UTC) after which it lapses. With a ``consumer`` the
+        call may be repeated: the same deltas give the same reservations. Returns their UUIDs in the order of
+        ``deltas``. Raises OverQuota, ReservationConflict, UnknownResource, UsageOverflow.
+        """
+        return self.reserve_many(context, [Claim(consumer, deltas)], expire, project_id, group=group)
+
+    def reserve_many(
+        self,
+        context: Context,
+        claims: Iterable[Claim],
+        expire: Expire = None,
+        project_id: str | None = None,
+        *,
+        group: str | None = None,
+    ) -> list[str]:
+        """Reserve for several consumers in one transaction, all or none. Returns UUIDs, claim by claim."""
+        project_id = self._project(context, project_id)
+        checked = self._claims(claims)
+        life = names.expire_microseconds(expire, self._expire_seconds)
+        uuids = self._driver.reserve(project_id, checked, _group(group), life, sees_all=_is_admin(context))
+        LOG.debug("Project %s reserved %s", project_id, uuids)
+        return uuids
+
+    def check(
+        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None
+    ) -> list[Over]:
+        """What would block ``deltas`` now: one entry per offended constraint, sorted. Writes nothing."""
+        project_id = self._project(context, project_id)
+        request = {
+            resource: delta
+            for resource, delta in names.check_deltas(deltas, self._resources).items()
+            if delta > 0
+        }
+        return self._driver.check(project_id, request, sees_all=_is_admin(context)) if request else []
+
+    def adopt(
+        self,
+        context: Context,
+        claims: Iterable[Claim],
+        project_id: str | None = None,
+        *,
+        group: str | None = None,
+    ) -> list[str]:
+        """Charge what is attached already, as committed, whatever the limits. Admin only; may be repeated.
+
+        A consumer that holds the same deltas keeps its reservations; other deltas raise ReservationConflict.
+        """
+        _admin_only(context, "adopt")
+        project_id = self._project(context, project_id)
+        checked = self._claims(claims)
+        for claim in checked:
+            for resource, delta in claim.deltas.items():
+                if delta < 0:
+                    raise exceptions.InvalidDelta(resource, delta, "what is attached is positive")
+        return self._driver.adopt(project_id, checked, _group(group))
+
+    # --- settling ---
+
+    def commit(
+        self,
+        context: Context,
+        reservations: Sequence[str] | None = None,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """What was reserved is attached. Committed already: nothing happens.
+
+        Raises ReservationNotFound, ReservationExpired (which is then durable), ReservationRolledBack,
+        ReservationReleased.
+        """
+        self._driver.commit(self._selection(context, reservations, project_id, consumer, group))
+
+    def rollback(
+        self,
+        context: Context,
+        reservations: Sequence[str] | None = None,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """What was reserved is given up. Ended already: nothing happens.
+
+        Raises ReservationNotFound, ReservationCommitted.
+        """
+        self._driver.rollback(self._selection(context, reservations, project_id, consumer, group))
+
+    def release(
+        self,
+        context: Context,
+        reservations: Sequence[str] | None = None,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """What was reserved or attached is free again. Ended already, or an unknown name: nothing happens.
+
+        Raises ReservationNotFound for an unknown UUID.
+        """
+        self._driver.release(self._selection(context, reservations, project_id, consumer, group))
+
+    def extend(
+        self,
+        context: Context,
+        reservations: Sequence[str] | None = None,
+        expire: Expire = None,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """What is reserved lives until ``expire``, counted from now. Committed already: nothing happens.
+
+        Raises as commit does.
+        """
+        selection = self._selection(context, reservations, project_id, consumer, group)
+        self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
+
+    # --- looking ---
+
+    def get_usages(self, context: Context, project_id: str | None = None) -> dict[str, Usage]:
+        """{resource: Usage(limit, used, reserved, available)} of one project."""
+        return self._driver.get_usages(self._project(context, project_id), self._resources)
+
+    def list_usages(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
+        """Every project's usage, or one's; sorted by project and resource. Admin only."""
+        _admin_only(context, "list_usages")
+        return self._driver.list_usages(_optional("project_id", project_id))
+
+    def list_reservations(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        state: State | None = None,
+        reservations: Collection[str] | None = None,
+        consumer: str | None = None,
+        group: str | None = None,
+        limit: int | None = None,
+    ) -> list[Reservation]:
+        """Reservations that match all that is given, oldest first, at most ``limit``. Admin only."""
+        _admin_only(context, "list_reservations")
+        if state is not None and state not in STATES:
+            raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
+        return self._driver.list_reservations(
+            _optional("project_id", project_id),
+            state,
+            None if reservations is None else [names.check_name("reservation", uuid) for uuid in reservations],
+            _optional("consumer", consumer),
+            _group(group),
+            limit,
+        )
+
+    # --- upkeep ---
+
+    def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
+        """End what is overdue; returns how many reservations. The periodic job: on any number of hosts at once.
+
+        Admin only. ``progress`` is told the size of every batch.
+        """
+        _admin_only(context, "expire")
+        return self._driver.expire(progress)
+
+    def purge(
+        self,
+        context: Context,
+        older_than_seconds: int,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Delete reservations that ended longer ago; returns by how many rows the table became shorter. Admin only.
+
+        Committed rows that no consumer holds, as old, become one carried-forward row.
+        """
+        _admin_only(context, "purge")
+        if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
+            raise exceptions.InvalidRequest("The age of what is purged must be a whole number of seconds.")
+        if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
+            raise exceptions.InvalidRequest("The age of what is purged must be between 0 seconds and 100 years.")
+        return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
+
+    def audit(self, context: Context) -> list[Drift]:
+        """The counters that differ from the reservations; none, unless somebody wrote them by hand. Admin only."""
+        _admin_only(context, "audit")
+        return self._driver.audit()
+
+    def heal(self, context: Context) -> list[Drift]:
+        """Repair what audit finds, while others go on; returns the figures before and after. Admin only."""
+        _admin_only(context, "heal")
+        return self._driver.heal()
+
+    def close(self) -> None:
+        """Give back the driver's connections. The engine may be used again."""
+        self._driver.close()
+
+    # --- validation ---
+
+    def _project(self, context: Context, project_id: str | None) -> str:
+        own = getattr(context, "project_id", None)
+        if project_id is None:
+            if own is None:
+                raise exceptions.InvalidName("project_id", None, "neither the call nor its context names a project")
+            return names.check_name("project_id", own)
+        if project_id != own and not _is_admin(context):
+            raise exceptions.NotAuthorized("acting for another project")
+        return names.check_name("project_id", project_id)
+
+    def _claims(self, claims: Iterable[Claim]) -> list[Claim]:
+        checked = []
+        for claim in claims:
+            if not isinstance(claim, Claim):
+                raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
+            deltas = names.check_deltas(claim.deltas, self._resources)
+            checked.append(Claim(_optional("consumer", claim.consumer), deltas))
+        if not checked:
+            raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
+        seen = set()
+        for claim in checked:
+            if claim.consumer is not None and claim.consumer in seen:
+                raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; make them one.")
+            seen.add(claim.consumer)
+        _check_totals(checked)
+        return checked
+
+    def _selection(
+        self,
+        context: Context,
+        reservations: Sequence[str] | None,
+        project_id: str | None,
+        consumer: str | None,
+        group: str | None,
+    ) -> Selection:
+        if sum(value is not None for value in (reservations, consumer, group)) != 1:
+            raise exceptions.InvalidSelection("Name what is meant by one of reservations, consumer and group.")
+        if reservations is None:
+            return Selection(
+                self._project(context, project_id), consumer=_optional("consumer", consumer), group=_group(group)
+            )
+        if isinstance(reservations, str) or not isinstance(reservations, Iterable):
+            raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
+        uuids = list(reservations)
+        if not uuids:
+            raise exceptions.InvalidSelection("The list of reservations is empty.")
+        for uuid in uuids:
+            if not isinstance(uuid, str) or not _is_storable(uuid):
+                raise exceptions.ReservationNotFound(uuid)
+        searched = None if project_id is None and _is_admin(context) else self._project(context, project_id)
+        return Selection(searched, uuids=uuids)
+
+
+def _check_totals(claims: Iterable[Claim]) -> None:
+    """One call must not ask for more of a resource than a counter can hold."""
+    totals: dict[str, int] = {}
+    for claim in claims:
+        for resource, delta in claim.deltas.items():
+            totals[resource] = totals.get(resource, 0) + abs(delta)
+            if totals[resource] > names.MAX_AMOUNT:
+                raise exceptions.InvalidDelta(resource, totals[resource], "the claims of one call ask for too much")
+
+
+def _is_admin(context: Context) -> bool:
+    return bool(getattr(context, "is_admin", False))
+
+
+def _admin_only(context: Context, action: str) -> None:
+    if not _is_admin(context):
+        raise exceptions.NotAuthorized(action)
+
+
+def _optional(field: str, name: str | None) -> str | None:
+    return None if name is None else names.check_name(field, name)
+
+
+def _group(group: str | None) -> str | None:
+    return _optional("group", group)
+
+
+def _is_storable(uuid: str) -> bool:
+    """Whether the text could be a stored UUID at all; what could not be is simply not found."""
+    return 0 < len(uuid) <= 36 and uuid.isascii() and uuid.isprintable()

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error cyborg_quota raises, each carrying its data.
+
+A caller can branch on the class and on the attributes; the message is for a person and says what to do next
+where there is something to do. No message ever holds a connection URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyborg_quota.types import Over
+
+
+class QuotaError(Exception):
+    """The root of every error of this package."""
+
+
+# --- refusals ------------------------------------------------------------------------------------------------
+
+
+class OverQuota(QuotaError):
+    """A request would pass a limit. Nothing was charged.
+
+    ``overs`` is a list of :class:`cyborg_quota.types.Over`, one per offended constraint, sorted by project,
+    resource and scope.
+    """
+
+    def __init__(self, overs: Iterable[Over]) -> None:
+        self.overs = sorted(overs)
+        super().__init__("Quota exceeded: " + "; ".join(str(over) for over in self.overs))
+
+
+class NotAuthorized(QuotaError):
+    """The context may not do this. Says nothing about what exists."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        super().__init__(f"Not authorized: {action} needs an admin's context.")
+
+
+# --- bad input: refused before anything is written -----------------------------------------------------------
+
+
+class InvalidRequest(QuotaError, ValueError):
+    """The request itself is wrong; the same request can never succeed."""
+
+
+class InvalidName(InvalidRequest):
+    """A project, resource, consumer or group name that cannot be stored or compared."""
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        self.field = field
+        self.value = value
+        self.reason = reason
+        super().__init__(f"Invalid {field} {_shown(value)}: {reason}.")
+
+
+class UnknownResource(InvalidRequest):
+    """A resource that nobody registered."""
+
+    def __init__(self, unknown: Iterable[str], known: Iterable[str]) -> None:
+        self.unknown = sorted(unknown)
+        self.known = sorted(known)
+        super().__init__(
+            f"Unknown resource {', '.join(map(_shown, self.unknown))}; registered are "
+            f"{', '.join(self.known) or 'none'}. Register it, or add it to [quota] resources."
+        )
+
+
+class InvalidDelta(InvalidRequest):
+    """An amount that is not a non-zero integer of at most 31 bits."""
+
+    def __init__(self, resource: str, delta: object, reason: str) -> None:
+        self.resource = resource
+        self.delta = delta
+        self.reason = reason
+        super().__init__(f"Invalid amount {_shown(delta)} for resource {_shown(resource)}: {reason}.")
+
+
+class InvalidClaim(InvalidRequest):
+    """Claims that are empty, of the wrong shape, or name one consumer twice."""
+
+
+class InvalidSelection(InvalidRequest):
+    """Not exactly one of reservations, consumer and group; or an empty list."""
+
+
+class InvalidReservationExpiration(InvalidRequest):
+    """An expiry that is not None, a number of seconds, a timedelta or a datetime that lies ahead."""
+
+    def __init__(self, expire: object, reason: str) -> None:
+        self.expire = expire
+        self.reason = reason
+        super().__init__(f"Invalid reservation expiration {_shown(expire)}: {reason}.")
+
+
+class UsageOverflow(InvalidRequest):
+    """The counter of a project cannot hold the sum (it is a 32-bit integer)."""
+
+    def __init__(self, project_id: str, resource: str, requested: int) -> None:
+        self.project_id = project_id
+        self.resource = resource
+        self.requested = requested
+        super().__init__(
+            f"Project {project_id} cannot hold {requested} more of {resource}: a project's counter ends at 2147483647."
+        )
+
+
+# --- reservations --------------------------------------------------------------------------------------------
+
+
+class ReservationError(QuotaError):
+    """A reservation is not in a state in which the call can be answered with success."""
+
+    reason = "cannot be used"
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid = uuid
+        super().__init__(f"Reservation {_shown(uuid)} {self.reason}.")
+
+
+class ReservationNotFound(ReservationError):
+    """No such reservation, or another project's (the answer is the same)."""
+
+    reason = "was not found"
+
+
+class ReservationCommitted(ReservationError):
+    """It was committed already; what is attached is released, not rolled back."""
+
+    reason = "was committed; release it instead"
+
+
+class ReservationRolledBack(ReservationError):
+    """It was rolled back; reserve afresh."""
+
+    reason = "was rolled back; reserve afresh"
+
+
+class ReservationExpired(ReservationError):
+    """Nobody settled it in time; reserve afresh."""
+
+    reason = "has expired; reserve afresh"
+
+
+class ReservationReleased(ReservationError):
+    """It was committed and released since; reserve afresh."""
+
+    reason = "was released; reserve afresh"
+
+
+class ReservationConflict(QuotaError):
+    """The consumer already holds something else.
+
+    ``held`` and ``requested`` map resources to deltas.
+    """
+
+    def __init__(self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int]) -> None:
+        self.consumer = consumer
+        self.held = dict(held)
+        self.requested = dict(requested)
+        super().__init__(
+            f"Consumer {_shown(consumer)} already holds {_amounts(held)}, which is not the requested "
+            f"{_amounts(requested)}. Release or roll back what it holds first."
+        )
+
+
+# --- database ------------------------------------------------------------------------------------------------
+
+
+class DatabaseError(QuotaError):
+    """The database refused a statement. The cause is chained."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database could not be reached, or kept refusing, for as long as the retry policy allows."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        self.reason = reason
+        self.seconds = seconds
+        super().__init__(f"The database is unavailable ({reason}); gave up after {seconds:.1f} s.")
+
+
+class SchemaError(DatabaseError):
+    """The database's schema is not the one this code works with."""
+
+
+class DatabaseNotInitialized(SchemaError):
+    """The database has no tables of ours yet."""
+
+    def __init__(self) -> None:
+        super().__init__("The database has no cyborg_quota schema yet. Create it: cyborg-quota db sync")
+
+
+class DatabaseBehind(SchemaError):
+    """The database is at an older revision than this code needs."""
+
+    def __init__(self, revision: str, head: str) -> None:
+        self.revision = revision
+        self.head = head
+        super().__init__(
+            f"The database is at revision {revision}, this code needs {head}. Upgrade it: cyborg-quota db sync"
+        )
+
+
+class DatabaseForeign(SchemaError):
+    """The database holds somebody else's tables of our names."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        self.tables = sorted(tables)
+        super().__init__(
+            f"The database already holds another service's {', '.join(self.tables)}. Give cyborg_quota a database "
+            "of its own: set [database] connection to a separate database. Nothing was changed."
+        )
+
+
+class ConfigurationError(QuotaError):
+    """An option's value cannot be used."""
+
+
+def _amounts(deltas: Mapping[str, int]) -> str:
+    return ", ".join(f"{resource}={delta}" for resource, delta in sorted(deltas.items()))
+
+
+def _shown(value: object) -> str:
+    """A value of a stranger's, safe to log: quoted, escaped, at most 80 characters."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."

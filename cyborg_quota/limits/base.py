@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a limit driver is."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+
+from oslo_config import cfg
+
+from cyborg_quota.types import Constraint
+
+
+class LimitDriver(abc.ABC):
+    """Answers, before a transaction begins, what must hold inside it.
+
+    A race can therefore never overspend; only a limit's value can be stale, for as long as the driver documents.
+    Loaded by stevedore from the namespace ``cyborg_quota.limits``; shared by threads.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Keep what the options say. No I/O; ConfigurationError where they cannot be used."""
+
+    @abc.abstractmethod
+    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        """What a charge of ``resources`` to a project must keep to.
+
+        ``path`` is the project and its ancestors, leaf first; every constraint names one project of it. If the
+        tree changes before the charge, the driver is asked again with the new path.
+        """
+
+    @abc.abstractmethod
+    def get_limits(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        """The limit of each (project_id, resource), for display. What is left out is unlimited."""

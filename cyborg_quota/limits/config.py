@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One limit per resource, the same for every project, from the configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions, names
+from cyborg_quota.limits import base
+from cyborg_quota.types import UNLIMITED, Constraint
+
+
+class ConfigLimitDriver(base.LimitDriver):
+    """``[limits] limits = fpga:5,gpu:10``. A resource that is not named is unlimited."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._limits = parse_limits(conf.limits.limits)
+
+    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        return [
+            Constraint(path[0], resource, self._limits[resource])
+            for resource in resources
+            if resource in self._limits
+        ]
+
+    def get_limits(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        return {
+            (project_id, resource): self._limits[resource]
+            for project_id in project_ids
+            for resource in resources
+            if resource in self._limits
+        }
+
+
+def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
+    """``{resource: limit}`` with every limit an integer of at least -1, or ConfigurationError."""
+    parsed = {}
+    for resource, value in limits.items():
+        try:
+            limit = int(str(value))
+        except ValueError:
+            raise exceptions.ConfigurationError(
+                f"[limits] limits: {resource}:{value} is no integer (write fpga:5,gpu:10; -1 is unlimited)."
+            ) from None
+        if limit < UNLIMITED:
+            raise exceptions.ConfigurationError(
+                f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
+            )
+        parsed[names.check_name("resource", resource)] = limit
+    return parsed

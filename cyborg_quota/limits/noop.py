@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No limits: the place that the Cyborg specification reserves for the call of oslo.limit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from cyborg_quota.limits import base
+from cyborg_quota.types import Constraint
+
+
+class NoopLimitDriver(base.LimitDriver):
+    """Counts everything and refuses nothing."""
+
+    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        return []
+
+    def get_limits(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        return {}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be stored as a name, an amount or an expiry. Checked before anything is written.
+
+The rules come from what three databases compare alike: MariaDB ignores trailing blanks, PostgreSQL refuses NUL,
+none stores a lone surrogate; a control character in a name would forge a log line.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_CHARS
+
+MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
+"""A reservation's longest life: a century keeps every database's datetime arithmetic in range."""
+
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Control characters, lone surrogates, line and paragraph separators."""
+
+
+def check_name(field: str, value: object) -> str:
+    """The name itself, or InvalidName. ``field`` says what it names: project_id, resource, consumer, group."""
+    if not isinstance(value, str):
+        raise exceptions.InvalidName(field, value, "it must be a string")
+    if value.isascii() and value.isalnum() and len(value) <= MAX_NAME_CHARS:
+        return str(value)
+    if not value:
+        raise exceptions.InvalidName(field, value, "it must not be empty")
+    if len(value) > MAX_NAME_CHARS:
+        raise exceptions.InvalidName(field, value, f"it has {len(value)} characters, at most {MAX_NAME_CHARS} fit")
+    if value != value.strip():
+        raise exceptions.InvalidName(field, value, "it must not begin or end with a blank")
+    if not value.isprintable() and any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in value):
+        raise exceptions.InvalidName(field, value, "it must not hold control characters")
+    return str(value)
+
+
+def check_delta(resource: str, delta: object) -> int:
+    """A signed non-zero amount as a plain int (numpy's integers become one), or InvalidDelta."""
+    if isinstance(delta, bool):
+        raise exceptions.InvalidDelta(resource, delta, "it must be an integer, not a boolean")
+    try:
+        amount = operator.index(delta)  # type: ignore[arg-type]
+    except TypeError:
+        raise exceptions.InvalidDelta(resource, delta, "it must be an integer") from None
+    if not amount:
+        raise exceptions.InvalidDelta(resource, delta, "it must not be zero")
+    if abs(amount) > MAX_AMOUNT:
+        raise exceptions.InvalidDelta(resource, delta, f"it must be between -{MAX_AMOUNT} and {MAX_AMOUNT}")
+    return int(amount)
+
+
+def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
+    """``{resource: amount}`` with every resource registered and every amount an int, or a typed error."""
+    if not isinstance(deltas, Mapping):
+        raise exceptions.InvalidClaim(f"Deltas must map resources to amounts, not be a {type(deltas).__name__}.")
+    if not deltas:
+        raise exceptions.InvalidClaim("A claim must ask for something; its deltas are empty.")
+    unknown = [resource for resource in deltas if not isinstance(resource, str) or resource not in known]
+    if unknown:
+        raise exceptions.UnknownResource([str(resource) for resource in unknown], known)
+    return {str(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
+
+
+def expire_microseconds(expire: object, default_seconds: int) -> int:
+    """How long from now a reservation lives, in microseconds.
+
+    ``expire`` is None (the default), seconds as an int, a timedelta, or a datetime (naive means UTC), which is
+    measured against the caller's own clock here, once: from then on only the database's clock counts.
+    """
+    if expire is None:
+        expire = default_seconds
+    if isinstance(expire, bool):
+        raise exceptions.InvalidReservationExpiration(expire, "a boolean is no duration")
+    if isinstance(expire, int):
+        if abs(expire) > MAX_EXPIRE_SECONDS:
+            raise exceptions.InvalidReservationExpiration(expire, "it lies more than 100 years away")
+        life = datetime.timedelta(seconds=expire)
+    elif isinstance(expire, datetime.timedelta):
+        life = expire
+    elif isinstance(expire, datetime.datetime):
+        moment = expire if expire.tzinfo is not None else expire.replace(tzinfo=datetime.timezone.utc)
+        life = moment - datetime.datetime.now(datetime.timezone.utc)
+    else:
+        raise exceptions.InvalidReservationExpiration(expire, "give seconds (an int), a timedelta or a datetime")
+    if life > datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
+        raise exceptions.InvalidReservationExpiration(expire, "it lies more than 100 years away")
+    if life <= datetime.timedelta(0):
+        raise exceptions.InvalidReservationExpiration(expire, "it must lie in the future")
+    return life // datetime.timedelta(microseconds=1)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine: which transition is legal, what each call answers, what a transition does to counters.
+
+Pure: no I/O, no clock. ``doc/source/concepts.rst`` shows the same table to people.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+from cyborg_quota import exceptions
+from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK, State
+
+Call = Literal["commit", "rollback", "release", "extend", "expire"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """What a decision needs to know of one stored reservation. ``overdue`` is judged on the database's clock."""
+
+    id: int
+    uuid: str
+    usage_id: int
+    project_id: str
+    resource: str
+    delta: int
+    state: State
+    overdue: bool
+    consumer: str | None = None
+    created_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """One reservation goes from ``row.state`` to ``to``. ``to == row.state`` means: a new expiry."""
+
+    row: Row
+    to: State
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write, and what to raise once that is durable."""
+
+    moves: tuple[Move, ...]
+    error: exceptions.ReservationError | None = None
+
+
+_Refusal = Callable[[str], exceptions.ReservationError]
+_NOTHING: Final = None
+_Outcome = State | _Refusal | None
+
+_TABLE: Final[dict[Call, dict[State, _Outcome]]] = {
+    "commit": {
+        RESERVED: COMMITTED,
+        COMMITTED: _NOTHING,
+        ROLLED_BACK: exceptions.ReservationRolledBack,
+        EXPIRED: exceptions.ReservationExpired,
+        RELEASED: exceptions.ReservationReleased,
+    },
+    "rollback": {
+        RESERVED: ROLLED_BACK,
+        COMMITTED: exceptions.ReservationCommitted,
+        ROLLED_BACK: _NOTHING,
+        EXPIRED: _NOTHING,
+        RELEASED: _NOTHING,
+    },
+    "release": {
+        RESERVED: ROLLED_BACK,
+        COMMITTED: RELEASED,
+        ROLLED_BACK: _NOTHING,
+        EXPIRED: _NOTHING,
+        RELEASED: _NOTHING,
+    },
+    "extend": {
+        RESERVED: RESERVED,
+        COMMITTED: _NOTHING,
+        ROLLED_BACK: exceptions.ReservationRolledBack,
+        EXPIRED: exceptions.ReservationExpired,
+        RELEASED: exceptions.ReservationReleased,
+    },
+    "expire": dict.fromkeys((RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, RELEASED), _NOTHING),
+}
+
+_REFUSES_EXPIRED: Final = frozenset({"commit", "extend"})
+
+
+def decide(call: Call, rows: Iterable[Row]) -> Plan:
+    """What ``call`` does to ``rows``: all of them, or none but the overdue.
+
+    An overdue reservation is expired by whichever call meets it, also when the call as a whole is refused: the
+    refusal is then true for good. The error is that of the first offending row, in the order given.
+    """
+    moves: list[Move] = []
+    expiries: list[Move] = []
+    error: exceptions.ReservationError | None = None
+    for row in rows:
+        if row.state == RESERVED and row.overdue:
+            expiries.append(Move(row, EXPIRED))
+            if call in _REFUSES_EXPIRED:
+                error = error or exceptions.ReservationExpired(row.uuid)
+            continue
+        outcome = _TABLE[call][row.state]
+        if isinstance(outcome, str):
+            moves.append(Move(row, outcome))
+        elif outcome is not None:
+            error = error or outcome(row.uuid)
+    if error is not None:
+        return Plan(tuple(expiries), error)
+    return Plan(tuple(sorted(moves + expiries, key=lambda move: move.row.id)))
+
+
+def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
+    """What a transition adds to (reserved, used). ``before`` None is a reservation being made.
+
+    A negative delta frees something when it is committed; until then it is counted nowhere.
+    """
+    in_flight = max(delta, 0)
+    reserved = (in_flight if after == RESERVED else 0) - (in_flight if before == RESERVED else 0)
+    used = (delta if after == COMMITTED else 0) - (delta if before == COMMITTED else 0)
+    return reserved, used
+
+
+def present_life(rows: Sequence[Row]) -> list[Row]:
+    """Of all the rows a consumer or group ever had, those a call by that name means, in order of id.
+
+    Per consumer and resource only the newest counts: an ARQ that was tried again is one thing. And what ended
+    before the present life began is history: a detach of last week must not make today's commit fail. The
+    present life begins when the oldest row still in flight was made, or else when the newest of all was.
+    """
+    newest: dict[tuple[object, str], Row] = {}
+    for row in sorted(rows, key=_age):
+        newest[row.consumer or row.uuid, row.resource] = row
+    if not newest:
+        return []
+    in_flight = [row for row in newest.values() if row.state == RESERVED]
+    begin = min(map(_made, in_flight)) if in_flight else max(map(_made, newest.values()))
+    return sorted(
+        (row for row in newest.values() if row.ended_at is None or row.ended_at >= begin), key=lambda row: row.id
+    )
+
+
+def _made(row: Row) -> datetime.datetime:
+    return row.created_at or datetime.datetime.min
+
+
+def _age(row: Row) -> tuple[datetime.datetime, int]:
+    return _made(row), row.id

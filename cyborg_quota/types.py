@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns of the quota system: frozen, typed, and without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+UNLIMITED: Final = -1
+"""A limit that never refuses. 0 is a limit like any other: never test one by truthiness."""
+
+MAX_AMOUNT: Final = 2**31 - 1
+"""The most of one resource that a project can hold, or one delta can ask for (an SQL INTEGER)."""
+
+MAX_NAME_CHARS: Final = 255
+"""The longest project, resource, consumer or group name, in Unicode code points."""
+
+State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
+RESERVED: Final = "reserved"
+COMMITTED: Final = "committed"
+ROLLED_BACK: Final = "rolled_back"
+EXPIRED: Final = "expired"
+RELEASED: Final = "released"
+STATES: Final[tuple[State, ...]] = (RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, RELEASED)
+LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
+"""The states whose rows are counted. (A reserved row that is overdue still counts until it is expired.)"""
+
+Scope = Literal["project", "subtree"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that is counted, by name: ``fpga``, ``gpu``, ``gpu.A100``."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """What one consumer asks for.
+
+    ``consumer`` is chosen by the caller (an ARQ's UUID), or None for a claim that only its reservations' UUIDs
+    can settle. ``deltas`` maps resources to signed, non-zero integers.
+    """
+
+    consumer: str | None
+    deltas: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constraint:
+    """What must hold for a reserve to pass.
+
+    Scope ``project``: the project's used + reserved stays within ``limit``. Scope ``subtree``: so does the sum
+    over the project and all its descendants.
+    """
+
+    project_id: str
+    resource: str
+    limit: int
+    scope: Scope = "project"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """The three counters of one usage row."""
+
+    used: int = 0
+    reserved: int = 0
+    subtree: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """A project's standing for one resource.
+
+    ``available`` is limit - (used + reserved): negative after a limit was lowered, None when unlimited.
+    """
+
+    limit: int
+    used: int
+    reserved: int
+
+    @property
+    def available(self) -> int | None:
+        if self.limit == UNLIMITED:
+            return None
+        return self.limit - (self.used + self.reserved)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """One line of the usage list: whose usage, and of what."""
+
+    project_id: str
+    resource: str
+    usage: Usage
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Over:
+    """One constraint that a request would pass.
+
+    ``used`` and ``reserved`` are the offended project's own; ``subtree`` is the total that a constraint of
+    scope ``subtree`` bounds, None for scope ``project``. All three are None where the context may not see them
+    (an ancestor's usage is an admin's to see). ``requested`` is what the call asked for, summed over its claims.
+    """
+
+    project_id: str
+    resource: str
+    scope: Scope
+    limit: int
+    requested: int
+    used: int | None = dataclasses.field(compare=False)
+    reserved: int | None = dataclasses.field(compare=False)
+    subtree: int | None = dataclasses.field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        parts = [f"limit {self.limit}"]
+        if self.used is not None and self.reserved is not None:
+            parts += [f"used {self.used}", f"reserved {self.reserved}"]
+        if self.subtree is not None:
+            parts.append(f"subtree {self.subtree}")
+        parts.append(f"requested {self.requested}")
+        return f"project {self.project_id}, resource {self.resource}: {', '.join(parts)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reservation:
+    """One reservation as it is stored. Times are naive UTC, to the microsecond."""
+
+    uuid: str
+    project_id: str
+    resource: str
+    delta: int
+    state: State
+    consumer: str | None
+    group: str | None
+    expire: datetime.datetime | None
+    created_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drift:
+    """Counters of one usage row beside what the reservations (and the children) say they should be.
+
+    ``recorded`` is None for live reservations whose usage row is missing.
+    """
+
+    project_id: str
+    resource: str
+    recorded: Figures | None
+    expected: Figures
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Which reservations a settling call means: exactly one of the three is given.
+
+    ``project_id`` None means any project's, which only an admin's context may ask for, and only by UUID.
+    """
+
+    project_id: str | None
+    uuids: Sequence[str] | None = None
+    consumer: str | None = None
+    group: str | None = None
