@@ -44,7 +44,7 @@ def main() -> int:
         print(f"failed ({test['status']}): {test['id']}")
     failures = len(failed)
     if args.status and not failed:
-        # A worker that died takes its tests along: what is missing from the stream is a failure too.
+        # A worker that died may take tests along that the stream does not even name.
         print(f"failed: the run itself, with status {args.status}")
         failures = 1
     print(f"{len(passed)} passed, {failures} failed, {len(skipped)} skipped")

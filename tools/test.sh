@@ -51,7 +51,7 @@ install_packages() (
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends --no-remove "$@"
+        apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends --no-remove "$@"
 )
 
 ensure_system() {
@@ -62,7 +62,7 @@ ensure_system() {
         say "missing, and not installed for want of rights: ${missing[*]}"
     else
         say "installing ${missing[*]}"
-        install_packages "${missing[@]}" >&2 || say "not installed: ${missing[*]}"
+        install_packages "${missing[@]}" >/dev/null || say "not installed: ${missing[*]}"
     fi
 }
 

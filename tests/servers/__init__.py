@@ -14,7 +14,6 @@ configuration of the machine; no server that already runs is touched. Each is en
 process id, and by the kernel when whoever started it is killed.
 """
 
-import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -39,9 +38,7 @@ def running(
         candidates = [kind(durable=durable) for kind in kinds]
         for server in candidates:
             stack.callback(server.close)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            prepared = [(server, pool.submit(server.prepare)) for server in candidates]
-        ready = list(_attempt([(server, future.result) for server, future in prepared], errors))
+        ready = list(_attempt([(server, server.prepare) for server in candidates], errors))
         launched = list(_attempt([(server, server.launch) for server in ready], errors))
         started += _attempt([(server, server.wait) for server in launched], errors)
         yield started, errors

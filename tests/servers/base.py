@@ -51,6 +51,8 @@ class Server(abc.ABC):
         self.directory: Path | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._initializing = False
+        self._answered = False
         self._owner_pid = os.getpid()
 
     @property
@@ -59,8 +61,8 @@ class Server(abc.ABC):
         """The SQLAlchemy URL of a database that is always there, for a user who may do all."""
 
     @abc.abstractmethod
-    def _initialize(self, data: Path) -> None:
-        """Make an empty cluster in this directory, which the server's user owns."""
+    def _initialization(self, data: Path) -> list[str]:
+        """What makes an empty cluster in this directory, which the server's user owns."""
 
     @abc.abstractmethod
     def _command(self, data: Path) -> list[str]:
@@ -101,9 +103,10 @@ class Server(abc.ABC):
         self.wait()
 
     def prepare(self) -> None:
-        """Make the data directory, once. The slow part of the first start; any thread may do it."""
+        """Begin to make the data directory, once; launch() waits for the end of it."""
         if self.directory is not None:
             return
+        self._owner_pid = os.getpid()
         self.directory, self._lock = machine.new_directory(self.durable)
         self.port = machine.free_port()
         data = self.directory / "data"
@@ -111,23 +114,20 @@ class Server(abc.ABC):
         if user := self._user():
             os.chown(data, user.pw_uid, user.pw_gid)
         try:
-            self._initialize(data)
-        except BaseException:
+            self._spawn(self._initialization(data))
+        except machine.ServerError:
             self.close()
             raise
+        self._initializing = True
 
     def launch(self) -> None:
         """Start the process, without waiting for it to answer."""
         assert self.directory is not None, "not prepared"
+        if self._initializing:
+            self._finish_initialization()
         assert not self.running, f"{self.name} already runs"
         self._owner_pid = os.getpid()
-        command = self._command(self.directory / "data")
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", self.death_signal, "--", *command]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._popen_options()
-            )
+        self._spawn(self._command(self.directory / "data"))
 
     def wait(self) -> None:
         """Wait until the server answers a query.
@@ -142,6 +142,7 @@ class Server(abc.ABC):
             try:
                 with engine.connect() as connection:
                     connection.execute(sqlalchemy.text("SELECT 1"))
+                self._answered = True
                 return
             except sqlalchemy.exc.DBAPIError:
                 if time.monotonic() > deadline:
@@ -154,18 +155,25 @@ class Server(abc.ABC):
         """Shut down in good order; the data stays. Does nothing when it does not run."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
-        self._process.send_signal(self.stop_signal)
+        # What makes the data is let finish, in less than a second: killed, it leaves shared memory.
+        # A server that has not answered yet may not hear the signal.
+        if self._answered:
+            self._process.send_signal(self.stop_signal)
+        elif not self._initializing:
+            self.kill()
+            return
         try:
             self._process.wait(STOP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
+        self._answered = False
 
     def kill(self) -> None:
         """End the server and its children at once, as a crash would; the data stays."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
-        children = machine.children(self._process.pid)
+        children = machine.descendants(self._process.pid)
         self._process.kill()
         self._process.wait()
         for pid in children:
@@ -174,6 +182,7 @@ class Server(abc.ABC):
         # A restart is refused while a child of the old server still holds its memory.
         machine.wait_until(lambda: not any(map(machine.alive, children)), STOP_TIMEOUT_SECONDS)
         self._process = None
+        self._answered = False
 
     def close(self) -> None:
         """Stop the server and remove its data. The object can be started again, on new data."""
@@ -183,6 +192,7 @@ class Server(abc.ABC):
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
         self.directory = None
+        self._initializing = False
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -217,19 +227,27 @@ class Server(abc.ABC):
             os.chown(path, user.pw_uid, user.pw_gid)
         return path
 
-    def _run(self, *command: str) -> None:
+    def _spawn(self, command: list[str]) -> None:
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", self.death_signal, "--", *command]
         with self.log.open("ab") as log:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-                timeout=START_TIMEOUT_SECONDS,
-                **self._popen_options(),
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._popen_options()
             )
-        if done.returncode:
-            raise self._failure(f"{Path(command[0]).name} exited with {done.returncode}")
+
+    def _finish_initialization(self) -> None:
+        assert self._process is not None
+        try:
+            status = self._process.wait(START_TIMEOUT_SECONDS)
+            problem = f"its data could not be made (exit status {status})" if status else ""
+        except subprocess.TimeoutExpired:
+            problem = f"its data was not made in {START_TIMEOUT_SECONDS:.0f} seconds"
+        if problem:
+            error = self._failure(problem)
+            self.close()
+            raise error
+        self._initializing = False
+        self._process = None
 
     def _failure(self, what: str) -> machine.ServerError:
         """The error for this, with the log's last word, and a copy of the log that stays."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from tests.servers import KINDS, Server, running
 from tests.servers.base import STOP_TIMEOUT_SECONDS
 
+_signals: list[int] = []
+
 
 def run(
     command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
@@ -35,6 +37,9 @@ def run(
 
 
 def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    # The exception of a signal is lost when it hits Python in a destructor; the list is not.
+    if _signals:
+        return 128 + _signals[0]
     try:
         process = subprocess.Popen(command, env=environ)
     except OSError as error:
@@ -42,9 +47,9 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
         return 127
     try:
         status = process.wait()
-    except BaseException as error:
+    except SystemExit:
         # Ctrl-C in a terminal has reached the command as well; a signal sent to us alone has not.
-        if not isinstance(error, KeyboardInterrupt):
+        if signal.SIGINT not in _signals:
             process.terminate()
         try:
             process.wait(STOP_TIMEOUT_SECONDS)
@@ -60,7 +65,8 @@ def required() -> bool:
     return ci or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS", "") == "1"
 
 
-def _exit_on_sigterm(signum: int, _frame: object) -> None:
+def _exit(signum: int, _frame: object) -> None:
+    _signals.append(signum)
     raise SystemExit(128 + signum)
 
 
@@ -73,10 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb.add_argument("--durable", action="store_true", help="on disk, as durable as by default")
     verb.add_argument("command", nargs="+", metavar="COMMAND")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
-    signal.signal(signal.SIGHUP, _exit_on_sigterm)
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _exit)
     kinds = [names[name] for name in args.only or names]
-    try:
-        return run(args.command, kinds, durable=args.durable)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return run(args.command, kinds, durable=args.durable)

@@ -77,11 +77,13 @@ def find(program: str) -> str:
     return found
 
 
-def children(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 

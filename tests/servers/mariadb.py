@@ -19,11 +19,16 @@ class MariaDB(Server):
     def url(self) -> str:
         return f"mysql+pymysql://{ADMIN}:{self.password}@127.0.0.1:{self.port}/mysql"
 
-    def _initialize(self, data: Path) -> None:
+    def _initialization(self, data: Path) -> list[str]:
         user = pwd.getpwuid(data.stat().st_uid).pw_name
         # root can be entered through the socket alone, by the user the server runs as; the tests
         # come as ADMIN, whom the server makes before it answers anybody.
-        self._run(
+        self._private_file(
+            "init.sql",
+            f"CREATE USER IF NOT EXISTS '{ADMIN}'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL PRIVILEGES ON *.* TO '{ADMIN}'@'127.0.0.1' WITH GRANT OPTION;\n",
+        )
+        return [
             machine.find("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={data}",
@@ -31,12 +36,7 @@ class MariaDB(Server):
             f"--auth-root-socket-user={user}",
             "--skip-name-resolve",
             "--skip-test-db",
-        )
-        self._private_file(
-            "init.sql",
-            f"CREATE USER IF NOT EXISTS '{ADMIN}'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL PRIVILEGES ON *.* TO '{ADMIN}'@'127.0.0.1' WITH GRANT OPTION;\n",
-        )
+        ]
 
     def _command(self, data: Path) -> list[str]:
         settings = {

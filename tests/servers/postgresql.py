@@ -18,9 +18,9 @@ class PostgreSQL(Server):
     def url(self) -> str:
         return f"postgresql+psycopg2://{ADMIN}:{self.password}@127.0.0.1:{self.port}/postgres"
 
-    def _initialize(self, data: Path) -> None:
+    def _initialization(self, data: Path) -> list[str]:
         password_file = self._private_file("password", self.password)
-        self._run(
+        return [
             machine.find("initdb"),
             f"--pgdata={data}",
             f"--username={ADMIN}",
@@ -29,7 +29,7 @@ class PostgreSQL(Server):
             "--encoding=UTF8",
             "--no-locale",
             "--no-sync",
-        )
+        ]
 
     def _command(self, data: Path) -> list[str]:
         settings = {

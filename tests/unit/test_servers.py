@@ -60,7 +60,7 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
     def test_close_leaves_nothing(self):
         server = self.make()
         directory, pid = server.directory, server.pid
-        children = machine.children(pid)
+        children = machine.descendants(pid)
         server.close()
         self.assertFalse(directory.exists())
         self.assertEqual([], [pid for pid in [pid, *children] if machine.alive(pid)])
@@ -140,7 +140,7 @@ class TestRun(testtools.TestCase):
         runner = [sys.executable, "-m", "tests.servers", "run", "--", *sleeper]
         with subprocess.Popen(runner, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             pid = int(process.stdout.readline())
-            pids = [pid, *machine.children(process.pid)]
+            pids = [pid, *machine.descendants(process.pid)]
             process.send_signal(signal.SIGTERM)
         self.assertEqual(143, process.returncode)
         self.assertEqual([], [pid for pid in pids if machine.alive(pid)])
