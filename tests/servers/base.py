@@ -190,12 +190,16 @@ class Server(abc.ABC):
             return
         self.stop()
         if self.directory is not None:
+            self._remove_traces(self.directory / "data")
             shutil.rmtree(self.directory, ignore_errors=True)
         self.directory = None
         self._initializing = False
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _remove_traces(self, data: Path) -> None:  # noqa: B027
+        """Remove what a killed server has left outside its data; nothing, for most."""
 
     def _user(self) -> pwd.struct_passwd | None:
         """Whom the server runs as: another user when we are root, which PostgreSQL refuses."""
