@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of every test that needs a ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import sqlalchemy as sa
+from oslotest import base
+
+from cyborg_quota import Claim, QuotaEngine
+from tests import fixtures, invariants
+
+
+@dataclasses.dataclass
+class Context:
+    """A request context, as far as the engine looks."""
+
+    project_id: str | None
+    is_admin: bool = False
+
+
+ADMIN = Context(project_id="admin-project", is_admin=True)
+
+
+class BackendTestCase(base.BaseTestCase):
+    """One test, run on each database: ``load_tests = testscenarios.load_tests_apply_scenarios`` in its module."""
+
+    scenarios = fixtures.SCENARIOS
+    backend = "sqlite"
+
+    def setUp(self) -> None:
+        super().setUp()
+        reason = fixtures.missing_server(self.backend)
+        if reason is not None:
+            if fixtures.servers_are_required():
+                self.fail(reason)
+            self.skipTest(reason)
+
+
+class LedgerTestCase(BackendTestCase):
+    """With an empty ledger: ``url``, ``limits`` to set, and ``quotas``, an engine that proves I1-I9 after each call."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.url = self.useFixture(fixtures.EmptyLedger(self.backend)).url
+        self.limits = fixtures.DictLimits()
+        self.engine = self.make_engine()
+        self.quotas: QuotaEngine = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
+        self.context = Context("p1")
+        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        engine = fixtures.make_engine(self.url, self.limits, **changes)  # type: ignore[arg-type]
+        self.addCleanup(engine.close)
+        return engine
+
+    def assert_invariants(self) -> None:
+        with self.sql.connect() as connection:
+            invariants.assert_hold(connection)
+
+    def execute(self, statement: str, **parameters: object) -> None:
+        """Bare SQL, behind the ledger's back."""
+        with self.sql.begin() as connection:
+            connection.execute(sa.text(statement), parameters)
+
+    def make_overdue(self, *uuids: str) -> None:
+        """Let these reservations' time be over."""
+        for uuid in uuids:
+            self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = :u", u=uuid)
+
+    def figures(self, project_id: str = "p1", resource: str = "gpu") -> tuple[int, int]:
+        """(used, reserved)"""
+        usage = self.engine.get_usages(ADMIN, project_id)[resource]
+        return usage.used, usage.reserved
+
+    def states(self, *uuids: str) -> list[str]:
+        """The stored state of each reservation, in the order given."""
+        found = {one.uuid: one.state for one in self.engine.list_reservations(ADMIN, reservations=uuids)}
+        return [found[uuid] for uuid in uuids]
+
+
+def claim(consumer: str | None, **deltas: int) -> Claim:
+    """Claim(consumer, deltas), short."""
+    return Claim(consumer, deltas)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The databases that tests run on, and an engine that proves the invariants after every call."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import fixtures
+import sqlalchemy as sa
+
+from cyborg_quota import Constraint, QuotaEngine
+from cyborg_quota.db import models, schema
+from cyborg_quota.db.api import Database, DatabaseSettings
+from cyborg_quota.drivers.db import DbQuotaDriver
+from cyborg_quota.drivers.settings import DriverSettings
+from cyborg_quota.limits.base import LimitDriver
+from tests import invariants
+
+BACKENDS = ("sqlite", "mariadb", "postgresql")
+SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
+
+
+def admin_url(backend: str) -> str | None:
+    """The URL of a server's admin database, None where there is no such server."""
+    return os.environ.get(f"CYBORG_QUOTA_TEST_{backend.upper()}")
+
+
+def servers_are_required() -> bool:
+    """Whether a missing server is a failure (CI), and not a skip (a newcomer's machine)."""
+    return bool(os.environ.get("CI") or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS"))
+
+
+def missing_server(backend: str) -> str | None:
+    """Why tests of ``backend`` cannot run here; None where they can."""
+    if backend == "sqlite" or admin_url(backend) is not None:
+        return None
+    return f"no {backend} server: run tools/test.sh, or set CYBORG_QUOTA_TEST_{backend.upper()}"
+
+
+def _run_admin(backend: str, statement: str) -> None:
+    engine = sa.create_engine(str(admin_url(backend)), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
+
+
+@functools.cache
+def _directory(_pid: int) -> pathlib.Path:
+    """A directory of this process's, in memory where there is some."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-test-", dir=base))
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return path
+
+
+def fresh_url(backend: str, name: str) -> str:
+    """An empty database of that name (on SQLite: of that file name), dropped first if it exists."""
+    name = f"cq_{os.getpid()}_{name}"
+    if backend == "sqlite":
+        path = _directory(os.getpid()) / f"{name}.sqlite"
+        for suffix in ("", "-wal", "-shm"):
+            pathlib.Path(f"{path}{suffix}").unlink(missing_ok=True)
+        return f"sqlite:///{path}"
+    _run_admin(backend, f"DROP DATABASE IF EXISTS {name}")
+    _run_admin(backend, f"CREATE DATABASE {name}")
+    return sa.make_url(str(admin_url(backend))).set(database=name).render_as_string(hide_password=False)
+
+
+@functools.cache
+def _synced_url(backend: str, pid: int) -> str:
+    url = fresh_url(backend, "shared")
+    schema.sync(Database(settings(url)))
+    return url
+
+
+def settings(url: str, **changes: Any) -> DatabaseSettings:
+    """Settings for tests: SQLite without fsync, for nobody pulls the plug."""
+    return DatabaseSettings(url=url, **{"sqlite_synchronous": False, **changes})
+
+
+class EmptyLedger(fixtures.Fixture):
+    """A database with our schema and no rows, the same one for all tests of this process."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self._backend = backend
+
+    def _setUp(self) -> None:
+        self.url = _synced_url(self._backend, os.getpid())
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            for table in reversed(models.metadata.sorted_tables):
+                connection.execute(table.delete())
+        engine.dispose()
+
+
+class DictLimits(LimitDriver):
+    """Limits as a test sets them: ``{(project_id or None for all, resource): limit}``; and constraints of subtrees."""
+
+    def __init__(self) -> None:
+        self.limits: dict[tuple[str | None, str], int] = {}
+        self.subtree_limits: dict[tuple[str, str], int] = {}
+
+    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        found = []
+        for resource in resources:
+            limit = self.limits.get((path[0], resource), self.limits.get((None, resource)))
+            if limit is not None:
+                found.append(Constraint(path[0], resource, limit))
+            for project_id in path:
+                if (project_id, resource) in self.subtree_limits:
+                    limit = self.subtree_limits[project_id, resource]
+                    found.append(Constraint(project_id, resource, limit, "subtree"))
+        return found
+
+    def get_limits(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        return {
+            (constraint.project_id, constraint.resource): constraint.limit
+            for project_id in project_ids
+            for constraint in self.get_constraints([project_id], resources)
+            if constraint.scope == "project"
+        }
+
+
+def make_engine(
+    url: str, limits: LimitDriver | None = None, *, grace: float = 0.0, batch_rows: int = 500, **changes: Any
+) -> QuotaEngine:
+    """An engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
+    driver = DbQuotaDriver(
+        DriverSettings(database=settings(url, **changes), expire_grace_seconds=grace, batch_rows=batch_rows),
+        limits if limits is not None else DictLimits(),
+    )
+    engine = QuotaEngine(driver)
+    engine.register_resources(["fpga", "gpu", "gpu.A100"])
+    return engine
+
+
+class Checked:
+    """An engine whose every call is followed by a proof of the invariants, whether it returned or raised."""
+
+    def __init__(self, engine: QuotaEngine, url: str) -> None:
+        self._engine = engine
+        self._sql = sa.create_engine(url, poolclass=sa.NullPool)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._engine, name)
+        if not callable(attribute) or name.startswith("_"):
+            return attribute
+
+        @functools.wraps(attribute)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return attribute(*args, **kwargs)
+            finally:
+                with self._sql.connect() as connection:
+                    invariants.assert_hold(connection)
+
+        return checked

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every cell of the table that says what each call answers in each state, by UUID, by consumer and by group."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+OK = None
+EXPIRED = exceptions.ReservationExpired
+ROLLED_BACK = exceptions.ReservationRolledBack
+RELEASED = exceptions.ReservationReleased
+COMMITTED = exceptions.ReservationCommitted
+NOT_FOUND = exceptions.ReservationNotFound
+
+# call: {state before: (answer, state after)}
+TABLE = {
+    "commit": {
+        "reserved": (OK, "committed"),
+        "overdue": (EXPIRED, "expired"),
+        "committed": (OK, "committed"),
+        "rolled_back": (ROLLED_BACK, "rolled_back"),
+        "expired": (EXPIRED, "expired"),
+        "released": (RELEASED, "released"),
+    },
+    "rollback": {
+        "reserved": (OK, "rolled_back"),
+        "overdue": (OK, "expired"),
+        "committed": (COMMITTED, "committed"),
+        "rolled_back": (OK, "rolled_back"),
+        "expired": (OK, "expired"),
+        "released": (OK, "released"),
+    },
+    "release": {
+        "reserved": (OK, "rolled_back"),
+        "overdue": (OK, "expired"),
+        "committed": (OK, "released"),
+        "rolled_back": (OK, "rolled_back"),
+        "expired": (OK, "expired"),
+        "released": (OK, "released"),
+    },
+    "extend": {
+        "reserved": (OK, "reserved"),
+        "overdue": (EXPIRED, "expired"),
+        "committed": (OK, "committed"),
+        "rolled_back": (ROLLED_BACK, "rolled_back"),
+        "expired": (EXPIRED, "expired"),
+        "released": (RELEASED, "released"),
+    },
+    "expire": {
+        "reserved": (OK, "reserved"),
+        "overdue": (OK, "expired"),
+        "committed": (OK, "committed"),
+        "rolled_back": (OK, "rolled_back"),
+        "expired": (OK, "expired"),
+        "released": (OK, "released"),
+    },
+}
+COUNTERS = {"reserved": (0, 2), "committed": (2, 0)}  # (used, reserved) of two gpus; (0, 0) in any other state
+
+
+class StateTestCase(base.LedgerTestCase):
+    def bring_to(self, state: str) -> str:
+        """One reservation of two gpus by consumer c in group g, in that state."""
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
+        if state in ("overdue", "expired"):
+            self.make_overdue(uuid)
+        if state == "expired":
+            self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        if state in ("committed", "released"):
+            self.quotas.commit(self.context, [uuid])
+        if state == "released":
+            self.quotas.release(self.context, [uuid])
+        if state == "rolled_back":
+            self.quotas.rollback(self.context, [uuid])
+        self.assertEqual(["reserved" if state == "overdue" else state], self.states(uuid))
+        return uuid
+
+
+class TestCalls(StateTestCase):
+    """One call meets one reservation."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS,
+        [(call, {"call": call}) for call in TABLE],
+        [(state, {"state": state}) for state in TABLE["commit"]],
+        [(name, {"by": name}) for name in ("uuid", "consumer", "group")],
+    )
+    call = state = by = ""
+
+    def test_answer(self) -> None:
+        uuid = self.bring_to(self.state)
+        answer, after = TABLE[self.call][self.state]
+
+        if self.call == "expire":
+            self.assertEqual(int(self.state == "overdue"), self.quotas.expire(base.ADMIN))
+        else:
+            method = getattr(self.quotas, self.call)
+            named = {"uuid": {"reservations": [uuid]}, "consumer": {"consumer": "c"}, "group": {"group": "g"}}[self.by]
+            if answer is None:
+                self.assertIsNone(method(self.context, **named))
+            else:
+                error = self.assertRaises(answer, method, self.context, **named)
+                self.assertEqual(uuid, error.uuid)
+
+        self.assertEqual([after], self.states(uuid))
+        self.assertEqual(COUNTERS.get(after, (0, 0)), self.figures())
+
+
+class TestUnknown(base.LedgerTestCase):
+    """What was never reserved, and what is another project's, get the same answer."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS, [(call, {"call": call}) for call in ("commit", "rollback", "release", "extend")]
+    )
+    call = ""
+
+    def test_unknown_uuid(self) -> None:
+        method = getattr(self.quotas, self.call)
+        self.assertRaises(NOT_FOUND, method, self.context, ["5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"])
+
+    def test_unknown_name(self) -> None:
+        for named in ({"consumer": "nobody"}, {"group": "nothing"}):
+            method = getattr(self.quotas, self.call)
+            if self.call == "release":
+                self.assertIsNone(method(self.context, **named))
+            else:
+                self.assertRaises(NOT_FOUND, method, self.context, **named)
+
+    def test_of_another_project(self) -> None:
+        mine = self.quotas.reserve(self.context, {"gpu": 1})
+        theirs = self.quotas.reserve(base.Context("p2"), {"gpu": 2}, consumer="c", group="g")
+        method = getattr(self.quotas, self.call)
+
+        error = self.assertRaises(NOT_FOUND, method, self.context, [*mine, *theirs])
+
+        self.assertEqual(theirs[0], error.uuid)
+        self.assertEqual(["reserved", "reserved"], self.states(*mine, *theirs))
+
+
+class TestReserveAgain(StateTestCase):
+    """The same consumer asks again."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS, [(state, {"state": state}) for state in TABLE["commit"]]
+    )
+    state = ""
+
+    def test_same_deltas(self) -> None:
+        uuid = self.bring_to(self.state)
+
+        (again,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
+
+        if self.state in ("reserved", "committed"):
+            self.assertEqual(uuid, again)
+            self.assertEqual(COUNTERS[self.state], self.figures())
+        else:
+            self.assertNotEqual(uuid, again)
+            before = "expired" if self.state == "overdue" else self.state
+            self.assertEqual([before, "reserved"], self.states(uuid, again))
+            self.assertEqual((0, 2), self.figures())
+
+    def test_other_deltas(self) -> None:
+        uuid = self.bring_to(self.state)
+
+        for deltas in ({"gpu": 1}, {"fpga": 2}, {"gpu": 2, "fpga": 1}):
+            if self.state in ("reserved", "committed"):
+                error = self.assertRaises(
+                    exceptions.ReservationConflict, self.quotas.reserve, self.context, deltas, consumer="c"
+                )
+                self.assertEqual(("c", {"gpu": 2}, deltas), (error.consumer, error.held, error.requested))
+                self.assertEqual([self.state], self.states(uuid))
+            else:
+                fresh = self.quotas.reserve(self.context, deltas, consumer="c")
+                self.assertEqual(len(deltas), len(set(fresh) - {uuid}))
+                self.quotas.rollback(self.context, fresh)
+
+
+class TestAllOrNone(base.LedgerTestCase):
+    """A list, a consumer or a group settles all or none; what is already there counts as done."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        claims = [base.claim("a", gpu=1), base.claim("b", gpu=2), base.claim("c", fpga=3)]
+        self.uuids = self.quotas.reserve_many(self.context, claims, group="g")
+
+    def test_commit_one_rolled_back(self) -> None:
+        self.quotas.rollback(self.context, consumer="b")
+        for named in ({"reservations": self.uuids}, {"group": "g"}):
+            error = self.assertRaises(ROLLED_BACK, self.quotas.commit, self.context, **named)
+            self.assertEqual(self.uuids[1], error.uuid)
+        self.assertEqual(["reserved", "rolled_back", "reserved"], self.states(*self.uuids))
+
+    def test_commit_one_overdue(self) -> None:
+        self.make_overdue(self.uuids[2])
+        error = self.assertRaises(EXPIRED, self.quotas.commit, self.context, group="g")
+        self.assertEqual(self.uuids[2], error.uuid)
+        self.assertEqual(["reserved", "reserved", "expired"], self.states(*self.uuids))
+        self.assertRaises(EXPIRED, self.quotas.commit, self.context, group="g")
+
+    def test_commit_one_committed(self) -> None:
+        self.quotas.commit(self.context, consumer="a")
+        self.quotas.commit(self.context, group="g")
+        self.assertEqual(["committed"] * 3, self.states(*self.uuids))
+
+    def test_rollback_one_committed(self) -> None:
+        self.quotas.commit(self.context, consumer="a")
+        for named in ({"reservations": self.uuids}, {"group": "g"}):
+            self.assertRaises(COMMITTED, self.quotas.rollback, self.context, **named)
+        self.assertEqual(["committed", "reserved", "reserved"], self.states(*self.uuids))
+
+    def test_release_all(self) -> None:
+        self.quotas.commit(self.context, consumer="a")
+        self.quotas.release(self.context, group="g")
+        self.assertEqual(["released", "rolled_back", "rolled_back"], self.states(*self.uuids))
+
+    def test_extend_one_expired(self) -> None:
+        self.make_overdue(self.uuids[0])
+        self.quotas.expire(base.ADMIN)
+        self.assertRaises(EXPIRED, self.quotas.extend, self.context, self.uuids)
+
+    def test_one_unknown(self) -> None:
+        for call in ("commit", "rollback", "release", "extend"):
+            self.assertRaises(NOT_FOUND, getattr(self.quotas, call), self.context, [*self.uuids, "unknown"])
+        self.assertEqual(["reserved"] * 3, self.states(*self.uuids))
+
+    def test_one_named_twice(self) -> None:
+        self.quotas.commit(self.context, [self.uuids[0], *self.uuids])
+        self.assertEqual((3, 0), self.figures())
+
+    def test_a_past_life_is_not_meant(self) -> None:
+        """An instance whose old accelerator was detached can attach another, and commit it by group."""
+        self.quotas.commit(self.context, group="g")
+        self.quotas.release(self.context, group="g")
+        (again,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="d", group="g")
+
+        self.quotas.commit(self.context, group="g")
+
+        self.assertEqual(["released"] * 3 + ["committed"], self.states(*self.uuids, again))
+
+    def test_a_retried_consumer_is_one_thing(self) -> None:
+        """What expired under a consumer that reserved afresh does not stop its commit."""
+        self.make_overdue(self.uuids[0])
+        self.quotas.expire(base.ADMIN)
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a", group="g")
+        self.quotas.commit(self.context, group="g")
+        self.assertEqual((3, 0), self.figures())
