@@ -35,6 +35,6 @@ show cyborg-quota usage list
 
 step "Done. To go on by hand:"
 cat <<END
-export PATH=$venv/bin:\$PATH OS_DATABASE__CONNECTION=$OS_DATABASE__CONNECTION
+export PATH="$venv/bin:\$PATH" OS_DATABASE__CONNECTION="$OS_DATABASE__CONNECTION"
 cyborg-quota --help
 END
