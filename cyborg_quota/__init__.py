@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quota for OpenStack Cyborg: what each project has attached and has in flight, and what it may have.
 
-    conf = oslo_config.cfg.ConfigOpts()
-    cyborg_quota.conf.register_opts(conf)
-    conf(["--config-file", "/etc/cyborg_quota/cyborg_quota.conf"])
-    quotas = cyborg_quota.make_engine(conf)
-    with cyborg_quota.attachment(quotas, context, {"gpu": 1}, consumer=arq_uuid, group=instance_uuid):
-        ...  # attach
+conf = oslo_config.cfg.ConfigOpts()
+cyborg_quota.conf.register_opts(conf)
+conf(["--config-file", "/etc/cyborg_quota/cyborg_quota.conf"])
+quotas = cyborg_quota.make_engine(conf)
+with cyborg_quota.attachment(quotas, context, {"gpu": 1}, consumer=arq_uuid, group=instance_uuid):
+    ...  # attach
 """
 
 from __future__ import annotations

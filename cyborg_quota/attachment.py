@@ -9,11 +9,16 @@ from collections.abc import Iterator, Mapping
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.engine import Context, Expire, QuotaEngine
+from cyborg_quota.engine import Expire, QuotaEngine
+from cyborg_quota.requests import Context
 
 LOG = logging.getLogger(__name__)
 
-_LOST = (exceptions.ReservationExpired, exceptions.ReservationRolledBack, exceptions.ReservationNotFound)
+_LOST = (
+    exceptions.ReservationExpired,
+    exceptions.ReservationRolledBack,
+    exceptions.ReservationNotFound,
+)
 
 
 @contextlib.contextmanager

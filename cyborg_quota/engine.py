@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, names, requests
 from cyborg_quota.drivers.base import QuotaDriver
+from cyborg_quota.requests import Context
 from cyborg_quota.types import (
     STATES,
     Claim,
@@ -18,7 +19,6 @@ from cyborg_quota.types import (
     Over,
     Reservation,
     Resource,
-    Selection,
     State,
     Usage,
     UsageRecord,
@@ -28,13 +28,6 @@ LOG = logging.getLogger(__name__)
 
 Expire = int | datetime.timedelta | datetime.datetime | None
 MICROSECONDS = 1_000_000
-
-
-class Context(Protocol):
-    """What the engine reads of a request context: oslo.context's and Cyborg's have it."""
-
-    project_id: str | None
-    is_admin: bool
 
 
 class QuotaEngine:
@@ -104,21 +97,19 @@ class QuotaEngine:
         project_id = self._project(context, project_id)
         checked = self._claims(claims)
         life = names.expire_microseconds(expire, self._expire_seconds)
-        uuids = self._driver.reserve(project_id, checked, _group(group), life, sees_all=_is_admin(context))
+        uuids = self._driver.reserve(
+            project_id, checked, requests.optional_name("group", group), life, sees_all=requests.is_admin(context)
+        )
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
-    def check(
-        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None
-    ) -> list[Over]:
+    def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
         """What would block ``deltas`` now: one entry per offended constraint, sorted. Writes nothing."""
         project_id = self._project(context, project_id)
         request = {
-            resource: delta
-            for resource, delta in names.check_deltas(deltas, self._resources).items()
-            if delta > 0
+            resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        return self._driver.check(project_id, request, sees_all=_is_admin(context)) if request else []
+        return self._driver.check(project_id, request, sees_all=requests.is_admin(context)) if request else []
 
     def adopt(
         self,
@@ -132,14 +123,14 @@ class QuotaEngine:
 
         A consumer that holds the same deltas keeps its reservations; other deltas raise ReservationConflict.
         """
-        _admin_only(context, "adopt")
+        requests.admin_only(context, "adopt")
         project_id = self._project(context, project_id)
         checked = self._claims(claims)
         for claim in checked:
             for resource, delta in claim.deltas.items():
                 if delta < 0:
                     raise exceptions.InvalidDelta(resource, delta, "what is attached is positive")
-        return self._driver.adopt(project_id, checked, _group(group))
+        return self._driver.adopt(project_id, checked, requests.optional_name("group", group))
 
     # --- settling ---
 
@@ -157,7 +148,7 @@ class QuotaEngine:
         Raises ReservationNotFound, ReservationExpired (which is then durable), ReservationRolledBack,
         ReservationReleased.
         """
-        self._driver.commit(self._selection(context, reservations, project_id, consumer, group))
+        self._driver.commit(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def rollback(
         self,
@@ -172,7 +163,7 @@ class QuotaEngine:
 
         Raises ReservationNotFound, ReservationCommitted.
         """
-        self._driver.rollback(self._selection(context, reservations, project_id, consumer, group))
+        self._driver.rollback(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def release(
         self,
@@ -187,7 +178,7 @@ class QuotaEngine:
 
         Raises ReservationNotFound for an unknown UUID.
         """
-        self._driver.release(self._selection(context, reservations, project_id, consumer, group))
+        self._driver.release(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def extend(
         self,
@@ -203,7 +194,7 @@ class QuotaEngine:
 
         Raises as commit does.
         """
-        selection = self._selection(context, reservations, project_id, consumer, group)
+        selection = requests.selection(context, reservations, project_id, consumer=consumer, group=group)
         self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
 
     # --- looking ---
@@ -214,8 +205,8 @@ class QuotaEngine:
 
     def list_usages(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
         """Every project's usage, or one's; sorted by project and resource. Admin only."""
-        _admin_only(context, "list_usages")
-        return self._driver.list_usages(_optional("project_id", project_id))
+        requests.admin_only(context, "list_usages")
+        return self._driver.list_usages(requests.optional_name("project_id", project_id))
 
     def list_reservations(
         self,
@@ -229,16 +220,16 @@ class QuotaEngine:
         limit: int | None = None,
     ) -> list[Reservation]:
         """Reservations that match all that is given, oldest first, at most ``limit``. Admin only."""
-        _admin_only(context, "list_reservations")
+        requests.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
         return self._driver.list_reservations(
-            _optional("project_id", project_id),
-            state,
-            None if reservations is None else [names.check_name("reservation", uuid) for uuid in reservations],
-            _optional("consumer", consumer),
-            _group(group),
-            limit,
+            project_id=requests.optional_name("project_id", project_id),
+            state=state,
+            uuids=None if reservations is None else [names.check_name("reservation", uuid) for uuid in reservations],
+            consumer=requests.optional_name("consumer", consumer),
+            group=requests.optional_name("group", group),
+            limit=limit,
         )
 
     # --- upkeep ---
@@ -248,7 +239,7 @@ class QuotaEngine:
 
         Admin only. ``progress`` is told the size of every batch.
         """
-        _admin_only(context, "expire")
+        requests.admin_only(context, "expire")
         return self._driver.expire(progress)
 
     def purge(
@@ -262,7 +253,7 @@ class QuotaEngine:
 
         Committed rows that no consumer holds, as old, become one carried-forward row.
         """
-        _admin_only(context, "purge")
+        requests.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
             raise exceptions.InvalidRequest("The age of what is purged must be a whole number of seconds.")
         if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
@@ -271,100 +262,20 @@ class QuotaEngine:
 
     def audit(self, context: Context) -> list[Drift]:
         """The counters that differ from the reservations; none, unless somebody wrote them by hand. Admin only."""
-        _admin_only(context, "audit")
+        requests.admin_only(context, "audit")
         return self._driver.audit()
 
     def heal(self, context: Context) -> list[Drift]:
         """Repair what audit finds, while others go on; returns the figures before and after. Admin only."""
-        _admin_only(context, "heal")
+        requests.admin_only(context, "heal")
         return self._driver.heal()
 
     def close(self) -> None:
         """Give back the driver's connections. The engine may be used again."""
         self._driver.close()
 
-    # --- validation ---
-
     def _project(self, context: Context, project_id: str | None) -> str:
-        own = getattr(context, "project_id", None)
-        if project_id is None:
-            if own is None:
-                raise exceptions.InvalidName("project_id", None, "neither the call nor its context names a project")
-            return names.check_name("project_id", own)
-        if project_id != own and not _is_admin(context):
-            raise exceptions.NotAuthorized("acting for another project")
-        return names.check_name("project_id", project_id)
+        return requests.project_of(context, project_id)
 
     def _claims(self, claims: Iterable[Claim]) -> list[Claim]:
-        checked = []
-        for claim in claims:
-            if not isinstance(claim, Claim):
-                raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
-            deltas = names.check_deltas(claim.deltas, self._resources)
-            checked.append(Claim(_optional("consumer", claim.consumer), deltas))
-        if not checked:
-            raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
-        seen = set()
-        for claim in checked:
-            if claim.consumer is not None and claim.consumer in seen:
-                raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; make them one.")
-            seen.add(claim.consumer)
-        _check_totals(checked)
-        return checked
-
-    def _selection(
-        self,
-        context: Context,
-        reservations: Sequence[str] | None,
-        project_id: str | None,
-        consumer: str | None,
-        group: str | None,
-    ) -> Selection:
-        if sum(value is not None for value in (reservations, consumer, group)) != 1:
-            raise exceptions.InvalidSelection("Name what is meant by one of reservations, consumer and group.")
-        if reservations is None:
-            return Selection(
-                self._project(context, project_id), consumer=_optional("consumer", consumer), group=_group(group)
-            )
-        if isinstance(reservations, str) or not isinstance(reservations, Iterable):
-            raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
-        uuids = list(reservations)
-        if not uuids:
-            raise exceptions.InvalidSelection("The list of reservations is empty.")
-        for uuid in uuids:
-            if not isinstance(uuid, str) or not _is_storable(uuid):
-                raise exceptions.ReservationNotFound(uuid)
-        searched = None if project_id is None and _is_admin(context) else self._project(context, project_id)
-        return Selection(searched, uuids=uuids)
-
-
-def _check_totals(claims: Iterable[Claim]) -> None:
-    """One call must not ask for more of a resource than a counter can hold."""
-    totals: dict[str, int] = {}
-    for claim in claims:
-        for resource, delta in claim.deltas.items():
-            totals[resource] = totals.get(resource, 0) + abs(delta)
-            if totals[resource] > names.MAX_AMOUNT:
-                raise exceptions.InvalidDelta(resource, totals[resource], "the claims of one call ask for too much")
-
-
-def _is_admin(context: Context) -> bool:
-    return bool(getattr(context, "is_admin", False))
-
-
-def _admin_only(context: Context, action: str) -> None:
-    if not _is_admin(context):
-        raise exceptions.NotAuthorized(action)
-
-
-def _optional(field: str, name: str | None) -> str | None:
-    return None if name is None else names.check_name(field, name)
-
-
-def _group(group: str | None) -> str | None:
-    return _optional("group", group)
-
-
-def _is_storable(uuid: str) -> bool:
-    """Whether the text could be a stored UUID at all; what could not be is simply not found."""
-    return 0 < len(uuid) <= 36 and uuid.isascii() and uuid.isprintable()
+        return requests.check_claims(claims, self._resources)

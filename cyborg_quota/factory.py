@@ -21,7 +21,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
 
     Raises ConfigurationError for a driver that does not exist or an option that cannot be used.
     """
-    limits: LimitDriver = _load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)(conf)
+    limits: LimitDriver = _load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
     driver: QuotaDriver = _load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(conf, limits)
     engine = QuotaEngine(driver, reservation_expire_seconds=conf.quota.reservation_expire)
     engine.register_resources(Resource(name) for name in conf.quota.resources)

@@ -77,8 +77,6 @@ def rooms(constraints: Iterable[Constraint]) -> dict[tuple[str, str, Scope], int
 def veiled(overs: Iterable[Over], project_id: str) -> list[Over]:
     """The same refusals as somebody of ``project_id`` may see them: an ancestor's limit, but not its usage."""
     return [
-        over
-        if over.project_id == project_id
-        else dataclasses.replace(over, used=None, reserved=None, subtree=None)
+        over if over.project_id == project_id else dataclasses.replace(over, used=None, reserved=None, subtree=None)
         for over in overs
     ]

@@ -140,7 +140,8 @@ def present_life(rows: Sequence[Row]) -> list[Row]:
     in_flight = [row for row in newest.values() if row.state == RESERVED]
     begin = min(map(_made, in_flight)) if in_flight else max(map(_made, newest.values()))
     return sorted(
-        (row for row in newest.values() if row.ended_at is None or row.ended_at >= begin), key=lambda row: row.id
+        (row for row in newest.values() if row.ended_at is None or row.ended_at >= begin),
+        key=lambda row: row.id,
     )
 
 

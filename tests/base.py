@@ -8,7 +8,7 @@ import dataclasses
 import sqlalchemy as sa
 from oslotest import base
 
-from cyborg_quota import Claim, QuotaEngine
+from cyborg_quota import Claim, Constraint, QuotaEngine
 from tests import fixtures, invariants
 
 
@@ -19,6 +19,8 @@ class Context:
     project_id: str | None
     is_admin: bool = False
 
+
+__all__ = ["ADMIN", "BackendTestCase", "Constraint", "Context", "LedgerTestCase", "claim"]
 
 ADMIN = Context(project_id="admin-project", is_admin=True)
 
@@ -67,7 +69,10 @@ class LedgerTestCase(BackendTestCase):
     def make_overdue(self, *uuids: str) -> None:
         """Let these reservations' time be over."""
         for uuid in uuids:
-            self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = :u", u=uuid)
+            self.execute(
+                "UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = :u",
+                u=uuid,
+            )
 
     def figures(self, project_id: str = "p1", resource: str = "gpu") -> tuple[int, int]:
         """(used, reserved)"""

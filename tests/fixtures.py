@@ -109,6 +109,10 @@ class EmptyLedger(fixtures.Fixture):
 class DictLimits(LimitDriver):
     """Limits as a test sets them: ``{(project_id or None for all, resource): limit}``; and constraints of subtrees."""
 
+    @classmethod
+    def from_conf(cls, conf: Any) -> DictLimits:
+        return cls()
+
     def __init__(self) -> None:
         self.limits: dict[tuple[str | None, str], int] = {}
         self.subtree_limits: dict[tuple[str, str], int] = {}
@@ -125,9 +129,7 @@ class DictLimits(LimitDriver):
                     found.append(Constraint(project_id, resource, limit, "subtree"))
         return found
 
-    def get_limits(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Mapping[tuple[str, str], int]:
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         return {
             (constraint.project_id, constraint.resource): constraint.limit
             for project_id in project_ids
@@ -137,7 +139,12 @@ class DictLimits(LimitDriver):
 
 
 def make_engine(
-    url: str, limits: LimitDriver | None = None, *, grace: float = 0.0, batch_rows: int = 500, **changes: Any
+    url: str,
+    limits: LimitDriver | None = None,
+    *,
+    grace: float = 0.0,
+    batch_rows: int = 500,
+    **changes: Any,
 ) -> QuotaEngine:
     """An engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
     driver = DbQuotaDriver(

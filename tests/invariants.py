@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of the ledger, checked from the bare tables, with code that shares nothing with the ledger's."""
+"""The invariants of the ledger, checked from the bare tables by code that shares nothing with the ledger's."""
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 ENDED = ("rolled_back", "expired", "released")
 
 
+Key = tuple[str, str]
+
+
 def broken(connection: sa.Connection) -> list[str]:
-    """What does not hold, in words; empty when all does. Reads one snapshot only when nobody writes."""
+    """What does not hold, in words; empty when all does. Sees one moment only while nobody writes."""
     usages = connection.execute(
         sa.text("SELECT id, project_id, resource, reserved, used, subtree FROM quota_usages")
     ).all()
@@ -21,49 +26,68 @@ def broken(connection: sa.Connection) -> list[str]:
             " FROM reservations"
         )
     ).all()
-    parents = dict(connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).all())
+    parents = dict(connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).tuples().all())
+    return _of_rows(rows, {usage.id: (usage.project_id, usage.resource) for usage in usages}) + _of_counters(
+        usages, rows, parents
+    )
+
+
+def _of_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
+    """Each reservation by itself, and against the others of its consumer."""
     faults = []
-    reserved: collections.Counter[tuple[str, str]] = collections.Counter()
-    used: collections.Counter[tuple[str, str]] = collections.Counter()
-    by_id = {usage.id: usage for usage in usages}
     live = set()
     for row in rows:
         key = (row.project_id, row.resource)
-        if row.state == "reserved" and row.delta > 0:
-            reserved[key] += row.delta
-        if row.state == "committed":
-            used[key] += row.delta
         is_ended = row.state in ENDED
         if (bool(row.deleted), row.live, row.deleted_at is not None) != (is_ended, None if is_ended else 1, is_ended):
             faults.append(f"reservation {row.id}: deleted, live or deleted_at does not follow {row.state}")
-        usage = by_id.get(row.usage_id)
-        if not is_ended and (usage is None or (usage.project_id, usage.resource) != key):
+        if is_ended:
+            continue
+        if names.get(row.usage_id) != key:
             faults.append(f"reservation {row.id}: its usage row is not that of {key}")
-        if not is_ended and row.consumer_id is not None:
+        if row.consumer_id is not None:
             if (*key, row.consumer_id) in live:
                 faults.append(f"two live reservations of consumer {row.consumer_id} in {key}")
             live.add((*key, row.consumer_id))
-    subtree: collections.Counter[tuple[str, str]] = collections.Counter()
+    return faults
+
+
+def _of_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
+    """I1, I2 and I9, each counter against a sum made here."""
+    reserved: collections.Counter[Key] = collections.Counter()
+    used: collections.Counter[Key] = collections.Counter()
+    subtree: collections.Counter[Key] = collections.Counter()
+    for row in rows:
+        if row.state == "reserved" and row.delta > 0:
+            reserved[row.project_id, row.resource] += row.delta
+        if row.state == "committed":
+            used[row.project_id, row.resource] += row.delta
     for usage in usages:
-        ancestor: str | None = usage.project_id
-        for _ in range(100):
-            if ancestor is None:
-                break
+        for ancestor in _upwards(usage.project_id, parents):
             subtree[ancestor, usage.resource] += usage.used + usage.reserved
-            ancestor = parents.get(ancestor)
-        else:
-            faults.append(f"the ancestors of {usage.project_id} have no end")
+    faults = []
     for usage in usages:
         key = (usage.project_id, usage.resource)
-        if usage.reserved != reserved[key]:
-            faults.append(f"I1 {key}: reserved is {usage.reserved}, the reservations say {reserved[key]}")
-        if usage.used != used[key]:
-            faults.append(f"I2 {key}: used is {usage.used}, the reservations say {used[key]}")
-        if usage.subtree != subtree[key]:
-            faults.append(f"I9 {key}: subtree is {usage.subtree}, the tree says {subtree[key]}")
-    known = {(usage.project_id, usage.resource) for usage in usages}
-    faults += [f"{key} is charged but has no usage row" for key in (reserved | used | subtree) if key not in known]
-    return faults
+        for rule, recorded, expected in (
+            ("I1 reserved", usage.reserved, reserved.pop(key, 0)),
+            ("I2 used", usage.used, used.pop(key, 0)),
+            ("I9 subtree", usage.subtree, subtree.pop(key, 0)),
+        ):
+            if recorded != expected:
+                faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
+    strays = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
+    return faults + [f"{key} is charged but has no usage row" for key in sorted(strays)]
+
+
+def _upwards(project_id: str, parents: Mapping[str, str | None]) -> Iterable[str]:
+    seen = set()
+    current: str | None = project_id
+    while current is not None:
+        if current in seen:
+            raise AssertionError(f"the tree has a cycle through {current}")
+        seen.add(current)
+        yield current
+        current = parents.get(current)
 
 
 def assert_hold(connection: sa.Connection) -> None:

@@ -145,7 +145,8 @@ class Database:
                 if not errors.may_do_again(error):
                     raise
                 LOG.debug("A transaction is tried again: %s", errors.reason(error))
-            return self._retrying(began)(self._once, work, read)
+            result: T = self._retrying(began)(self._once, work, read)
+            return result
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
         except (errors.TransactionMoved, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
@@ -155,14 +156,16 @@ class Database:
         """The one retry policy. Every parameter is spelled out: tenacity's defaults never stop and never wait."""
         settings = self._settings
 
-        def is_over(state: tenacity.RetryCallState) -> bool:
+        def is_over(_state: tenacity.RetryCallState) -> bool:
             return time.monotonic() - began >= settings.retry_seconds
 
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception(errors.may_do_again),
             stop=is_over,
             wait=tenacity.wait_random_exponential(
-                multiplier=settings.retry_first_wait_seconds, min=0, max=settings.retry_longest_wait_seconds
+                multiplier=settings.retry_first_wait_seconds,
+                min=0,
+                max=settings.retry_longest_wait_seconds,
             ),
             before=tenacity.before_nothing,
             after=tenacity.after_nothing,

@@ -17,7 +17,7 @@ from sqlalchemy.sql.functions import FunctionElement
 _SQLITE_FUNCTION = "cyborg_quota_utc_after"
 
 
-class utc_after(FunctionElement[Any]):  # noqa: N801 - reads as SQL does
+class utc_after(FunctionElement[Any]):
     """Now plus so many microseconds (an int, a bound parameter; may be negative)."""
 
     type = sa.DateTime()

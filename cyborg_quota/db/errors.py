@@ -16,7 +16,12 @@ class TransactionMoved(Exception):
     """What a transaction had read was no longer so when it wrote: roll back, and do it again from the start."""
 
 
-_DO_AGAIN: Final = (oslo_exc.DBDeadlock, oslo_exc.DBConnectionError, oslo_exc.DBConsistencyError, TransactionMoved)
+_DO_AGAIN: Final = (
+    oslo_exc.DBDeadlock,
+    oslo_exc.DBConnectionError,
+    oslo_exc.DBConsistencyError,
+    TransactionMoved,
+)
 
 _TRANSIENT_SQLSTATES: Final = frozenset(
     {
@@ -74,15 +79,13 @@ def may_do_again(error: BaseException) -> bool:
     text = reason(error)
     if _FATAL_TEXT.search(text):
         return False
-    if isinstance(error, _DO_AGAIN):
-        return True
     cause = _driver_error(error)
-    if getattr(cause, "pgcode", None) in _TRANSIENT_SQLSTATES:
-        return True
-    args = getattr(cause, "args", ())
-    if args and args[0] in _TRANSIENT_MYSQL:
-        return True
-    return bool(_TRANSIENT_TEXT.search(text))
+    return (
+        isinstance(error, _DO_AGAIN)
+        or getattr(cause, "pgcode", None) in _TRANSIENT_SQLSTATES
+        or (cause.args[0] if cause.args else None) in _TRANSIENT_MYSQL
+        or bool(_TRANSIENT_TEXT.search(text))
+    )
 
 
 def is_outage(error: BaseException) -> bool:

@@ -150,11 +150,7 @@ def _hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
 def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -> None:
     """Make the usage rows that ``way`` lacks. A transaction of its own; the projects must be known (``ensure``)."""
     leaf = way.project_ids[0]
-    lacking = {
-        (project_id, resource)
-        for resource in way.missing(resources)
-        for project_id in way.lacking(resource)
-    }
+    lacking = {(project_id, resource) for resource in way.missing(resources) for project_id in way.lacking(resource)}
     _hold(connection, {project_id for project_id, _ in lacking})
     if read_way(connection, leaf, resources).project_ids != way.project_ids:
         raise TransactionMoved

@@ -165,9 +165,7 @@ def any_live(connection: sa.Connection, project_id: str, consumers: Collection[s
     return connection.execute(_HAS_LIVE, {"b_project": project_id, "b_consumers": names}).first() is not None
 
 
-_OVERDUE = (
-    _STORED.where(_IS_OVERDUE).order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
-)
+_OVERDUE = _STORED.where(_IS_OVERDUE).order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
 
 
 def overdue(connection: sa.Connection, limit: int, grace: int) -> list[Row]:
@@ -177,7 +175,8 @@ def overdue(connection: sa.Connection, limit: int, grace: int) -> list[Row]:
 
 _IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True))
 _NOT_OVERDUE = sa.or_(
-    _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
+    _row.expire.is_(None),
+    _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
 )
 _LIVE_TO_LIVE = (
     sa.update(reservations)
@@ -216,7 +215,10 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 _EXTEND = (
     sa.update(reservations)
     .where(_IDS, _row.state == RESERVED, _NOT_OVERDUE)
-    .values(expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)), updated_at=clock.utc_now())
+    .values(
+        expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)),
+        updated_at=clock.utc_now(),
+    )
 )
 
 
@@ -277,4 +279,18 @@ def read(
         query = query.where(_row.uuid.in_(sorted(uuids)))
     if limit is not None:
         query = query.limit(limit)
-    return [Reservation(*found) for found in connection.execute(query)]
+    return [
+        Reservation(
+            uuid=found.uuid,
+            project_id=found.project_id,
+            resource=found.resource,
+            delta=found.delta,
+            state=found.state,
+            consumer=found.consumer_id,
+            group=found.group_id,
+            expire=found.expire,
+            created_at=found.created_at,
+            ended_at=found.deleted_at,
+        )
+        for found in connection.execute(query)
+    ]

@@ -100,7 +100,7 @@ def _drop_unfinished(connection: Connection) -> None:
             table.drop(connection)
 
 
-class _alone:  # noqa: N801 - reads as a statement
+class _alone:
     """A lock by name, for as long as one connection's upgrade takes. (SQLite's writers are alone anyway.)"""
 
     def __init__(self, connection: Connection) -> None:

@@ -57,9 +57,7 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
     Returns by how many rows the table became shorter (0: nothing is left to fold), or None where somebody
     released one of them meanwhile: roll back.
     """
-    rows = connection.execute(
-        _TO_FOLD, {"b_usage_id": usage_id, "b_age": age_microseconds, "b_limit": limit}
-    ).all()
+    rows = connection.execute(_TO_FOLD, {"b_usage_id": usage_id, "b_age": age_microseconds, "b_limit": limit}).all()
     total = sum(row.delta for row in rows)
     if len(rows) < 2 or abs(total) > MAX_AMOUNT:
         return 0
@@ -91,7 +89,9 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     sums = (
         sa.select(
             _row.usage_id,
-            sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0)).label("reserved"),
+            sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0)).label(
+                "reserved"
+            ),
             sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0)).label("used"),
         )
         .where(_row.live == 1)
@@ -123,7 +123,10 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
                 children,
-                sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
+                sa.and_(
+                    children.c.parent_id == _usage.project_id,
+                    children.c.resource == _usage.resource,
+                ),
             )
         )
         .where(

@@ -129,7 +129,14 @@ _child = quota_usages.alias("child")
 
 _TRUTH = sa.select(
     sa.func.coalesce(
-        sa.func.sum(sa.case((sa.and_(reservations.c.state == RESERVED, reservations.c.delta > 0), reservations.c.delta))),
+        sa.func.sum(
+            sa.case(
+                (
+                    sa.and_(reservations.c.state == RESERVED, reservations.c.delta > 0),
+                    reservations.c.delta,
+                )
+            )
+        ),
         0,
     ).label("reserved"),
     sa.func.coalesce(sa.func.sum(sa.case((reservations.c.state == COMMITTED, reservations.c.delta))), 0).label("used"),
@@ -138,7 +145,10 @@ _TRUTH = sa.select(
 _CHILDREN = (
     sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
     .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
-    .where(projects.c.parent_id == sa.bindparam("b_project"), _child.c.resource == sa.bindparam("b_resource"))
+    .where(
+        projects.c.parent_id == sa.bindparam("b_project"),
+        _child.c.resource == sa.bindparam("b_resource"),
+    )
 )
 
 
@@ -150,9 +160,7 @@ def truth(connection: sa.Connection, node: Node) -> tuple[int, int]:
 
 def children_total(connection: sa.Connection, node: Node) -> int:
     """What the direct children's subtrees hold."""
-    return int(
-        connection.execute(_CHILDREN, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one()
-    )
+    return int(connection.execute(_CHILDREN, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one())
 
 
 _SET = (
@@ -170,12 +178,20 @@ _SET = (
 def set_figures(connection: sa.Connection, usage_id: int, now: Figures) -> None:
     """Write counters as they are. Only for a row that the transaction holds (see fence)."""
     connection.execute(
-        _SET, {"b_id": usage_id, "b_reserved": now.reserved, "b_used": now.used, "b_subtree": now.subtree}
+        _SET,
+        {
+            "b_id": usage_id,
+            "b_reserved": now.reserved,
+            "b_used": now.used,
+            "b_subtree": now.subtree,
+        },
     )
 
 
 def read(
-    connection: sa.Connection, project_ids: Collection[str] | None = None, resources: Collection[str] | None = None
+    connection: sa.Connection,
+    project_ids: Collection[str] | None = None,
+    resources: Collection[str] | None = None,
 ) -> dict[tuple[str, str], Figures]:
     """Counters by (project_id, resource), sorted; None means all. One statement: one moment."""
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)

@@ -26,7 +26,13 @@ class QuotaDriver(abc.ABC):
 
     @abc.abstractmethod
     def reserve(
-        self, project_id: str, claims: Sequence[Claim], group: str | None, life_microseconds: int, *, sees_all: bool
+        self,
+        project_id: str,
+        claims: Sequence[Claim],
+        group: str | None,
+        life_microseconds: int,
+        *,
+        sees_all: bool,
     ) -> list[str]:
         """Charge the claims, all or none. Returns the reservations' UUIDs, claim by claim, in the deltas' order."""
 
@@ -65,6 +71,7 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def list_reservations(
         self,
+        *,
         project_id: str | None,
         state: State | None,
         uuids: Collection[str] | None,

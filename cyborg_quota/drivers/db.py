@@ -23,7 +23,18 @@ from cyborg_quota.drivers.reserving import Order, Reserver
 from cyborg_quota.drivers.settings import DriverSettings, driver_settings
 from cyborg_quota.drivers.settling import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import UNLIMITED, Claim, Drift, Figures, Over, Reservation, Selection, State, Usage, UsageRecord
+from cyborg_quota.types import (
+    UNLIMITED,
+    Claim,
+    Drift,
+    Figures,
+    Over,
+    Reservation,
+    Selection,
+    State,
+    Usage,
+    UsageRecord,
+)
 
 Progress = Callable[[int], None] | None
 
@@ -50,7 +61,13 @@ class DbQuotaDriver(base.QuotaDriver):
         self._database.close()
 
     def reserve(
-        self, project_id: str, claims: Sequence[Claim], group: str | None, life_microseconds: int, *, sees_all: bool
+        self,
+        project_id: str,
+        claims: Sequence[Claim],
+        group: str | None,
+        life_microseconds: int,
+        *,
+        sees_all: bool,
     ) -> list[str]:
         return self._reserver.charge(
             Order(
@@ -64,7 +81,13 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
         return self._reserver.charge(
-            Order(project_id=project_id, claims=claims, group=group, life_microseconds=None, sees_all=True)
+            Order(
+                project_id=project_id,
+                claims=claims,
+                group=group,
+                life_microseconds=None,
+                sees_all=True,
+            )
         )
 
     def commit(self, selection: Selection) -> None:
@@ -91,7 +114,10 @@ class DbQuotaDriver(base.QuotaDriver):
         names = sorted(set(resources) | {resource for _, resource in figures})
         limits = self._limits.get_limits([project_id], names)
         return {
-            name: _usage(figures.get((project_id, name), Figures()), limits.get((project_id, name), UNLIMITED))
+            name: _usage(
+                figures.get((project_id, name), Figures()),
+                limits.get((project_id, name), UNLIMITED),
+            )
             for name in names
         }
 
@@ -106,6 +132,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def list_reservations(
         self,
+        *,
         project_id: str | None,
         state: State | None,
         uuids: Collection[str] | None,

@@ -67,9 +67,7 @@ class Reserver:
 
     def charge(self, order: Order) -> list[str]:
         """Charge all claims or none. Returns UUIDs, claim by claim."""
-        pending = [
-            _Pending(claim, {resource: new_uuid() for resource in claim.deltas}) for claim in order.claims
-        ]
+        pending = [_Pending(claim, {resource: new_uuid() for resource in claim.deltas}) for claim in order.claims]
         began = time.monotonic()
         for attempt in range(_MOST_TRIES):
             if attempt > 2:
@@ -105,7 +103,7 @@ class Reserver:
         except DuplicateEntry:
             pass  # a first attempt of ours landed, or another delivery of this call was quicker
         except _Refused:
-            self._explain(order, constraints, request)
+            self._explain(order, way, constraints, request)
             return False
         return self._recognize(order, pending)
 
@@ -116,15 +114,17 @@ class Reserver:
         strangers = {constraint.project_id for constraint in constraints} - set(way.project_ids)
         if strangers:
             raise exceptions.ConfigurationError(
-                f"The limit driver named {', '.join(sorted(strangers))}, which is not an ancestor of {order.project_id}."
+                f"The limit driver named {', '.join(sorted(strangers))}, not an ancestor of {order.project_id}."
             )
         return constraints
 
-    def _explain(self, order: Order, constraints: Sequence[Constraint], request: dict[str, int]) -> None:
-        """Raise what the figures say now; return where they show room, or another path than was charged."""
+    def _explain(
+        self, order: Order, charged: projects.Way, constraints: Sequence[Constraint], request: dict[str, int]
+    ) -> None:
+        """Raise what the figures say now; return where they show room, or the path is not the one that was charged."""
         self._paths.forget(order.project_id)
         way = self._paths.get(order.project_id, sorted(request))
-        if any(constraint.project_id not in way.project_ids for constraint in constraints):
+        if way.project_ids != charged.project_ids:
             return
         figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
         found = overs.judge(order.project_id, constraints, figures, request)
@@ -191,9 +191,7 @@ def _changes(
     return sorted(changes, key=lambda change: change.node.lock_order)
 
 
-def _rows(
-    order: Order, way: projects.Way, pending: Sequence[_Pending]
-) -> list[reservations.NewReservation]:
+def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[reservations.NewReservation]:
     leaves = {resource: (way.nodes(resource) or ())[0] for one in pending for resource in one.claim.deltas}
     return [
         reservations.NewReservation(

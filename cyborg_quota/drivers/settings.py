@@ -54,7 +54,5 @@ def _with_parameters(url: str, parameters: str) -> str:
     if not parameters:
         return url
     if any("=" not in part for part in parameters.split("&")):
-        raise exceptions.ConfigurationError(
-            "[database] connection_parameters must read name=value&name=value."
-        )
+        raise exceptions.ConfigurationError("[database] connection_parameters must read name=value&name=value.")
     return f"{url}{'&' if '?' in url else '?'}{parameters}"

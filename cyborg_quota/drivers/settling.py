@@ -213,7 +213,9 @@ def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures
     if used + reserved > MAX_AMOUNT:
         raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
     after = Figures(
-        used=used, reserved=reserved, subtree=used + reserved + usages.children_total(connection, node)
+        used=used,
+        reserved=reserved,
+        subtree=used + reserved + usages.children_total(connection, node),
     )
     if after != before:
         usages.set_figures(connection, node.usage_id, after)

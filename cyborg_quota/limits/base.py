@@ -18,8 +18,10 @@ class LimitDriver(abc.ABC):
     Loaded by stevedore from the namespace ``cyborg_quota.limits``; shared by threads.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Keep what the options say. No I/O; ConfigurationError where they cannot be used."""
+    @classmethod
+    @abc.abstractmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:
+        """A driver as ``conf`` says, without I/O. Raises ConfigurationError."""
 
     @abc.abstractmethod
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
@@ -30,7 +32,5 @@ class LimitDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def get_limits(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Mapping[tuple[str, str], int]:
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         """The limit of each (project_id, resource), for display. What is left out is unlimited."""

@@ -15,20 +15,19 @@ from cyborg_quota.types import UNLIMITED, Constraint
 class ConfigLimitDriver(base.LimitDriver):
     """``[limits] limits = fpga:5,gpu:10``. A resource that is not named is unlimited."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        super().__init__(conf)
-        self._limits = parse_limits(conf.limits.limits)
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = dict(limits)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:
+        return cls(parse_limits(conf.limits.limits))
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         return [
-            Constraint(path[0], resource, self._limits[resource])
-            for resource in resources
-            if resource in self._limits
+            Constraint(path[0], resource, self._limits[resource]) for resource in resources if resource in self._limits
         ]
 
-    def get_limits(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Mapping[tuple[str, str], int]:
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         return {
             (project_id, resource): self._limits[resource]
             for project_id in project_ids

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from oslo_config import cfg
+
 from cyborg_quota.limits import base
 from cyborg_quota.types import Constraint
 
@@ -12,10 +14,12 @@ from cyborg_quota.types import Constraint
 class NoopLimitDriver(base.LimitDriver):
     """Counts everything and refuses nothing."""
 
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
+        return cls()
+
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         return []
 
-    def get_limits(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Mapping[tuple[str, str], int]:
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         return {}

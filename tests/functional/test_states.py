@@ -60,7 +60,10 @@ TABLE = {
         "released": (OK, "released"),
     },
 }
-COUNTERS = {"reserved": (0, 2), "committed": (2, 0)}  # (used, reserved) of two gpus; (0, 0) in any other state
+COUNTERS = {
+    "reserved": (0, 2),
+    "committed": (2, 0),
+}  # (used, reserved) of two gpus; (0, 0) in any other state
 
 
 class StateTestCase(base.LedgerTestCase):
@@ -100,7 +103,11 @@ class TestCalls(StateTestCase):
             self.assertEqual(int(self.state == "overdue"), self.quotas.expire(base.ADMIN))
         else:
             method = getattr(self.quotas, self.call)
-            named = {"uuid": {"reservations": [uuid]}, "consumer": {"consumer": "c"}, "group": {"group": "g"}}[self.by]
+            named = {
+                "uuid": {"reservations": [uuid]},
+                "consumer": {"consumer": "c"},
+                "group": {"group": "g"},
+            }[self.by]
             if answer is None:
                 self.assertIsNone(method(self.context, **named))
             else:
@@ -115,7 +122,8 @@ class TestUnknown(base.LedgerTestCase):
     """What was never reserved, and what is another project's, get the same answer."""
 
     scenarios = testscenarios.multiply_scenarios(
-        fixtures.SCENARIOS, [(call, {"call": call}) for call in ("commit", "rollback", "release", "extend")]
+        fixtures.SCENARIOS,
+        [(call, {"call": call}) for call in ("commit", "rollback", "release", "extend")],
     )
     call = ""
 
@@ -170,7 +178,11 @@ class TestReserveAgain(StateTestCase):
         for deltas in ({"gpu": 1}, {"fpga": 2}, {"gpu": 2, "fpga": 1}):
             if self.state in ("reserved", "committed"):
                 error = self.assertRaises(
-                    exceptions.ReservationConflict, self.quotas.reserve, self.context, deltas, consumer="c"
+                    exceptions.ReservationConflict,
+                    self.quotas.reserve,
+                    self.context,
+                    deltas,
+                    consumer="c",
                 )
                 self.assertEqual(("c", {"gpu": 2}, deltas), (error.consumer, error.held, error.requested))
                 self.assertEqual([self.state], self.states(uuid))

@@ -75,7 +75,8 @@ def upgrade() -> None:
         sa.UniqueConstraint("uuid", name="uq_reservations_uuid"),
         sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="uq_reservations_live_consumer"),
         sa.CheckConstraint(
-            "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')", name="ck_reservations_state"
+            "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')",
+            name="ck_reservations_state",
         ),
         sa.CheckConstraint(
             "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call asks for, checked: whose project, which claims, which reservations. Before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from cyborg_quota import exceptions, names
+from cyborg_quota.types import MAX_AMOUNT, Claim, Selection
+
+_UUID_CHARS = 36
+
+
+class Context(Protocol):
+    """What is read of a request context: oslo.context's and Cyborg's have it."""
+
+    @property
+    def project_id(self) -> str | None: ...
+
+    @property
+    def is_admin(self) -> bool: ...
+
+
+def is_admin(context: Context) -> bool:
+    """Whether the context may act for other projects."""
+    return bool(getattr(context, "is_admin", False))
+
+
+def admin_only(context: Context, action: str) -> None:
+    """Raise NotAuthorized unless the context is an admin's."""
+    if not is_admin(context):
+        raise exceptions.NotAuthorized(action)
+
+
+def optional_name(field: str, name: str | None) -> str | None:
+    """A checked name, or None where none was given."""
+    return None if name is None else names.check_name(field, name)
+
+
+def project_of(context: Context, project_id: str | None) -> str:
+    """The project that is charged: the one named, which must be the context's own unless it is an admin's."""
+    own = getattr(context, "project_id", None)
+    if project_id is None:
+        if own is None:
+            raise exceptions.InvalidName("project_id", None, "neither the call nor its context names a project")
+        return names.check_name("project_id", own)
+    if project_id != own and not is_admin(context):
+        raise exceptions.NotAuthorized("acting for another project")
+    return names.check_name("project_id", project_id)
+
+
+def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
+    """The claims with plain ints, each consumer once, asking in all for no more than a counter can hold."""
+    checked: list[Claim] = []
+    for claim in claims:
+        if not isinstance(claim, Claim):
+            raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
+        deltas = names.check_deltas(claim.deltas, known)
+        checked.append(Claim(optional_name("consumer", claim.consumer), deltas))
+    if not checked:
+        raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
+    seen = set()
+    for claim in checked:
+        if claim.consumer is not None and claim.consumer in seen:
+            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; make them one.")
+        seen.add(claim.consumer)
+    _check_totals(checked)
+    return checked
+
+
+def _check_totals(claims: Iterable[Claim]) -> None:
+    totals: dict[str, int] = {}
+    for claim in claims:
+        for resource, delta in claim.deltas.items():
+            totals[resource] = totals.get(resource, 0) + abs(delta)
+            if totals[resource] > MAX_AMOUNT:
+                raise exceptions.InvalidDelta(resource, totals[resource], "the claims of one call ask for too much")
+
+
+def selection(
+    context: Context,
+    reservations: Sequence[str] | None,
+    project_id: str | None,
+    *,
+    consumer: str | None,
+    group: str | None,
+) -> Selection:
+    """What a settling call means. An admin's context finds UUIDs in every project, unless it names one."""
+    if sum(value is not None for value in (reservations, consumer, group)) != 1:
+        raise exceptions.InvalidSelection("Name what is meant by one of reservations, consumer and group.")
+    if reservations is None:
+        return Selection(
+            project_of(context, project_id),
+            consumer=optional_name("consumer", consumer),
+            group=optional_name("group", group),
+        )
+    if isinstance(reservations, str) or not isinstance(reservations, Iterable):
+        raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
+    uuids = list(reservations)
+    if not uuids:
+        raise exceptions.InvalidSelection("The list of reservations is empty.")
+    for uuid in uuids:
+        if not isinstance(uuid, str) or not _is_storable(uuid):
+            raise exceptions.ReservationNotFound(uuid)
+    searched = None if project_id is None and is_admin(context) else project_of(context, project_id)
+    return Selection(searched, uuids=uuids)
+
+
+def _is_storable(uuid: str) -> bool:
+    """Whether the text could be a stored UUID at all; what could not be is simply not found."""
+    return 0 < len(uuid) <= _UUID_CHARS and uuid.isascii() and uuid.isprintable()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Totals along the tree (I9), the constraints of subtrees, and moves; on every database."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import projects
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, trees
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TreeTestCase(base.LedgerTestCase):
+    """root over left and right; left over leaf; each with a context of its own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.database.close)
+        trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
+        self.leaf = base.Context("leaf")
+
+    def move(self, project_id: str, parent_id: str | None) -> None:
+        trees.move(self.database, project_id, parent_id)
+        self.assert_invariants()
+
+    def subtrees(self, resource: str = "gpu") -> dict[str, int]:
+        with self.sql.connect() as connection:
+            return trees.subtrees(connection, resource)
+
+
+class TestTotals(TreeTestCase):
+    def test_every_transition_walks_the_path(self) -> None:
+        (uuid,) = self.quotas.reserve(self.leaf, {"gpu": 3}, consumer="c")
+        self.assertEqual({"leaf": 3, "left": 3, "root": 3}, self.subtrees())
+        self.quotas.commit(self.leaf, [uuid])
+        self.assertEqual({"leaf": 3, "left": 3, "root": 3}, self.subtrees())
+        self.quotas.release(self.leaf, [uuid])
+        self.assertEqual({"leaf": 0, "left": 0, "root": 0}, self.subtrees())
+
+    def test_rollback_and_expiry(self) -> None:
+        kept, rolled_back, overdue = (
+            self.quotas.reserve(base.Context(name), {"gpu": amount})[0]
+            for name, amount in (("root", 1), ("right", 2), ("leaf", 4))
+        )
+        self.assertEqual({"leaf": 4, "left": 4, "right": 2, "root": 7}, self.subtrees())
+        self.quotas.rollback(base.Context("right"), [rolled_back])
+        self.make_overdue(overdue)
+        self.quotas.expire(base.ADMIN)
+        self.assertEqual({"leaf": 0, "left": 0, "right": 0, "root": 1}, self.subtrees())
+        self.assertEqual(["reserved"], self.states(kept))
+
+    def test_a_negative_commit_walks_too(self) -> None:
+        self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": 3}))
+        self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": -2}))
+        self.assertEqual({"leaf": 1, "left": 1, "root": 1}, self.subtrees())
+
+    def test_a_clamp_moves_the_totals_by_what_it_really_freed(self) -> None:
+        self.quotas.commit(base.Context("right"), self.quotas.reserve(base.Context("right"), {"gpu": 5}))
+        self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": 1}))
+        self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": -4}))
+        self.assertEqual({"leaf": 0, "left": 0, "right": 5, "root": 5}, self.subtrees())
+
+
+class TestConstraints(TreeTestCase):
+    def test_a_full_ancestor_refuses_a_leaf_with_room(self) -> None:
+        self.limits.limits[None, "gpu"] = 100
+        self.limits.subtree_limits["root", "gpu"] = 10
+        self.limits.subtree_limits["left", "gpu"] = 50
+        self.quotas.commit(base.Context("right"), self.quotas.reserve(base.Context("right"), {"gpu": 8}))
+        self.quotas.reserve(self.leaf, {"gpu": 2})
+
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("leaf", True), {"gpu": 1})
+
+        (over,) = error.overs
+        self.assertEqual(
+            ("root", "gpu", "subtree", 10, 10), (over.project_id, over.resource, over.scope, over.limit, over.subtree)
+        )
+        self.assertEqual((0, 0, 1), (over.used, over.reserved, over.requested))
+
+    def test_its_usage_is_an_admins_to_see(self) -> None:
+        self.limits.subtree_limits["root", "gpu"] = 1
+        self.quotas.reserve(base.Context("right"), {"gpu": 1})
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.leaf, {"gpu": 1})
+        (over,) = error.overs
+        self.assertEqual(
+            ("root", 1, None, None, None), (over.project_id, over.limit, over.used, over.reserved, over.subtree)
+        )
+        self.assertEqual([over], self.quotas.check(self.leaf, {"gpu": 1}))
+
+    def test_each_level_blocks_in_turn(self) -> None:
+        for project_id, limit in (("leaf", 1), ("left", 2), ("root", 3)):
+            self.limits.subtree_limits[project_id, "gpu"] = limit
+        blocked = []
+        for name in ("leaf", "leaf", "left", "left", "right", "right"):
+            try:
+                self.quotas.reserve(base.Context(name), {"gpu": 1})
+                blocked.append(None)
+            except exceptions.OverQuota as error:
+                blocked.append([over.project_id for over in error.overs])
+        self.assertEqual([None, ["leaf"], None, ["left"], None, ["root"]], blocked)
+
+    def test_a_stranger_of_a_constraint_is_refused(self) -> None:
+        self.limits.get_constraints = lambda path, resources: [  # type: ignore[method-assign]
+            base.Constraint("elsewhere", "gpu", 5, "subtree")
+        ]
+        self.assertRaises(exceptions.ConfigurationError, self.quotas.reserve, self.leaf, {"gpu": 1})
+
+
+class TestMoves(TreeTestCase):
+    def test_totals_move_along(self) -> None:
+        self.quotas.reserve(self.leaf, {"gpu": 3, "fpga": 1})
+        self.quotas.reserve(base.Context("left"), {"gpu": 2})
+        self.move("left", "right")
+        self.assertEqual({"leaf": 3, "left": 5, "right": 5, "root": 5}, self.subtrees())
+        self.assertEqual({"leaf": 1, "left": 1, "right": 1, "root": 1}, self.subtrees("fpga"))
+        self.move("leaf", None)
+        self.assertEqual({"leaf": 3, "left": 2, "right": 2, "root": 2}, self.subtrees())
+        self.move("leaf", "root")
+        self.assertEqual({"leaf": 3, "left": 2, "right": 2, "root": 5}, self.subtrees())
+
+    def test_a_flat_project_with_usage_joins(self) -> None:
+        newcomer = base.Context("newcomer")
+        self.quotas.reserve(newcomer, {"gpu": 4})
+        self.move("newcomer", "left")
+        self.assertEqual({"newcomer": 4, "left": 4, "root": 4}, self.subtrees())
+
+    def test_a_path_in_memory_is_noticed_to_be_old(self) -> None:
+        """The engine has charged along the old path before; its next charge walks the new one."""
+        (uuid,) = self.quotas.reserve(self.leaf, {"gpu": 1}, consumer="c")
+        self.move("leaf", "right")
+        self.quotas.reserve(self.leaf, {"gpu": 1})
+        self.assertEqual({"leaf": 2, "left": 0, "right": 2, "root": 2}, self.subtrees())
+        self.move("right", None)
+        self.quotas.rollback(self.leaf, [uuid])
+        self.assertEqual({"leaf": 1, "left": 0, "right": 1, "root": 0}, self.subtrees())
+
+    def test_the_new_path_brings_its_constraints(self) -> None:
+        self.limits.subtree_limits["right", "gpu"] = 1
+        self.quotas.reserve(self.leaf, {"gpu": 1})
+        self.move("leaf", "right")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.leaf, {"gpu": 1})
+        self.assertEqual(["right"], [over.project_id for over in error.overs])
+
+    def test_a_cycle_is_refused(self) -> None:
+        self.quotas.reserve(self.leaf, {"gpu": 1})
+        for parent in ("leaf", "left"):
+            self.assertRaises(ValueError, self.move, "left", parent)
+        self.assertEqual("root", self.parents()["left"])
+
+    def parents(self) -> dict[str, str | None]:
+        return self.database.read(projects.edges)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of projects, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import projects
+from cyborg_quota.db.api import Database
+
+
+def plant(database: Database, parents: Mapping[str, str | None]) -> None:
+    """Make these projects known, parents before children, and put each under its parent."""
+    for project_id, parent_id in parents.items():
+        database.write(lambda connection, name=project_id: projects.ensure(connection, name))  # type: ignore[misc]
+        if parent_id is not None:
+            move(database, project_id, parent_id)
+
+
+def move(database: Database, project_id: str, parent_id: str | None) -> None:
+    """Put a project under another, with all it holds."""
+    if parent_id is not None:
+        _make_rows(database, project_id, parent_id)
+    database.write(lambda connection: projects.move(connection, project_id, parent_id))
+
+
+def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
+    """What the project holds needs a row at every new ancestor."""
+    resources = database.read(lambda connection: projects.resources_of(connection, project_id))
+    if resources:
+        database.write(
+            lambda connection: projects.make_rows(
+                connection, projects.read_way(connection, parent_id, resources), resources
+            )
+        )
+
+
+def subtrees(connection: sa.Connection, resource: str) -> dict[str, int]:
+    """The subtree counter of every project that has one for the resource."""
+    query = sa.text("SELECT project_id, subtree FROM quota_usages WHERE resource = :r ORDER BY project_id")
+    return dict(connection.execute(query, {"r": resource}).tuples().all())
