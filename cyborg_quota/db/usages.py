@@ -89,7 +89,9 @@ def charge(connection: sa.Connection, change: Change) -> bool:
             "b_id": change.node.usage_id,
             "b_generation": change.node.generation,
             "b_room": room if change.room is None else min(room, change.room),
-            "b_subtree_room": _NO_BOUND if change.subtree_room is None else change.subtree_room,
+            "b_subtree_room": _NO_BOUND
+            if change.subtree_room is None
+            else min(_NO_BOUND, change.subtree_room),
             "b_least_used": max(0, -change.used),
             "b_least_reserved": max(0, -change.reserved),
             "b_least_subtree": max(0, -change.subtree),
