@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways into the middle of a transaction: answers that get lost, and somebody who comes between two statements."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import fixtures
+import sqlalchemy as sa
+
+from cyborg_quota import QuotaEngine
+from cyborg_quota.db.api import Database
+
+
+def database_of(engine: QuotaEngine) -> Database:
+    """The database an engine works on."""
+    return engine._driver._database  # type: ignore[attr-defined]
+
+
+def disconnect(backend: str) -> Exception:
+    """What the driver raises when the connection breaks (SQLite: when the file is busy; it has no connection)."""
+    if backend == "mariadb":
+        import pymysql
+
+        return pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
+    if backend == "postgresql":
+        import psycopg2
+
+        return psycopg2.OperationalError("server closed the connection unexpectedly")
+    return sqlite3.OperationalError("database is locked")
+
+
+class LostCommits(fixtures.Fixture):
+    """COMMITs of transactions that wrote reservations succeed, and their answers are lost: ``times`` of them.
+
+    ``lost`` counts those that were, so that a test can assert that it tested something.
+    """
+
+    def __init__(self, engine: QuotaEngine, backend: str, times: int = 1) -> None:
+        super().__init__()
+        self._sql = database_of(engine).engine
+        self._backend = backend
+        self._times = times
+        self.lost = 0
+
+    def _setUp(self) -> None:
+        dialect = self._sql.dialect
+        commit = dialect.do_commit
+        writers: set[int] = set()
+
+        def note(connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if statement.startswith(
+                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations")
+            ):
+                writers.add(id(connection.connection.dbapi_connection))
+
+        def commit_and_lose(dbapi_connection: Any) -> None:
+            commit(dbapi_connection)
+            inner = getattr(dbapi_connection, "dbapi_connection", dbapi_connection)
+            if id(inner) in writers and self.lost < self._times:
+                self.lost += 1
+                writers.discard(id(inner))
+                raise disconnect(self._backend)
+            writers.discard(id(inner))
+
+        sa.event.listen(self._sql, "before_cursor_execute", note)
+        self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", note)
+        dialect.do_commit = commit_and_lose
+        self.addCleanup(setattr, dialect, "do_commit", commit)
+
+
+class Interleaved(fixtures.Fixture):
+    """``act()`` happens once, right before (or ``after``) the first statement that starts with ``text``."""
+
+    def __init__(
+        self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False
+    ) -> None:
+        super().__init__()
+        self._sql = database_of(engine).engine
+        self._text = text
+        self._act = act
+        self._event = "after_cursor_execute" if after else "before_cursor_execute"
+        self.happened = False
+
+    def _setUp(self) -> None:
+        def come_between(
+            _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
+        ) -> None:
+            if not self.happened and statement.startswith(self._text):
+                self.happened = True
+                self._act()
+
+        sa.event.listen(self._sql, self._event, come_between)
+        self.addCleanup(sa.event.remove, self._sql, self._event, come_between)
