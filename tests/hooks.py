@@ -94,3 +94,12 @@ class Interleaved(fixtures.Fixture):
 
         sa.event.listen(self._sql, self._event, come_between)
         self.addCleanup(sa.event.remove, self._sql, self._event, come_between)
+
+
+def tables(sql: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table of the database, to compare with what it is later."""
+    with sql.connect() as connection:
+        return {
+            name: sorted(map(tuple, connection.exec_driver_sql(f"SELECT * FROM {name}")), key=repr)
+            for name in sorted(sa.inspect(connection).get_table_names())
+        }

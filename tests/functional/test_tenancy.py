@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody but an admin sees or touches another project's usage or reservations, or learns that they exist (I8)."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.db import projects
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+NOT_FOUND = exceptions.ReservationNotFound
+UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
+STRANGER = base.Context("p2")
+SETTLING = ("commit", "rollback", "release", "extend")
+ADMIN_CALLS: dict[str, tuple[object, ...]] = {
+    "list_usages": (),
+    "list_reservations": (),
+    "adopt": ([Claim("x", {"gpu": 1})],),
+    "expire": (),
+    "purge": (0,),
+    "audit": (),
+    "heal": (),
+}
+
+
+class TenancyTestCase(base.LedgerTestCase):
+    """Project p1 holds something of each kind: in flight, overdue, committed, ended."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        names = ("flying", "overdue", "committed", "ended")
+        self.uuids = {
+            name: self.quotas.reserve(self.context, {"gpu": 1}, consumer=name, group="g")[0]
+            for name in names
+        }
+        self.quotas.commit(self.context, consumer="committed")
+        self.quotas.rollback(self.context, consumer="ended")
+        self.make_overdue(self.uuids["overdue"])
+        self.before = hooks.tables(self.sql)
+
+    def assert_untouched(self) -> None:
+        self.assertEqual(self.before, hooks.tables(self.sql))
+
+    def answer(
+        self, call: str, context: base.Context, *args: object, **named: object
+    ) -> tuple[type, str]:
+        """The class and the words of what a call answers, its UUID left out."""
+        try:
+            return type(None), repr(getattr(self.engine, call)(context, *args, **named))
+        except exceptions.QuotaError as error:
+            words = str(error)
+            for value in (*self.uuids.values(), UNKNOWN):
+                words = words.replace(value, "UUID")
+            return type(error), words
+
+
+class TestStranger(TenancyTestCase):
+    """A context of another project."""
+
+    def test_settles_by_uuid(self) -> None:
+        for call in SETTLING:
+            unknown = self.answer(call, STRANGER, [UNKNOWN])
+            self.assertIs(NOT_FOUND, unknown[0], call)
+            for uuid in self.uuids.values():
+                self.assertEqual(unknown, self.answer(call, STRANGER, [uuid]), call)
+        self.assert_untouched()
+
+    def test_settles_by_name(self) -> None:
+        """The names mean the stranger's own project, where nothing has them."""
+        for call in SETTLING:
+            for kind, known in (("consumer", self.uuids), ("group", ("g",))):
+                for name in known:
+                    found = self.answer(call, STRANGER, **{kind: name})
+                    unknown = self.answer(call, STRANGER, **{kind: "no" + name})
+                    self.assertEqual(unknown[0], found[0], call)
+                    self.assertEqual(unknown[1].replace("'no", "'"), found[1])
+                    self.assertIs(type(None) if call == "release" else NOT_FOUND, found[0])
+        self.assert_untouched()
+
+    def test_names_the_project(self) -> None:
+        """Whether the project exists makes no difference, nor whether what is in it does."""
+        cases: list[tuple[str, tuple[object, ...], dict[str, object]]] = [
+            ("reserve", ({"gpu": 1},), {}),
+            ("reserve", ({"gpu": 1},), {"consumer": "flying"}),
+            ("reserve_many", ([Claim("flying", {"gpu": 1})],), {}),
+            ("check", ({"gpu": 1},), {}),
+            ("get_usages", (), {}),
+        ]
+        for call in SETTLING:
+            cases += [(call, ([uuid],), {}) for uuid in self.uuids.values()]
+            cases += [(call, (), {"consumer": "flying"}), (call, (), {"group": "g"})]
+        for call, args, named in cases:
+            known, unknown = (
+                self.answer(call, STRANGER, *args, project_id=project_id, **named)
+                for project_id in ("p1", "no such project")
+            )
+            self.assertIs(exceptions.NotAuthorized, known[0], call)
+            self.assertEqual(unknown, known)
+        self.assert_untouched()
+
+    def test_admin_calls(self) -> None:
+        """Not even for the own project."""
+        for call, arguments in ADMIN_CALLS.items():
+            for context in (STRANGER, self.context):
+                kind, words = self.answer(call, context, *arguments)
+                self.assertIs(exceptions.NotAuthorized, kind, call)
+                self.assertIn(call, words)
+        self.assert_untouched()
+
+    def test_one_of_the_list_is_another_project_s(self) -> None:
+        mine = self.engine.reserve(STRANGER, {"gpu": 1})
+        before = hooks.tables(self.sql)
+        for call in SETTLING:
+            error = self.assertRaises(
+                NOT_FOUND, getattr(self.quotas, call), STRANGER, [*mine, self.uuids["flying"]]
+            )
+            self.assertEqual(self.uuids["flying"], error.uuid)
+        self.assertEqual(before, hooks.tables(self.sql))
+
+    def test_reserves_for_a_consumer_of_the_same_name(self) -> None:
+        uuids = self.quotas.reserve(STRANGER, {"gpu": 5}, consumer="committed", group="g")
+        self.quotas.commit(STRANGER, group="g")
+        self.quotas.release(STRANGER, consumer="committed")
+        self.assertEqual(["released"], self.states(*uuids))
+        self.assertEqual((1, 2), self.figures("p1"))
+
+    def test_sees_its_own_usage_only(self) -> None:
+        usages = self.quotas.get_usages(STRANGER)
+        self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages.values()})
+
+
+class TestContexts(TenancyTestCase):
+    """What a context must have."""
+
+    def test_no_project(self) -> None:
+        for call, args in (
+            ("reserve", ({"gpu": 1},)),
+            ("get_usages", ()),
+            ("check", ({"gpu": 1},)),
+        ):
+            kind, words = self.answer(call, base.Context(None), *args)
+            self.assertIs(exceptions.InvalidName, kind)
+            self.assertIn("project_id", words)
+            kind, _ = self.answer(call, base.Context(None), *args, project_id="p1")
+            self.assertIs(exceptions.NotAuthorized, kind)
+        self.assert_untouched()
+
+    def test_no_project_settles_by_uuid(self) -> None:
+        for call in SETTLING:
+            kind, _ = self.answer(call, base.Context(None), [self.uuids["flying"]])
+            self.assertIs(exceptions.InvalidName, kind)
+        self.assert_untouched()
+
+    def test_nothing_at_all(self) -> None:
+        """A context without is_admin is no admin's."""
+        for context in (None, object()):
+            kind, _ = self.answer("reserve", context, {"gpu": 1}, project_id="p1")  # type: ignore[arg-type]
+            self.assertIs(exceptions.NotAuthorized, kind)
+            kind, _ = self.answer("expire", context)  # type: ignore[arg-type]
+            self.assertIs(exceptions.NotAuthorized, kind)
+        self.assert_untouched()
+
+    def test_an_empty_project(self) -> None:
+        kind, _ = self.answer("get_usages", base.Context(""))
+        self.assertIs(exceptions.InvalidName, kind)
+
+
+class TestAdmin(TenancyTestCase):
+    """An admin's context, of a project of its own."""
+
+    def test_settles_by_uuid_without_naming_the_project(self) -> None:
+        for call, after in (
+            ("extend", "reserved"),
+            ("commit", "committed"),
+            ("release", "released"),
+        ):
+            getattr(self.quotas, call)(base.ADMIN, [self.uuids["flying"]])
+            self.assertEqual([after], self.states(self.uuids["flying"]))
+
+    def test_settles_by_uuid_of_several_projects(self) -> None:
+        (theirs,) = self.quotas.reserve(STRANGER, {"gpu": 1})
+        self.quotas.rollback(base.ADMIN, [self.uuids["flying"], theirs])
+        self.assertEqual(["rolled_back"] * 2, self.states(self.uuids["flying"], theirs))
+
+    def test_settles_by_name(self) -> None:
+        self.quotas.release(base.ADMIN, project_id="p1", consumer="committed")
+        self.quotas.rollback(base.ADMIN, project_id="p1", consumer="flying")
+        self.assertEqual(
+            ["released", "rolled_back"], self.states(self.uuids["committed"], self.uuids["flying"])
+        )
+
+    def test_names_the_wrong_project(self) -> None:
+        for call in SETTLING:
+            kind, _ = self.answer(call, base.ADMIN, [self.uuids["flying"]], project_id="p2")
+            self.assertIs(NOT_FOUND, kind)
+        self.assert_untouched()
+
+    def test_a_name_without_a_project_means_its_own(self) -> None:
+        kind, _ = self.answer("commit", base.ADMIN, consumer="flying")
+        self.assertIs(NOT_FOUND, kind)
+        self.assert_untouched()
+
+    def test_reserves_and_looks(self) -> None:
+        self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="p1")
+        self.assertEqual(5, self.quotas.get_usages(base.ADMIN, "p1")["gpu"].reserved)
+
+    def test_admin_calls(self) -> None:
+        for call, arguments in ADMIN_CALLS.items():
+            kind, words = self.answer(call, base.ADMIN, *arguments)
+            self.assertIs(type(None), kind, words)
+        self.assert_invariants()
+
+
+class TestAncestors(base.LedgerTestCase):
+    """What a project may learn of the projects above it: who blocks, and at what limit."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        database = hooks.database_of(self.engine)
+        for name in ("p1", "aunt", "root"):
+            database.write(lambda connection, name=name: projects.ensure(connection, name))
+        for name in ("p1", "aunt"):
+            database.write(lambda connection, name=name: projects.move(connection, name, "root"))
+        self.quotas.commit(
+            base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="aunt")
+        )
+        self.quotas.reserve(base.Context("root"), {"gpu": 1})
+        self.limits.subtree_limits["root", "gpu"] = 5
+
+    def refused(self, context: base.Context) -> exceptions.OverQuota:
+        """OverQuota of two more gpus, after proof that check says the same."""
+        error = self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, context, {"gpu": 2}, project_id="p1"
+        )
+        found = self.quotas.check(context, {"gpu": 2}, "p1")
+        self.assertEqual(list(map(repr, found)), list(map(repr, error.overs)))
+        return error
+
+    def test_a_descendant_sees_no_usage(self) -> None:
+        error = self.refused(self.context)
+        (over,) = error.overs
+        self.assertEqual(
+            ("root", "gpu", "subtree", 5, 2),
+            (over.project_id, over.resource, over.scope, over.limit, over.requested),
+        )
+        self.assertEqual((None, None, None), (over.used, over.reserved, over.subtree))
+        self.assertEqual(
+            "Quota exceeded: project root, resource gpu: limit 5, requested 2", str(error)
+        )
+
+    def test_an_admin_sees_it(self) -> None:
+        error = self.refused(base.ADMIN)
+        (over,) = error.overs
+        self.assertEqual((0, 1, 4), (over.used, over.reserved, over.subtree))
+        self.assertIn("subtree 4", str(error))
+
+    def test_the_own_usage_beside_a_hidden_one(self) -> None:
+        self.limits.limits["p1", "gpu"] = 1
+        overs = self.refused(self.context).overs
+        self.assertEqual(
+            [("p1", 0, 0), ("root", None, None)],
+            [(over.project_id, over.used, over.reserved) for over in overs],
+        )
+
+    def test_up_to_the_ancestor_s_limit(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
