@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_CHARS
+from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
 """A reservation's longest life: a century keeps every database's datetime arithmetic in range."""
@@ -28,7 +28,7 @@ def check_name(field: str, value: object) -> str:
     if not isinstance(value, str):
         raise exceptions.InvalidName(field, value, "it must be a string")
     if value.isascii() and value.isalnum() and len(value) <= MAX_NAME_CHARS:
-        return str(value)
+        return _plain(value)
     if not value:
         raise exceptions.InvalidName(field, value, "it must not be empty")
     if len(value) > MAX_NAME_CHARS:
@@ -37,7 +37,17 @@ def check_name(field: str, value: object) -> str:
         raise exceptions.InvalidName(field, value, "it must not begin or end with a blank")
     if not value.isprintable() and any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in value):
         raise exceptions.InvalidName(field, value, "it must not hold control characters")
-    return str(value)
+    length = len(value.encode())
+    if length > MAX_NAME_BYTES:
+        raise exceptions.InvalidName(
+            field, value, f"it has {length} bytes in UTF-8, at most {MAX_NAME_BYTES} fit"
+        )
+    return _plain(value)
+
+
+def _plain(value: str) -> str:
+    """The text itself. ``str()`` would ask a subclass, and an enumeration's member answers with another name."""
+    return str.__str__(value)
 
 
 def check_delta(resource: str, delta: object) -> int:
@@ -64,7 +74,7 @@ def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
     unknown = [resource for resource in deltas if not isinstance(resource, str) or resource not in known]
     if unknown:
         raise exceptions.UnknownResource([str(resource) for resource in unknown], known)
-    return {str(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
+    return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
 
 
 def expire_microseconds(expire: object, default_seconds: int) -> int:
@@ -84,7 +94,7 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     elif isinstance(expire, datetime.timedelta):
         life = expire
     elif isinstance(expire, datetime.datetime):
-        moment = expire if expire.tzinfo is not None else expire.replace(tzinfo=datetime.timezone.utc)
+        moment = expire if expire.utcoffset() is not None else expire.replace(tzinfo=datetime.timezone.utc)
         life = moment - datetime.datetime.now(datetime.timezone.utc)
     else:
         raise exceptions.InvalidReservationExpiration(expire, "give seconds (an int), a timedelta or a datetime")

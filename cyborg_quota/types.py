@@ -17,6 +17,9 @@ MAX_AMOUNT: Final = 2**31 - 1
 MAX_NAME_CHARS: Final = 255
 """The longest project, resource, consumer or group name, in Unicode code points."""
 
+MAX_NAME_BYTES: Final = 765
+"""And in bytes of UTF-8: one index holds three names, and a PostgreSQL index entry ends at 2704 bytes."""
+
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
 COMMITTED: Final = "committed"
