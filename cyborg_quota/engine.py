@@ -226,10 +226,12 @@ class QuotaEngine:
         return self._driver.list_reservations(
             project_id=requests.optional_name("project_id", project_id),
             state=state,
-            uuids=None if reservations is None else [names.check_name("reservation", uuid) for uuid in reservations],
+            uuids=None
+            if reservations is None
+            else [names.check_name("reservation", uuid) for uuid in requests.uuid_list(reservations)],
             consumer=requests.optional_name("consumer", consumer),
             group=requests.optional_name("group", group),
-            limit=limit,
+            limit=requests.row_limit(limit),
         )
 
     # --- upkeep ---

@@ -227,5 +227,9 @@ def _amounts(deltas: Mapping[str, int]) -> str:
 
 def _shown(value: object) -> str:
     """A value of a stranger's, safe to log: quoted, escaped, at most 80 characters."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:
+        # An int of thousands of digits has no text, nor has what fails in its own __repr__.
+        text = f"(a {type(value).__name__})"
     return text if len(text) <= 80 else text[:77] + "..."

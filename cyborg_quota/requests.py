@@ -52,6 +52,8 @@ def project_of(context: Context, project_id: str | None) -> str:
 
 def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
     """The claims with plain ints, each consumer once, asking in all for no more than a counter can hold."""
+    if not isinstance(claims, Iterable):
+        raise exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")
     checked: list[Claim] = []
     for claim in claims:
         if not isinstance(claim, Claim):
@@ -95,9 +97,7 @@ def selection(
             consumer=optional_name("consumer", consumer),
             group=optional_name("group", group),
         )
-    if isinstance(reservations, str) or not isinstance(reservations, Iterable):
-        raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
-    uuids = list(reservations)
+    uuids = uuid_list(reservations)
     if not uuids:
         raise exceptions.InvalidSelection("The list of reservations is empty.")
     for uuid in uuids:
@@ -105,6 +105,22 @@ def selection(
             raise exceptions.ReservationNotFound(uuid)
     searched = None if project_id is None and is_admin(context) else project_of(context, project_id)
     return Selection(searched, uuids=uuids)
+
+
+def uuid_list(reservations: Iterable[str]) -> list[str]:
+    """A list of UUIDs, which one UUID is not."""
+    if isinstance(reservations, str) or not isinstance(reservations, Iterable):
+        raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
+    return list(reservations)
+
+
+def row_limit(limit: int | None) -> int | None:
+    """How many rows are wanted at most; None means all."""
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_AMOUNT:
+        raise exceptions.InvalidRequest(f"The most rows to list must be between 0 and {MAX_AMOUNT}.")
+    return limit
 
 
 def _is_storable(uuid: str) -> bool:

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be meant is refused with a typed error that names it, and nothing is written."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import random
+import types
+import unicodedata
+from collections.abc import Callable, Iterator
+
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.types import MAX_AMOUNT
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+UTC = datetime.timezone.utc
+CENTURY = datetime.timedelta(days=100 * 365)
+
+BAD_NAMES: dict[str, object] = {
+    "empty": "",
+    "blank": " ",
+    "padded in front": " a",
+    "padded behind": "a ",
+    "padded with a no-break space": "a\u00a0",
+    "NUL": "a\0b",
+    "newline": "a\nERROR forged",
+    "carriage return": "a\rb",
+    "escape": "a\x1b[31mb",
+    "line separator": "a\u2028b",
+    "next line": "a\u0085b",
+    "surrogate": "a\ud800b",
+    "256 characters": "a" * 256,
+    "256 digits of another script": "\u0663" * 256,
+    "a number": 7,
+    "bytes": b"abc",
+    "a boolean": True,
+    "a list": ["a"],
+}
+
+
+class Index:
+    """What numpy's integers are: no int, but with an index."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+class Unspeakable:
+    """Its repr fails, and so does its str."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class NoOffset(datetime.tzinfo):
+    """A time zone that does not know its offset: such a datetime is naive."""
+
+    def utcoffset(self, _moment: datetime.datetime | None) -> None:
+        return None
+
+
+class InputTestCase(base.LedgerTestCase):
+    """``refused`` proves that nothing was written."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c", group="g")
+        self.before = hooks.tables(self.sql)
+
+    def refused(
+        self, expected: type[Exception], call: str, *args: object, **named: object
+    ) -> Exception:
+        error: Exception = self.assertRaises(
+            expected, getattr(self.engine, call), self.context, *args, **named
+        )
+        self.assertTrue(str(error).isprintable(), ascii(str(error)))
+        self.assertLess(len(str(error)), 500)
+        return error
+
+    def assert_untouched(self) -> None:
+        self.assertEqual(self.before, hooks.tables(self.sql))
+
+
+class TestDeltas(InputTestCase):
+    """Resources and amounts."""
+
+    def test_unknown_resource(self) -> None:
+        for call in ("reserve", "check"):
+            error = self.refused(exceptions.UnknownResource, call, {"vpu": 1, "gpu": 1, "": 1})
+            self.assertEqual(["", "vpu"], error.unknown)
+            self.assertEqual(["fpga", "gpu", "gpu.A100"], error.known)
+            self.assertIn("'vpu'", str(error))
+        self.assert_untouched()
+
+    def test_resource_that_is_no_string(self) -> None:
+        for resource in (None, 7, b"gpu", ("gpu",), "GPU", "gpu ", "g\npu", "g\ud800"):
+            self.refused(exceptions.UnknownResource, "reserve", {resource: 1})
+        self.assert_untouched()
+
+    def test_amount_that_is_none(self) -> None:
+        bad = (
+            True, False, 1.0, 1.5, float("nan"), float("inf"), "1", "", None, 0, Index(0), [1], b"1",
+            1j, datetime.timedelta(1), MAX_AMOUNT + 1, -MAX_AMOUNT - 1, -(2**31), 2**63, 2**64,
+            Index(2**40), 10**400, -(10**5000), Unspeakable(),
+        )  # fmt: skip
+        for call in ("reserve", "check"):
+            for delta in bad:
+                error = self.refused(exceptions.InvalidDelta, call, {"fpga": 1, "gpu": delta})
+                self.assertEqual("gpu", error.resource)
+                self.assertIs(delta, error.delta)
+                self.assertIn("'gpu'", str(error))
+        self.assert_untouched()
+
+    def test_amount_with_an_index(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": Index(3)})
+        (row,) = self.quotas.list_reservations(base.ADMIN, reservations=[uuid])
+        self.assertEqual(3, row.delta)
+
+    def test_deltas_of_the_wrong_shape(self) -> None:
+        for deltas in ({}, None, "gpu", ["gpu"], [("gpu", 1)], 1, {"gpu"}, iter(())):
+            for call in ("reserve", "check"):
+                self.refused(exceptions.InvalidClaim, call, deltas)
+            self.refused(exceptions.InvalidClaim, "reserve_many", [Claim("x", deltas)])
+        self.assert_untouched()
+
+    def test_any_mapping_will_do(self) -> None:
+        self.quotas.reserve(self.context, types.MappingProxyType({"gpu": 1}))
+        self.assertEqual((0, 2), self.figures())
+
+    def test_a_name_that_is_an_enumeration_s_member(self) -> None:
+        """Equal to the registered name, it must be charged as that, and under its limit."""
+
+        class Kind(str, enum.Enum):
+            GPU = "gpu"
+
+        self.limits.limits[None, "gpu"] = 1
+        error = self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, self.context, {Kind.GPU: 1}
+        )
+        self.assertEqual("gpu", error.overs[0].resource)
+        self.assertEqual(1, len(self.quotas.check(self.context, {Kind.GPU: 1})))
+        self.assertRaises(
+            exceptions.ReservationConflict,
+            self.quotas.reserve,
+            self.context,
+            {Kind.GPU: 5},
+            consumer=type("Name", (str,), {"__str__": lambda self: "other"})("c"),
+        )
+        self.assert_untouched()
+
+
+class TestClaims(InputTestCase):
+    """reserve_many and adopt."""
+
+    def refused_by_both(self, expected: type[Exception], claims: Callable[[], object]) -> None:
+        self.refused(expected, "reserve_many", claims())
+        self.assertRaises(expected, self.engine.adopt, base.ADMIN, claims(), "p1")
+        self.assert_untouched()
+
+    def test_no_claim(self) -> None:
+        for claims in ([], (), iter(())):
+            self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
+
+    def test_no_iterable(self) -> None:
+        for claims in (None, 7, Claim("a", {"gpu": 1})):
+            self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
+
+    def test_what_is_no_claim(self) -> None:
+        for claim in (None, {"gpu": 1}, ("a", {"gpu": 1}), "a"):
+            self.refused_by_both(
+                exceptions.InvalidClaim, lambda claim=claim: [base.claim("a", gpu=1), claim]
+            )
+
+    def test_one_consumer_twice(self) -> None:
+        claims = [base.claim("twice", gpu=1), base.claim("b", gpu=1), base.claim("twice", fpga=1)]
+        error = self.refused(exceptions.InvalidClaim, "reserve_many", claims)
+        self.assertIn("twice", str(error))
+        self.refused_by_both(exceptions.InvalidClaim, lambda: claims)
+
+    def test_no_consumer_twice(self) -> None:
+        claims = [base.claim(None, gpu=1), base.claim(None, gpu=1)]
+        self.assertEqual(2, len(set(self.quotas.reserve_many(self.context, claims))))
+
+    def test_more_in_sum_than_a_counter_holds(self) -> None:
+        self.refused_by_both(
+            exceptions.InvalidDelta,
+            lambda: [base.claim("a", gpu=MAX_AMOUNT), base.claim("b", gpu=1)],
+        )
+
+    def test_a_generator_that_fails(self) -> None:
+        def claims() -> Iterator[Claim]:
+            yield base.claim("a", gpu=1)
+            raise KeyError("from the caller")
+
+        self.refused_by_both(KeyError, claims)
+
+
+class TestNames(InputTestCase):
+    """Projects, consumers, groups, resources."""
+
+    def test_bad(self) -> None:
+        for why, name in BAD_NAMES.items():
+            for field, named in (
+                ("consumer", {"consumer": name}),
+                ("group", {"group": name}),
+            ):
+                error = self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, **named)
+                self.assertEqual(field, error.field, why)
+                self.assertIs(name, error.value)
+                self.assertIn(field, str(error))
+            error = self.assertRaises(exceptions.InvalidName, self.engine.register_resource, name)
+            self.assertEqual("resource", error.field, why)
+            for call in ("commit", "rollback", "release", "extend"):
+                self.refused(exceptions.InvalidName, call, consumer=name)
+                self.refused(exceptions.InvalidName, call, group=name)
+        self.assert_untouched()
+
+    def test_bad_projects(self) -> None:
+        for why, name in BAD_NAMES.items():
+            own = base.Context(name)  # type: ignore[arg-type]
+            for context, project_id in ((own, None), (own, name), (base.ADMIN, name)):
+                for call, args in (
+                    ("reserve", ({"gpu": 1},)),
+                    ("get_usages", ()),
+                    ("check", ({"gpu": 1},)),
+                    ("commit", ([self.uuid],)),
+                ):
+                    error = self.assertRaises(
+                        exceptions.InvalidName,
+                        getattr(self.engine, call),
+                        context,
+                        *args,
+                        project_id=project_id,
+                    )
+                    self.assertEqual("project_id", error.field, why)
+            for call in ("list_usages", "list_reservations"):
+                self.assertRaises(
+                    exceptions.InvalidName, getattr(self.engine, call), base.ADMIN, name
+                )
+        self.assert_untouched()
+
+    def test_what_cannot_be_printed(self) -> None:
+        for value in (10**5000, Unspeakable()):
+            self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, consumer=value)
+        self.assert_untouched()
+
+    def test_the_longest(self) -> None:
+        """What no index can compress, in every name of one row: 255 characters, of at most 765 bytes."""
+        dice = random.Random(7)
+        for first, count in ((0x4E00, 255), (0x20000, 191)):
+            project_id, consumer, group, resource = (
+                "".join(chr(first + dice.randrange(0x5000)) for _ in range(count)) for _ in range(4)
+            )
+            self.quotas.register_resource(resource)
+            context = base.Context(project_id)
+            self.quotas.reserve(context, {resource: 1}, consumer=consumer, group=group)
+            self.quotas.commit(context, group=group)
+            (row,) = self.quotas.list_reservations(base.ADMIN, project_id)
+            self.assertEqual(
+                (project_id, resource, consumer, group, "committed"),
+                (row.project_id, row.resource, row.consumer, row.group, row.state),
+            )
+
+    def test_too_many_bytes(self) -> None:
+        """PostgreSQL could index 255 characters of four bytes in one name, but not in three."""
+        error = self.refused(
+            exceptions.InvalidName, "reserve", {"gpu": 1}, consumer="\U00020000" * 255
+        )
+        self.assertEqual("consumer", error.field)
+        self.assertIn("1020 bytes", str(error))
+        self.assert_untouched()
+
+    def test_compared_by_code_points(self) -> None:
+        """No database folds, trims or normalizes: each of these is one of its own, in every place."""
+        names = [
+            "abc", "ABC", "Abc",
+            unicodedata.normalize("NFC", "e\u0301"), unicodedata.normalize("NFD", "e\u0301"),
+            "\u00df", "ss", "a", "\u00e1", "\u0131", "i", "I", "\uff41", "\U0001f600", "\U0001f601",
+            "a\u200bb", "ab", "a_b", "a%b", "a b", "a\u00a0b",
+        ]  # fmt: skip
+        for amount, name in enumerate(names, 1):
+            self.engine.register_resource(name)
+            self.engine.reserve(base.Context(name), {"gpu": amount})
+            self.engine.reserve(base.Context("one"), {name: amount})
+            self.engine.reserve(
+                self.context, {"gpu": amount}, consumer="c " + name, group="g " + name
+            )
+
+        self.assert_invariants()
+        for amount, name in enumerate(names, 1):
+            self.assertEqual((0, amount), self.figures(name, "gpu"))
+            self.assertEqual((0, amount), self.figures("one", name))
+            for named in ({"consumer": "c " + name}, {"group": "g " + name}):
+                (row,) = self.engine.list_reservations(base.ADMIN, **named)
+                self.assertEqual(amount, row.delta)
+
+    def test_what_looks_like_sql(self) -> None:
+        names = [
+            "'; DROP TABLE reservations; --", '" OR 1=1 --', "' OR ''='", "%", "_", "%s", "%(b_id)s",
+            ":b_id", "?", "$1", "\\", "\\'", "NULL", "None", "0", "`x`", "{x}", "/* */",
+        ]  # fmt: skip
+        for name in names:
+            self.engine.register_resource(name)
+            context = base.Context(name)
+            self.engine.reserve(context, {name: 2}, consumer=name, group=name)
+            self.engine.commit(context, group=name)
+            (row,) = self.engine.list_reservations(base.ADMIN, name, consumer=name, group=name)
+            self.assertEqual(
+                (name, name, name, name), (row.project_id, row.resource, row.consumer, row.group)
+            )
+            self.assertEqual((2, 0), self.figures(name, name))
+        self.assertEqual((0, 1), self.figures())
+        self.assert_invariants()
+
+
+class TestSelections(InputTestCase):
+    """What a settling call means."""
+
+    CALLS = ("commit", "rollback", "release", "extend")
+
+    def test_none_or_several(self) -> None:
+        for call in self.CALLS:
+            for named in (
+                {},
+                {"reservations": [self.uuid], "consumer": "c"},
+                {"reservations": [self.uuid], "group": "g"},
+                {"consumer": "c", "group": "g"},
+                {"reservations": [self.uuid], "consumer": "c", "group": "g"},
+                {"reservations": [], "consumer": "c"},
+            ):
+                self.refused(exceptions.InvalidSelection, call, **named)
+        self.assert_untouched()
+
+    def test_lists_that_are_none(self) -> None:
+        for call in self.CALLS:
+            for reservations in ([], (), iter(()), {}, "", self.uuid, 7, True, object()):
+                self.refused(exceptions.InvalidSelection, call, reservations)
+        self.assert_untouched()
+
+    def test_ids_that_are_none(self) -> None:
+        bad = (
+            None, 7, True, b"abc", "", " ", self.uuid + " ", " " + self.uuid, self.uuid.upper() + "x",
+            self.uuid[:-1], self.uuid + "0", "x" * 10_000, "a\0", "a\n", "\ud800", "\u0663" * 36,
+            [self.uuid], {"uuid": self.uuid}, 10**5000, Unspeakable(), "' OR 1=1 --", "%",
+        )  # fmt: skip
+        for call in self.CALLS:
+            for uuid in bad:
+                error = self.refused(exceptions.ReservationNotFound, call, [self.uuid, uuid])
+                self.assertIs(uuid, error.uuid)
+        self.assert_untouched()
+
+    def test_ids_from_any_iterable(self) -> None:
+        for reservations in ((self.uuid,), {self.uuid}, iter([self.uuid]), {self.uuid: 1}):
+            self.quotas.extend(self.context, reservations)
+        self.quotas.commit(self.context, [self.uuid, self.uuid])
+        self.assertEqual(["committed"], self.states(self.uuid))
+
+    def test_very_many_ids(self) -> None:
+        unknown = [f"{number:036d}" for number in range(5_000)]
+        error = self.refused(exceptions.ReservationNotFound, "rollback", [self.uuid, *unknown])
+        self.assertEqual(unknown[0], error.uuid)
+        self.assert_untouched()
+
+
+class TestExpirations(InputTestCase):
+    """How long a reservation lives."""
+
+    def test_bad(self) -> None:
+        now = datetime.datetime.now(UTC)
+        bad = (
+            True, False, 1.0, 0.5, float("nan"), "60", "", b"60", [60], Index(60), 0, -1,
+            -(10**5000), 10**5000, 100 * 365 * 86400 + 1, 2**63,
+            datetime.timedelta(0), datetime.timedelta(microseconds=-1), datetime.timedelta.max,
+            datetime.timedelta.min, CENTURY + datetime.timedelta(microseconds=1),
+            now - datetime.timedelta(seconds=1), now.replace(tzinfo=None) - datetime.timedelta(1),
+            now + CENTURY + datetime.timedelta(days=1),
+            datetime.datetime.min, datetime.datetime.max,
+            datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14))),
+            datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-12))),
+            now.date() + datetime.timedelta(days=1), datetime.time(12), Unspeakable(),
+        )  # fmt: skip
+        for expire in bad:
+            for call, args in (
+                ("reserve", ({"gpu": 1},)),
+                ("reserve_many", ([base.claim("x", gpu=1)],)),
+                ("extend", ([self.uuid],)),
+            ):
+                error = self.refused(
+                    exceptions.InvalidReservationExpiration, call, *args, expire=expire
+                )
+                self.assertIs(expire, error.expire)
+        self.assert_untouched()
+
+    def test_good(self) -> None:
+        now = datetime.datetime.now(UTC)
+        ahead = now + datetime.timedelta(hours=1)
+        east = datetime.timezone(datetime.timedelta(hours=14))
+        hour = datetime.timedelta(hours=1)
+        for expire, life in (
+            (3600, hour),
+            (hour, hour),
+            (ahead, hour),
+            (ahead.replace(tzinfo=None), hour),
+            (ahead.astimezone(east), hour),
+            (ahead.replace(tzinfo=NoOffset()), hour),
+            (None, datetime.timedelta(days=1)),
+            (100 * 365 * 86400, CENTURY),
+            (CENTURY, CENTURY),
+        ):
+            (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
+            (row,) = self.quotas.list_reservations(base.ADMIN, reservations=[uuid])
+            self.assertLess(abs(row.expire - row.created_at - life), datetime.timedelta(seconds=20))
+
+
+class TestAdminCalls(InputTestCase):
+    """What an admin's calls take."""
+
+    def test_purge(self) -> None:
+        for age in (None, True, 1.5, "7", -1, 100 * 365 * 86400 + 1, 10**5000):
+            self.assertRaises(exceptions.InvalidRequest, self.engine.purge, base.ADMIN, age)
+        self.assert_untouched()
+
+    def test_list_reservations(self) -> None:
+        call = self.engine.list_reservations
+        for named in (
+            {"state": "no state"}, {"state": ""}, {"state": 7}, {"state": ["reserved"]},
+            {"reservations": self.uuid}, {"reservations": 7}, {"reservations": [7]},
+            {"reservations": ["a\0"]}, {"consumer": ""}, {"group": " g"},
+            {"limit": -1}, {"limit": "1"}, {"limit": True}, {"limit": 1.5}, {"limit": 2**70},
+        ):  # fmt: skip
+            self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, **named)
+
+    def test_list_reservations_limit(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
+        for limit, count in ((0, 0), (1, 1), (2, 2), (10**6, 3), (None, 3)):
+            rows = self.quotas.list_reservations(base.ADMIN, limit=limit)
+            self.assertEqual(count, len(rows))
+        self.assertEqual([], self.quotas.list_reservations(base.ADMIN, reservations=[]))
