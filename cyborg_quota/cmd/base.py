@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command shares: the configuration, the engine, an admin's context, the output."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, cast
+
+from cliff import command, lister, show
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+import cyborg_quota
+from cyborg_quota.cmd import formats
+from cyborg_quota.cmd.errors import DONE
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.requests import Context
+
+PROJECT = "cyborg_quota"
+"""Names the default configuration files: /etc/cyborg_quota/cyborg_quota.conf and its likes."""
+
+
+def load_conf(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:
+    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error."""
+    cyborg_quota.conf.register_opts(conf)
+    conf(
+        list(arguments),
+        project=PROJECT,
+        prog=prog,
+        version=cyborg_quota.__version__,
+        default_config_files=cfg.find_config_files(project=PROJECT, prog=PROJECT),
+        default_config_dirs=cfg.find_config_dirs(project=PROJECT, prog=PROJECT),
+        **more,
+    )
+    return conf
+
+
+def admin_context() -> Context:
+    """Whoever can run the command can read the database's password: that is an admin."""
+    # Not the thread's context: its request's id would stand in every line of the log.
+    return cast(Context, oslo_context.RequestContext(is_admin=True, overwrite=False))
+
+
+@contextmanager
+def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal. Yields what is to be told how many more are done."""
+    from tqdm import tqdm
+
+    # disable=None: tqdm looks whether it writes to a terminal.
+    with tqdm(total=total, unit=f" {unit}", disable=None, leave=False, dynamic_ncols=True) as bar:
+
+        def progress(count: int) -> None:
+            bar.update(count)
+
+        yield progress
+
+
+class _Command(command.Command):
+    """Gives a command its engine. ``example`` is shown at the end of its help."""
+
+    app: Any
+    example: ClassVar[str] = ""
+
+    @property
+    def conf(self) -> cfg.ConfigOpts:
+        conf: cfg.ConfigOpts = self.app.conf
+        return conf
+
+    @property
+    def engine(self) -> QuotaEngine:
+        engine: QuotaEngine = self.app.engine
+        return engine
+
+    @property
+    def context(self) -> Context:
+        context: Context = self.app.context
+        return context
+
+    def get_epilog(self) -> str:
+        # cliff's own would search all installed distributions for the one that brings the command.
+        return f"example:\n  {self.example}" if self.example else ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        return parser
+
+
+class Command(_Command):
+    """A command without output."""
+
+
+class _Display(_Command):
+    status: int = DONE
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """The exit status is ``self.status``, which take_action may set."""
+        super().run(parsed_args)
+        return self.status
+
+
+class Lister(_Display, lister.Lister):
+    """A command that prints rows. Same column names in every format; no rows print nothing as a table."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        rows = [list(row) for row in data]
+        if parsed_args.formatter != formats.TABLE:
+            rows = [formats.machine(row) for row in rows]
+        elif not rows and not parsed_args.print_empty:
+            return DONE
+        with formats.known_columns():
+            return super().produce_output(parsed_args, column_names, rows)
+
+
+class ShowOne(_Display, show.ShowOne):
+    """A command that prints one thing."""
+
+    def _load_formatter_plugins(self) -> Any:
+        return formats.with_csv(super()._load_formatter_plugins())
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        values = list(data)
+        if parsed_args.formatter != formats.TABLE:
+            values = formats.machine(values)
+        with formats.known_columns():
+            return super().produce_output(parsed_args, column_names, values)
