@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replays: how far the replay of a trace has come. A trace is known by its digest.
+
+Line 0 is the checkpoint: the position, and under which terms the replay runs. Every other line is that of a reserve
+that was refused; what was admitted, the ledger knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import sqlalchemy as sa
+
+from cyborg_quota.db.models import replays
+
+_CHECKPOINT = 0
+_row = replays.c
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of a replay. All events up to line ``position`` are done; ``terms`` is the caller's text."""
+
+    position: int
+    terms: str
+    refused: frozenset[int]
+
+
+_READ = sa.select(_row.line, _row.position, _row.limits).where(_row.digest == sa.bindparam("b_digest"))
+
+
+def read(connection: sa.Connection, digest: str) -> Stored | None:
+    """What is known, or None where the trace was never replayed on this database."""
+    rows = connection.execute(_READ, {"b_digest": digest}).all()
+    for row in rows:
+        if row.line == _CHECKPOINT:
+            refused = frozenset(other.line for other in rows if other.line != _CHECKPOINT)
+            return Stored(row.position, row.limits, refused)
+    return None
+
+
+_INSERT = sa.insert(replays).values(
+    digest=sa.bindparam("b_digest"),
+    line=sa.bindparam("b_line"),
+    position=sa.bindparam("b_position"),
+    limits=sa.bindparam("b_terms"),
+)
+
+
+def begin(connection: sa.Connection, digest: str, position: int, terms: str) -> None:
+    """Write the first checkpoint. Raises DBDuplicateEntry where there is one."""
+    connection.execute(_INSERT, {"b_digest": digest, "b_line": _CHECKPOINT, "b_position": position, "b_terms": terms})
+
+
+_MOVE = (
+    sa.update(replays)
+    .where(
+        _row.digest == sa.bindparam("b_digest"),
+        _row.line == _CHECKPOINT,
+        _row.limits == sa.bindparam("b_before"),
+    )
+    .values(position=sa.bindparam("b_position"), limits=sa.bindparam("b_terms"))
+)
+
+
+def move(connection: sa.Connection, digest: str, position: int, before: str, terms: str) -> bool:
+    """Move the checkpoint. False: its terms are not ``before``, for another run has taken the replay over."""
+    found = connection.execute(
+        _MOVE, {"b_digest": digest, "b_position": position, "b_before": before, "b_terms": terms}
+    )
+    return found.rowcount == 1
+
+
+_HAS = sa.select(_row.line).where(_row.digest == sa.bindparam("b_digest"), _row.line == sa.bindparam("b_line"))
+
+
+def refuse(connection: sa.Connection, digest: str, line: int) -> None:
+    """Keep that the reserve on this line was refused. May be done twice."""
+    if connection.execute(_HAS, {"b_digest": digest, "b_line": line}).first() is None:
+        connection.execute(_INSERT, {"b_digest": digest, "b_line": line, "b_position": line, "b_terms": None})
