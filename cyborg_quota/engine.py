@@ -253,7 +253,7 @@ class QuotaEngine:
     ) -> int:
         """Delete reservations that ended longer ago; returns by how many rows the table became shorter. Admin only.
 
-        Committed rows that no consumer holds, as old, become one carried-forward row.
+        Committed rows of no consumer and no group, as old, become one carried-forward row.
         """
         requests.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):

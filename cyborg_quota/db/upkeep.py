@@ -23,17 +23,22 @@ _OLD_ENDED = (
 _DELETE_ENDED = sa.delete(reservations).where(_IDS, _row.live.is_(None))
 
 
-def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
-    """Delete up to ``limit`` rows that ended longer ago than the age. Returns how many were found to delete."""
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
+    """Delete up to ``limit`` rows that ended longer ago than the age. Returns how many.
+
+    None where another purge took some of them meanwhile: roll back, or they would be counted twice.
+    """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
-    if ids:
-        connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)})
+    if ids and connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)}).rowcount != len(ids):
+        return None
     return len(ids)
 
 
+# A row that a consumer or a group names stays: its release by that name must find it.
 _LOOSE = sa.and_(
     _row.state == COMMITTED,
     _row.consumer_id.is_(None),
+    _row.group_id.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
 _FOLDABLE = sa.select(_row.usage_id).where(_LOOSE).group_by(_row.usage_id).having(sa.func.count() > 1)
@@ -43,11 +48,11 @@ _TO_FOLD = (
     .order_by(_row.id)
     .limit(_LIMIT)
 )
-_DELETE_LOOSE = sa.delete(reservations).where(_IDS, _row.state == COMMITTED, _row.consumer_id.is_(None))
+_DELETE_LOOSE = sa.delete(reservations).where(_IDS, _row.state == COMMITTED)
 
 
 def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
-    """The usage rows with more than one old committed reservation that no consumer holds."""
+    """The usage rows with more than one old committed reservation of no consumer and no group."""
     return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
 
 

@@ -87,7 +87,7 @@ class QuotaDriver(abc.ABC):
 
     @abc.abstractmethod
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
-        """Delete what ended longer ago, and fold committed rows that no consumer holds. Returns how many rows."""
+        """Delete what ended longer ago, and fold committed rows of no consumer and no group. Returns how many rows."""
 
     @abc.abstractmethod
     def audit(self) -> list[Drift]:

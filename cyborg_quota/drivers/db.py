@@ -156,12 +156,13 @@ class DbQuotaDriver(base.QuotaDriver):
         return self._in_batches(lambda: self._settler.expire_batch(self._batch_rows), progress)
 
     def purge(self, age_microseconds: int, progress: Progress = None) -> int:
-        def purge_batch() -> int:
-            return self._database.write(
-                lambda connection: upkeep.purge_ended(connection, age_microseconds, self._batch_rows)
-            )
+        def work(connection: Connection) -> int:
+            deleted = upkeep.purge_ended(connection, age_microseconds, self._batch_rows)
+            if deleted is None:
+                raise TransactionMoved
+            return deleted
 
-        purged = self._in_batches(purge_batch, progress)
+        purged = self._in_batches(lambda: self._database.write(work), progress)
         for usage_id in self._database.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
             purged += self._fold(usage_id, age_microseconds)
         return purged
