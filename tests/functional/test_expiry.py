@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a reservation's time is over, on whose clock, and how the overdue are swept."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import types
+from unittest import mock
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import exceptions, names
+from cyborg_quota.db import clock
+from tests import base, fixtures, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+UTC = datetime.timezone.utc
+SECOND = datetime.timedelta(seconds=1)
+HOUR = datetime.timedelta(hours=1)
+
+
+def utc_now() -> datetime.datetime:
+    return datetime.datetime.now(UTC).replace(tzinfo=None)
+
+
+class ExpiryTestCase(base.LedgerTestCase):
+    def set_expire(self, uuid: str, expire: datetime.datetime) -> None:
+        self.execute(
+            "UPDATE reservations SET expire = :e WHERE uuid = :u",
+            e=expire.strftime("%Y-%m-%d %H:%M:%S.%f"),
+            u=uuid,
+        )
+
+    def expire_of(self, uuid: str) -> datetime.datetime:
+        (row,) = self.engine.list_reservations(base.ADMIN, reservations=[uuid])
+        return row.expire
+
+    def make_swept(self, count: int) -> list[str]:
+        """So many overdue reservations, the last the longest."""
+        uuids = self.quotas.reserve_many(
+            self.context, [base.claim(None, gpu=1) for _ in range(count)]
+        )
+        for number, uuid in enumerate(uuids):
+            self.set_expire(uuid, utc_now() - (number + 1) * HOUR)
+        return uuids
+
+
+class TestSweep(ExpiryTestCase):
+    """expire(): what it ends, and what it tells."""
+
+    def test_counts_what_it_ended(self) -> None:
+        uuids = self.make_swept(3)
+        (early,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
+        self.assertEqual(3, self.quotas.expire(base.ADMIN))
+        self.assertEqual(["expired"] * 3 + ["reserved"], self.states(*uuids, early))
+        self.assertEqual((0, 1), self.figures())
+        self.assertEqual(0, self.quotas.expire(base.ADMIN))
+
+    def test_batches(self) -> None:
+        self.make_swept(5)
+        quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
+        told: list[int] = []
+        self.assertEqual(5, quotas.expire(base.ADMIN, progress=told.append))
+        self.assertEqual([2, 2, 1], told)
+
+    def test_batches_that_come_out_even(self) -> None:
+        self.make_swept(4)
+        told: list[int] = []
+        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=told.append)
+        self.assertEqual((4, 4), (count, sum(told)))
+        self.assert_invariants()
+
+    def test_longest_overdue_first(self) -> None:
+        uuids = self.make_swept(5)
+
+        class Stop(Exception):
+            pass
+
+        def stop(_count: int) -> None:
+            raise Stop
+
+        engine = self.make_engine(batch_rows=2)
+        self.assertRaises(Stop, engine.expire, base.ADMIN, progress=stop)
+        self.assertEqual(["reserved"] * 3 + ["expired"] * 2, self.states(*uuids))
+        self.assert_invariants()
+
+    def test_several_projects_and_resources(self) -> None:
+        uuids = [
+            uuid
+            for name in ("p1", "p2")
+            for uuid in self.quotas.reserve(
+                base.Context(name), {"gpu": 2, "fpga": 1, "gpu.A100": -1}
+            )
+        ]
+        self.make_overdue(*uuids)
+        self.assertEqual(6, self.quotas.expire(base.ADMIN))
+        self.assertEqual((0, 0), self.figures("p2", "fpga"))
+
+    def test_only_what_is_in_flight(self) -> None:
+        uuids = self.make_swept(2)
+        for uuid in uuids:
+            self.set_expire(uuid, utc_now() + HOUR)
+        self.quotas.commit(self.context, uuids[:1])
+        self.quotas.rollback(self.context, uuids[1:])
+        self.make_overdue(*uuids)
+        self.assertEqual(0, self.quotas.expire(base.ADMIN))
+        self.assertEqual(["committed", "rolled_back"], self.states(*uuids))
+
+    def test_makes_room(self) -> None:
+        self.limits.limits[None, "gpu"] = 2
+        self.make_swept(2)
+        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
+        self.quotas.expire(base.ADMIN)
+        self.quotas.reserve(self.context, {"gpu": 2})
+
+    def test_two_sweepers_at_once(self) -> None:
+        uuids = self.make_swept(40)
+        start = threading.Barrier(2)
+        counts = []
+
+        def sweep() -> None:
+            engine = self.make_engine(batch_rows=4)
+            start.wait()
+            counts.append(engine.expire(base.ADMIN))
+
+        threads = [threading.Thread(target=sweep) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(["expired"] * 40, self.states(*uuids))
+        self.assertEqual((2, 40), (len(counts), sum(counts)))
+        self.assert_invariants()
+
+
+class TestRaces(ExpiryTestCase):
+    """Somebody comes between a sweeper's statements. (Not on SQLite: its writers are alone.)"""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_extended_between_reading_and_ending(self) -> None:
+        """The sweeper read it as overdue; it was given more time before the sweeper's UPDATE."""
+        uuids = self.make_swept(2)
+        act = hooks.Interleaved(
+            self.engine,
+            "UPDATE reservations",
+            lambda: self.set_expire(uuids[0], utc_now() + HOUR),
+        )
+        self.useFixture(act)
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        self.assertTrue(act.happened)
+        self.assertEqual(["reserved", "expired"], self.states(*uuids))
+
+
+class TestGrace(ExpiryTestCase):
+    """[quota] expire_grace: overdue is later, for every call."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patient = fixtures.Checked(self.make_engine(grace=3600.0), self.url)
+        (self.uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
+        self.set_expire(self.uuid, utc_now() - 60 * SECOND)
+
+    def test_not_yet(self) -> None:
+        self.assertEqual(0, self.patient.expire(base.ADMIN))
+        (again,) = self.patient.reserve(self.context, {"gpu": 1}, consumer="c")
+        self.assertEqual(self.uuid, again)
+        self.patient.commit(self.context, [self.uuid])
+        self.assertEqual(["committed"], self.states(self.uuid))
+
+    def test_extend(self) -> None:
+        self.patient.extend(self.context, [self.uuid], 60)
+        self.assertLess(utc_now(), self.expire_of(self.uuid))
+
+    def test_without_it(self) -> None:
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+
+    def test_over(self) -> None:
+        self.set_expire(self.uuid, utc_now() - 3601 * SECOND)
+        self.assertRaises(
+            exceptions.ReservationExpired, self.patient.commit, self.context, [self.uuid]
+        )
+
+
+class TestClock(ExpiryTestCase):
+    """Expiry is set and compared on the database's clock, to the microsecond."""
+
+    def test_microseconds_are_kept(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
+        moment = datetime.datetime(2040, 5, 6, 7, 8, 9, 123456)
+        self.set_expire(uuid, moment)
+        self.assertEqual(moment, self.expire_of(uuid))
+
+    def test_microseconds_are_set(self) -> None:
+        lives = [datetime.timedelta(seconds=60, microseconds=117 * n) for n in range(6)]
+        uuids = [self.quotas.reserve(self.context, {"gpu": 1}, life)[0] for life in lives]
+        self.assertNotEqual({0}, {self.expire_of(uuid).microsecond % 1000 for uuid in uuids})
+
+    def test_an_hour_is_an_hour(self) -> None:
+        """Whatever the time zone of the server, the session or the host."""
+        for expire in (3600, HOUR, datetime.datetime.now(UTC) + HOUR, utc_now() + HOUR):
+            before = utc_now()
+            (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
+            found = self.expire_of(uuid)
+            self.assertTrue(before + HOUR - SECOND < found < utc_now() + HOUR + SECOND, found)
+
+    def test_a_caller_whose_clock_is_wrong(self) -> None:
+        """It meant an hour from now, and gets an hour; ten minutes of error stay its own."""
+        for minutes in (-10, 10):
+            error = datetime.timedelta(minutes=minutes)
+
+            class Wrong(datetime.datetime):
+                @classmethod
+                def now(
+                    cls, tz: datetime.tzinfo | None = None, error: datetime.timedelta = error
+                ) -> datetime.datetime:
+                    return super().now(tz) + error
+
+            wrong = types.SimpleNamespace(
+                datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta
+            )
+            with mock.patch.object(names, "datetime", wrong):
+                (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
+            self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
+
+    def test_a_moment_that_is_past_by_the_caller_s_clock(self) -> None:
+        self.assertRaises(
+            exceptions.InvalidReservationExpiration,
+            self.quotas.reserve,
+            self.context,
+            {"gpu": 1},
+            utc_now() - SECOND,
+        )
+
+    def test_the_default(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertLess(abs(self.expire_of(uuid) - utc_now() - 24 * HOUR), 5 * SECOND)
+
+
+class TestMoment(ExpiryTestCase):
+    """With the clock stopped. (Not on PostgreSQL: its clock cannot be.)"""
+
+    scenarios = fixtures.SCENARIOS[:2]
+
+    def freeze(self, moment: datetime.datetime) -> None:
+        """Stop the database's clock."""
+        if self.backend == "sqlite":
+
+            class Frozen(datetime.datetime):
+                @classmethod
+                def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+                    return moment.replace(tzinfo=tz)
+
+            frozen = types.SimpleNamespace(
+                datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta
+            )
+            patch = mock.patch.object(clock, "datetime", frozen)
+            patch.start()
+            self.addCleanup(patch.stop)
+            return
+        stamp = moment.replace(tzinfo=UTC).timestamp()
+        sql = hooks.database_of(self.engine).engine
+
+        def stop(connection: sa.Connection) -> None:
+            connection.exec_driver_sql(f"SET SESSION timestamp = {stamp:.6f}")
+
+        sa.event.listen(sql, "begin", stop)
+        self.addCleanup(sa.event.remove, sql, "begin", stop)
+
+    def test_the_very_moment(self) -> None:
+        """At its expiry a reservation is overdue; one microsecond earlier it is not."""
+        moment = datetime.datetime(2030, 1, 2, 3, 4, 5, 250000)
+        uuids = self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
+        self.set_expire(uuids[0], moment)
+        self.set_expire(uuids[1], moment + datetime.timedelta(microseconds=1))
+        self.freeze(moment)
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        self.assertEqual(["expired", "reserved"], self.states(*uuids))
+        self.quotas.commit(self.context, uuids[1:])
+
+
+class TestExtend(ExpiryTestCase):
+    """A new expiry, counted from now."""
+
+    def test_longer_and_shorter(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
+        for life in (2 * HOUR, HOUR):
+            self.quotas.extend(self.context, [uuid], life)
+            self.assertLess(abs(self.expire_of(uuid) - utc_now() - life), 5 * SECOND)
+
+    def test_the_default(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
+        self.quotas.extend(self.context, [uuid])
+        self.assertLess(abs(self.expire_of(uuid) - utc_now() - 24 * HOUR), 5 * SECOND)
+
+    def test_a_whole_group(self) -> None:
+        claims = [base.claim("a", gpu=1), base.claim("b", fpga=1, gpu=2)]
+        uuids = self.quotas.reserve_many(self.context, claims, 60, group="g")
+        self.quotas.extend(self.context, expire=HOUR, group="g")
+        for uuid in uuids:
+            self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
+        self.assertEqual((0, 3), self.figures())
+
+    def test_saves_from_the_sweeper(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
+        self.set_expire(uuid, utc_now() + SECOND)
+        self.quotas.extend(self.context, [uuid], HOUR)
+        self.assertEqual(0, self.make_engine(grace=-30.0).expire(base.ADMIN))
