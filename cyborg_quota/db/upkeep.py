@@ -89,7 +89,8 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Counters beside sums, in one statement: two would see two moments, and report drift that is none.
 
-    The first half goes through the usage rows; the second finds live reservations that have none.
+    The first part goes through the usage rows; the second finds live reservations that have none, the third
+    projects that have none though their children have.
     """
     sums = (
         sa.select(
@@ -153,7 +154,24 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .where(_row.live == 1, _usage.id.is_(None))
         .group_by(_row.project_id, _row.resource)
     )  # fmt: skip
-    return sa.union_all(present, orphans)
+    return sa.union_all(present, orphans, _rowless_parents(children))
+
+
+def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
+    return (
+        sa.select(
+            children.c.parent_id, children.c.resource, sa.null(), sa.null(), sa.null(), sa.literal(0), sa.literal(0),
+            children.c.subtree,
+        )
+        .select_from(
+            sa.outerjoin(
+                children,
+                quota_usages,
+                sa.and_(_usage.project_id == children.c.parent_id, _usage.resource == children.c.resource),
+            )
+        )
+        .where(_usage.id.is_(None), children.c.subtree != 0)
+    )  # fmt: skip
 
 
 _AUDIT = _audit_query()
@@ -162,8 +180,19 @@ _AUDIT = _audit_query()
 def audit(connection: sa.Connection) -> list[Drift]:
     """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts."""
     drifts = []
+    rowless: dict[tuple[str, str], Figures] = {}
     for row in connection.execute(_AUDIT):
-        recorded = None if row.reserved is None else Figures(row.used, row.reserved, row.subtree)
         expected = Figures(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
-        drifts.append(Drift(row.project_id, row.resource, recorded, expected))
+        if row.reserved is not None:
+            recorded = Figures(row.used, row.reserved, row.subtree)
+            drifts.append(Drift(row.project_id, row.resource, recorded, expected))
+            continue
+        # What it holds itself and what its children hold come as two rows of one finding.
+        part = rowless.get((row.project_id, row.resource), Figures())
+        rowless[row.project_id, row.resource] = Figures(
+            used=expected.used + part.used,
+            reserved=expected.reserved + part.reserved,
+            subtree=expected.subtree + part.subtree,
+        )
+    drifts += [Drift(*key, recorded=None, expected=expected) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource))

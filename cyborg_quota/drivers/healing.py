@@ -42,6 +42,7 @@ class Healer:
         places = set()
         orphans = set()
         for drift in self._database.read(upkeep.audit):
+            self._paths.forget(drift.project_id)  # what is remembered may be a row that is gone
             way = self._paths.get(drift.project_id, [drift.resource])
             depth = len(way.project_ids) - 1
             for distance, project_id in enumerate(way.project_ids):

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drift made by hand: it is reported for what it is, healed to what the reservations say, and stops nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.types import Drift, Figures
+from tests import base, fixtures, hooks, trees
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+TRUE = Figures(used=3, reserved=2, subtree=5)
+ROW = "WHERE project_id = 'p1' AND resource = 'gpu'"
+INSERT = (
+    "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live)"
+    " SELECT 'by hand', id, project_id, resource, 4, '{}', FALSE, 1 FROM quota_usages " + ROW
+)
+# What was done by hand: what p1's gpus then are, and what they should be
+KINDS: dict[str, tuple[str, Figures | None, Figures]] = {
+    "used too high": (f"UPDATE quota_usages SET used = 9 {ROW}", Figures(9, 2, 5), TRUE),
+    "used too low": (f"UPDATE quota_usages SET used = 0 {ROW}", Figures(0, 2, 5), TRUE),
+    "reserved too high": (f"UPDATE quota_usages SET reserved = 9 {ROW}", Figures(3, 9, 5), TRUE),
+    "reserved too low": (f"UPDATE quota_usages SET reserved = 1 {ROW}", Figures(3, 1, 5), TRUE),
+    "subtree too high": (f"UPDATE quota_usages SET subtree = 6 {ROW}", Figures(3, 2, 6), TRUE),
+    "subtree too low": (f"UPDATE quota_usages SET subtree = 0 {ROW}", Figures(3, 2, 0), TRUE),
+    "all three": (
+        f"UPDATE quota_usages SET used = 2147483647, reserved = 0, subtree = 1 {ROW}",
+        Figures(2147483647, 0, 1),
+        TRUE,
+    ),
+    "usage row deleted": (f"DELETE FROM quota_usages {ROW}", None, TRUE),
+    "committed row deleted": (
+        "DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'",
+        TRUE,
+        Figures(0, 2, 2),
+    ),
+    "row in flight deleted": (
+        "DELETE FROM reservations WHERE consumer_id = 'flying'",
+        TRUE,
+        Figures(3, 0, 3),
+    ),
+    "committed row inserted": (INSERT.format("committed"), TRUE, Figures(7, 2, 9)),
+    "row in flight inserted": (INSERT.format("reserved"), TRUE, Figures(3, 6, 9)),
+    "committed by hand": (
+        "UPDATE reservations SET state = 'committed' WHERE consumer_id = 'flying'",
+        TRUE,
+        Figures(5, 0, 5),
+    ),
+    "another delta": (
+        "UPDATE reservations SET delta = 1 WHERE consumer_id = 'held' AND resource = 'gpu'",
+        TRUE,
+        Figures(1, 2, 3),
+    ),
+}
+
+
+class DriftTestCase(base.LedgerTestCase):
+    """p1 holds 3 gpus and has 2 in flight; others hold other things."""
+
+    parents: Mapping[str, str | None] = {}
+
+    def setUp(self) -> None:
+        super().setUp()
+        trees.plant(hooks.database_of(self.engine), self.parents)
+        for project_id, name, deltas in (
+            ("p1", "held", {"gpu": 3, "fpga": 1}),
+            ("p2", "held by p2", {"gpu": 4}),
+        ):
+            self.quotas.adopt(base.ADMIN, [Claim(name, deltas)], project_id)
+        self.quotas.reserve(self.context, {"gpu": 2}, consumer="flying")
+        self.quotas.reserve(self.context, {"gpu": -1}, consumer="negative")
+        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 7}))
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+
+    def assert_healed(self) -> None:
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+        self.assert_invariants()
+        self.assertEqual([], self.engine.heal(base.ADMIN))
+
+
+class TestKinds(DriftTestCase):
+    """Each kind of drift in a flat cloud."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS, [(kind, {"kind": kind}) for kind in KINDS]
+    )
+    kind = ""
+
+    def test_reported_and_healed(self) -> None:
+        statement, recorded, expected = KINDS[self.kind]
+        self.execute(statement)
+
+        self.assertEqual([Drift("p1", "gpu", recorded, expected)], self.engine.audit(base.ADMIN))
+        (healed,) = self.engine.heal(base.ADMIN)
+
+        self.assertEqual(Drift("p1", "gpu", recorded or Figures(0, 0, 0), expected), healed)
+        self.assertEqual((expected.used, expected.reserved), self.figures())
+        self.assert_healed()
+
+
+class TestFlat(DriftTestCase):
+    """What else there is to be said of a flat cloud."""
+
+    def test_clean_after_many_operations(self) -> None:
+        for number in range(5):
+            claims = [base.claim(f"{number}{name}", gpu=1, fpga=2) for name in "abc"]
+            self.quotas.reserve_many(self.context, claims, group=str(number))
+        self.quotas.commit(self.context, group="0")
+        self.quotas.commit(self.context, group="1")
+        self.quotas.release(self.context, consumer="0a")
+        self.quotas.rollback(self.context, group="2")
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": -50}))
+        self.quotas.purge(base.ADMIN, 0)
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.assertEqual([], self.quotas.heal(base.ADMIN))
+
+    def test_an_ended_row_deleted_is_no_drift(self) -> None:
+        self.execute("DELETE FROM reservations WHERE state = 'rolled_back'")
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def test_several_sorted(self) -> None:
+        self.execute("UPDATE quota_usages SET used = used + 1, subtree = subtree + 1")
+        audited = self.engine.audit(base.ADMIN)
+        self.assertEqual(
+            [("p1", "fpga"), ("p1", "gpu"), ("p2", "gpu")],
+            [(drift.project_id, drift.resource) for drift in audited],
+        )
+        self.assertEqual(audited, self.engine.heal(base.ADMIN))
+        self.assert_healed()
+
+    def test_negative_in_sum(self) -> None:
+        """What a negative delta had freed was deleted by hand: used is zero, with an adjustment."""
+        self.quotas.commit(self.context, consumer="negative")
+        self.execute("DELETE FROM reservations WHERE consumer_id = 'held'")
+        self.assertEqual(Figures(-1, 2, 1), self.engine.audit(base.ADMIN)[1].expected)
+        self.engine.heal(base.ADMIN)
+        self.assertEqual((0, 2), self.figures())
+        self.assert_healed()
+
+    def test_a_usage_row_made_anew_before_the_repair(self) -> None:
+        self.execute(f"DELETE FROM quota_usages {ROW}")
+        self.engine.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+        self.engine.heal(base.ADMIN)
+        self.assertEqual((3, 3), self.figures())
+        self.assert_healed()
+
+    def test_everything_deleted(self) -> None:
+        self.execute("DELETE FROM quota_usages")
+        self.assertEqual({None}, {drift.recorded for drift in self.engine.audit(base.ADMIN)})
+        self.engine.heal(base.ADMIN)
+        self.assertEqual((3, 2), self.figures())
+        self.assert_healed()
+
+
+class TestTree(DriftTestCase):
+    """p1 and p2 under root, which holds 1 of its own."""
+
+    parents = {"root": None, "p1": "root", "p2": "root"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.quotas.adopt(base.ADMIN, [base.claim("held by root", gpu=1)], "root")
+        self.assertEqual(10, self.subtree("root"))
+
+    def subtree(self, project_id: str) -> int:
+        with self.sql.connect() as connection:
+            return trees.subtrees(connection, "gpu")[project_id]
+
+    def test_a_child_s_counters(self) -> None:
+        self.execute(f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}")
+        expected = [Drift("p1", "gpu", Figures(9, 9, 5), TRUE)]
+        self.assertEqual(expected, self.engine.audit(base.ADMIN))
+        self.assertEqual(expected, self.engine.heal(base.ADMIN))
+        self.assert_healed()
+
+    def test_the_root_s_subtree(self) -> None:
+        for subtree in (99, 0):
+            self.execute(
+                "UPDATE quota_usages SET subtree = :s WHERE project_id = 'root' AND resource = 'gpu'",
+                s=subtree,
+            )
+            expected = [Drift("root", "gpu", Figures(1, 0, subtree), Figures(1, 0, 10))]
+            self.assertEqual(expected, self.engine.audit(base.ADMIN))
+            self.assertEqual(expected, self.engine.heal(base.ADMIN))
+            self.assert_healed()
+
+    def test_a_child_s_subtree(self) -> None:
+        """The root's parts no longer make up its total either; but it is the child that is repaired."""
+        self.execute(f"UPDATE quota_usages SET subtree = 25 {ROW}")
+        child = Drift("p1", "gpu", Figures(3, 2, 25), TRUE)
+        self.assertEqual(
+            [child, Drift("root", "gpu", Figures(1, 0, 10), Figures(1, 0, 30))],
+            self.engine.audit(base.ADMIN),
+        )
+        self.assertEqual([child], self.engine.heal(base.ADMIN))
+        self.assert_healed()
+
+    def test_a_child_s_reservation_deleted(self) -> None:
+        """The root's total was right for what the child seemed to hold; it follows the child's repair."""
+        self.execute("DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'")
+        child = Drift("p1", "gpu", TRUE, Figures(0, 2, 2))
+        self.assertEqual([child], self.engine.audit(base.ADMIN))
+        self.assertEqual(
+            [child, Drift("root", "gpu", Figures(1, 0, 10), Figures(1, 0, 7))],
+            self.engine.heal(base.ADMIN),
+        )
+        self.assert_healed()
+
+    def test_a_child_s_usage_row_deleted(self) -> None:
+        self.execute(f"DELETE FROM quota_usages {ROW}")
+        self.assertIn(Drift("p1", "gpu", None, TRUE), self.engine.audit(base.ADMIN))
+        self.engine.heal(base.ADMIN)
+        self.assertEqual(10, self.subtree("root"))
+        self.assert_healed()
+
+    def test_the_root_s_usage_row_deleted(self) -> None:
+        self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'gpu'")
+        self.assertEqual(
+            [Drift("root", "gpu", None, Figures(1, 0, 10))], self.engine.audit(base.ADMIN)
+        )
+        self.engine.heal(base.ADMIN)
+        self.assertEqual(10, self.subtree("root"))
+        self.assert_healed()
+
+    def test_the_usage_row_of_a_root_that_holds_nothing_deleted(self) -> None:
+        """Its total is what a limit on the subtree is held against: a lost one must not go unseen."""
+        self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'fpga'")
+        self.assertEqual(
+            [Drift("root", "fpga", None, Figures(0, 0, 1))], self.engine.audit(base.ADMIN)
+        )
+        self.engine.heal(base.ADMIN)
+        self.assert_healed()
+
+
+CALLS = {
+    # what is called: (used, reserved) of p1's gpus after
+    "commit": ({"consumer": "flying"}, (5, 0)),
+    "rollback": ({"consumer": "flying"}, (3, 0)),
+    "release": ({"consumer": "held"}, (0, 2)),
+    "expire": ({}, (3, 0)),
+}
+
+
+class TestCallsOnDrift(DriftTestCase):
+    """A counter too low for what a call takes from it stops nobody: the row is counted anew."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS, [(call, {"call": call}) for call in CALLS]
+    )
+    call = ""
+    parents = {"root": None, "p1": "root"}
+
+    def make_call(self) -> None:
+        named, _ = CALLS[self.call]
+        if self.call == "expire":
+            self.execute(
+                "UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE consumer_id = 'flying'"
+            )
+            self.assertEqual(1, self.engine.expire(base.ADMIN))
+        else:
+            getattr(self.engine, self.call)(self.context, **named)
+
+    def test_the_own_row_too_low(self) -> None:
+        self.execute("UPDATE quota_usages SET used = 0, reserved = 0 WHERE project_id = 'p1'")
+        self.make_call()
+        self.assertEqual(CALLS[self.call][1], self.figures())
+        self.assertNotIn("gpu", {drift.resource for drift in self.engine.audit(base.ADMIN)})
+
+    def test_all_too_low(self) -> None:
+        self.execute("UPDATE quota_usages SET used = 0, reserved = 0, subtree = 0")
+        self.make_call()
+        self.assertEqual(CALLS[self.call][1], self.figures())
+        drifted = {(drift.project_id, drift.resource) for drift in self.engine.audit(base.ADMIN)}
+        self.assertEqual(set(), drifted & {("p1", "gpu"), ("root", "gpu")})
+
+    def test_the_usage_rows_deleted(self) -> None:
+        self.execute("DELETE FROM quota_usages")
+        self.make_call()
+        self.engine.heal(base.ADMIN)
+        self.assertEqual(CALLS[self.call][1], self.figures())
+        self.assert_healed()
+
+    def test_the_counters_too_high(self) -> None:
+        self.execute(
+            "UPDATE quota_usages SET used = used + 5, reserved = reserved + 5, subtree = subtree + 5"
+        )
+        self.make_call()
+        self.engine.heal(base.ADMIN)
+        self.assertEqual(CALLS[self.call][1], self.figures())
+        self.assert_healed()
+
+
+class TestReserveOnDrift(DriftTestCase):
+    """A reserve believes the counters, and makes the rows it misses."""
+
+    def test_used_too_high(self) -> None:
+        self.limits.limits[None, "gpu"] = 9
+        self.execute(f"UPDATE quota_usages SET used = 9 {ROW}")
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, self.context, {"gpu": 1})
+        self.engine.heal(base.ADMIN)
+        self.quotas.reserve(self.context, {"gpu": 4})
+
+    def test_usage_row_deleted(self) -> None:
+        """Its path is in memory, with the id of a row that is gone."""
+        self.execute(f"DELETE FROM quota_usages {ROW}")
+        self.engine.reserve(self.context, {"gpu": 1, "fpga": 1})
+        self.assertEqual((0, 1), self.figures())
+        self.engine.heal(base.ADMIN)
+        self.assert_healed()
