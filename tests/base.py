@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import sqlalchemy as sa
 from oslotest import base
 
 from cyborg_quota import Claim, Constraint, QuotaEngine
+from cyborg_quota.db import projects
 from tests import fixtures, invariants
 
 
@@ -20,7 +22,7 @@ class Context:
     is_admin: bool = False
 
 
-__all__ = ["ADMIN", "BackendTestCase", "Constraint", "Context", "LedgerTestCase", "claim"]
+__all__ = ["ADMIN", "BackendTestCase", "Constraint", "Context", "LedgerTestCase", "claim", "milliseconds", "projects"]
 
 ADMIN = Context(project_id="admin-project", is_admin=True)
 
@@ -88,3 +90,8 @@ class LedgerTestCase(BackendTestCase):
 def claim(consumer: str | None, **deltas: int) -> Claim:
     """Claim(consumer, deltas), short."""
     return Claim(consumer, deltas)
+
+
+def milliseconds(count: int) -> datetime.timedelta:
+    """A short time."""
+    return datetime.timedelta(milliseconds=count)

@@ -99,11 +99,9 @@ class EmptyLedger(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.url = _synced_url(self._backend, os.getpid())
-        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
-        with engine.begin() as connection:
+        with _plain_engine(self.url, os.getpid()).begin() as connection:
             for table in reversed(models.metadata.sorted_tables):
                 connection.execute(table.delete())
-        engine.dispose()
 
 
 class DictLimits(LimitDriver):
@@ -156,12 +154,18 @@ def make_engine(
     return engine
 
 
+@functools.cache
+def _plain_engine(url: str, _pid: int) -> sa.Engine:
+    """SQLAlchemy's own defaults: for looking at tables with other eyes than the ledger's."""
+    return sa.create_engine(url, pool_size=1, poolclass=sa.QueuePool)
+
+
 class Checked:
     """An engine whose every call is followed by a proof of the invariants, whether it returned or raised."""
 
     def __init__(self, engine: QuotaEngine, url: str) -> None:
         self._engine = engine
-        self._sql = sa.create_engine(url, poolclass=sa.NullPool)
+        self._sql = _plain_engine(url, os.getpid())
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._engine, name)

@@ -26,7 +26,8 @@ def broken(connection: sa.Connection) -> list[str]:
             " FROM reservations"
         )
     ).all()
-    parents = dict(connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).tuples().all())
+    edges = connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).all()
+    parents = {edge.project_id: edge.parent_id for edge in edges}
     return _of_rows(rows, {usage.id: (usage.project_id, usage.resource) for usage in usages}) + _of_counters(
         usages, rows, parents
     )

@@ -40,4 +40,4 @@ def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
 def subtrees(connection: sa.Connection, resource: str) -> dict[str, int]:
     """The subtree counter of every project that has one for the resource."""
     query = sa.text("SELECT project_id, subtree FROM quota_usages WHERE resource = :r ORDER BY project_id")
-    return dict(connection.execute(query, {"r": resource}).tuples().all())
+    return {row.project_id: row.subtree for row in connection.execute(query, {"r": resource})}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of the command line's tests: an empty ledger, a configuration file, and a way to run a command."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import fixtures as fx
+from oslotest import base
+
+from cyborg_quota.cmd import main
+from tests import fixtures
+
+PROGRAM = "cyborg-quota"
+
+
+@dataclasses.dataclass
+class Ended:
+    """How a command ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def installed(name: str) -> str:
+    """The installed entry point: beside this Python, or on the path."""
+    beside = pathlib.Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    assert found is not None, f"{name} is not installed in this environment"
+    return found
+
+
+class CliTestCase(base.BaseTestCase):
+    """With an empty ledger at ``url`` and a configuration file ``conf`` that names it."""
+
+    backend = "sqlite"
+
+    def setUp(self) -> None:
+        super().setUp()
+        reason = fixtures.missing_server(self.backend)
+        if reason is not None:
+            if fixtures.servers_are_required():
+                self.fail(reason)
+            self.skipTest(reason)
+        self.url = self.useFixture(fixtures.EmptyLedger(self.backend)).url
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.conf = self.directory / "cyborg_quota.conf"
+        self.configure()
+
+    def configure(self, text: str = "", *, url: str | None = None) -> None:
+        """Write the configuration file anew: the database, and whatever else."""
+        # oslo.config would take a $ for the name of another option.
+        connection = (url or self.url).replace("$", "$$")
+        self.conf.write_text(f"[database]\nconnection = {connection}\n{text}\n")
+
+    def limit(self, limits: str) -> None:
+        """Every project's limits: ``gpu:5,fpga:1``."""
+        self.configure(f"[limits]\ndriver = config\nlimits = {limits}")
+
+    def call(self, *argv: str) -> Ended:
+        """Run a command in this process."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main.main(["--config-file", str(self.conf), *argv])
+        return Ended(status, out.getvalue(), err.getvalue())
+
+    def good(self, *argv: str) -> Any:
+        """Run a command that must succeed; returns what it printed as JSON, None where it printed nothing."""
+        display = "-f" in argv or argv[0] in ("commit", "rollback", "release", "extend")
+        ended = self.call(*argv) if display else self.call(*argv, "-f", "json")
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        return ended.json if ended.out else None
+
+    def refused(self, status: int, *argv: str) -> str:
+        """Run a command that must fail with ``status`` and one line on stderr; returns that line."""
+        ended = self.call(*argv)
+        self.assertEqual(status, ended.status, ended.err)
+        self.assertEqual("", ended.out)
+        self.assertEqual(1, ended.err.count("\n"), ended.err)
+        self.assertTrue(ended.err.startswith(f"{PROGRAM}: "), ended.err)
+        return ended.err
+
+    def misused(self, *argv: str) -> str:
+        """Run a command that argparse must refuse: usage and one line, exit status 2; returns that line."""
+        ended = self.call(*argv)
+        self.assertEqual(2, ended.status, ended.err)
+        self.assertEqual("", ended.out)
+        self.assertNotIn("Traceback", ended.err)
+        line = ended.err.splitlines()[-1]
+        self.assertIn("error: ", line)
+        return line
+
+    def spawn(self, *argv: str, program: str = PROGRAM, **changes: Any) -> subprocess.Popen[str]:
+        """Start the installed program in a process of its own."""
+        environment = {**os.environ, "HOME": str(self.directory), **changes.pop("env", {})}
+        process = subprocess.Popen(
+            [installed(program), "--config-file", str(self.conf), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=changes.pop("stdout", subprocess.PIPE),
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.directory,
+            env=environment,
+            **changes,
+        )
+        self.addCleanup(self._end, process)
+        return process
+
+    def spawned(self, *argv: str, **changes: Any) -> Ended:
+        """Run the installed program to its end."""
+        process = self.spawn(*argv, **changes)
+        out, err = process.communicate(timeout=60)
+        return Ended(process.returncode, out, err)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

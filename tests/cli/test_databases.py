@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same commands on every database."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from tests import fixtures
+from tests.cli import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+TRACE = """\
+time,event,consumer,project,resource,amount
+0,reserve,a,ABC,gpu,2
+0,reserve,b,abc,gpu,1
+1,commit,a,ABC,gpu,2
+1,reserve,c,ABC,gpu,1
+2,commit,c,ABC,gpu,1
+3,release,a,ABC,gpu,2
+"""
+
+
+class DatabasesTest(base.CliTestCase):
+    scenarios = fixtures.SCENARIOS
+
+    def test_sync_and_version(self) -> None:
+        self.configure(url=fixtures.fresh_url(self.backend, "cli"))
+        made = self.good("db", "sync")
+        self.assertIsNone(made["from_revision"])
+        self.assertEqual(made["to_revision"], self.good("db", "version")["revision"])
+        self.assertEqual(made["to_revision"], self.good("db", "sync")["from_revision"])
+
+    def test_from_reserve_to_release(self) -> None:
+        self.limit("gpu:3")
+        self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=2")
+        self.assertIn(
+            "limit 3, used 0, reserved 2, requested 2", self.refused(1, "reserve", "--project", "p1", "gpu=2")
+        )
+        self.good("commit", "--project", "p1", "--consumer", "c")
+        self.assertEqual((3, 2, 0, 1), tuple(self.good("usage", "list")[0].values())[2:])
+        self.good("release", "--project", "p1", "--consumer", "c")
+        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual({"expired": 0}, self.good("expire"))
+
+    def test_replay(self) -> None:
+        path = self.directory / "trace.csv"
+        path.write_text(TRACE)
+        first = self.good("replay", str(path), "--limit", "gpu=2")
+        self.assertEqual([2, 1, 1, 1, 1, 0, 1], [
+            first[name] for name in ("admitted", "refused", "committed", "released", "skipped", "used", "reserved")
+        ])  # fmt: skip
+        again = self.call("replay", str(path), "--limit", "gpu=2", "-f", "json")
+        self.assertEqual(first["projects"], again.json["projects"])
+        self.assertIn("had been replayed", again.err)
+        self.assertEqual([], self.good("usage", "audit"))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same names and values in every format; what is unlimited is a word for persons alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import yaml
+
+from tests.cli import base
+
+USAGE = ["project_id", "resource", "limit", "used", "reserved", "available"]
+
+
+class FormatTest(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.limit("gpu:4")
+        self.good("reserve", "--project", "p1", "gpu=1", "fpga=2")
+
+    def usages(self, *more: str) -> str:
+        ended = self.call("usage", "list", *more)
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        return ended.out
+
+    def test_table(self) -> None:
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.usages().splitlines()]
+        self.assertEqual(USAGE, lines[1])
+        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited"], lines[3])
+        self.assertEqual(["p1", "gpu", "4", "0", "1", "3"], lines[4])
+
+    def test_json(self) -> None:
+        rows = self.good("usage", "list")
+        self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual(USAGE, list(rows[0]))
+
+    def test_csv(self) -> None:
+        rows = list(csv.reader(io.StringIO(self.usages("-f", "csv"))))
+        self.assertEqual([USAGE, ["p1", "fpga", "-1", "0", "2", ""], ["p1", "gpu", "4", "0", "1", "3"]], rows)
+
+    def test_yaml(self) -> None:
+        rows = yaml.safe_load(self.usages("-f", "yaml"))
+        self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual(sorted(USAGE), sorted(rows[0]))
+
+    def test_value(self) -> None:
+        self.assertEqual("p1 fpga -1 0 2 None\np1 gpu 4 0 1 3\n", self.usages("-f", "value"))
+        self.assertEqual("0\n0\n", self.usages("-f", "value", "-c", "used"))
+
+    def test_no_rows(self) -> None:
+        for form, nothing in (("table", ""), ("json", "[]\n"), ("yaml", "[]\n"), ("value", "")):
+            self.assertEqual(nothing, self.call("reservation", "list", "--project", "none", "-f", form).out)
+        header = "uuid,project_id,resource,delta,state,consumer,group,expire"
+        out = self.call("reservation", "list", "--project", "none", "-f", "csv").out
+        self.assertEqual(header, out.strip().replace('"', ""))
+
+    def test_one_thing_in_every_format(self) -> None:
+        self.assertEqual({"expired": 0}, self.call("expire", "-f", "json").json)
+        self.assertEqual('"expired"\n0\n', self.call("expire", "-f", "csv").out)
+        self.assertEqual({"expired": 0}, yaml.safe_load(self.call("expire", "-f", "yaml").out))
+        self.assertEqual("0\n", self.call("expire", "-f", "value").out)
+        self.assertIn("| expired | 0     |", self.call("expire").out)
+
+    def test_sorting_puts_what_is_missing_last_in_every_format(self) -> None:
+        self.assertEqual("3\nNone\n", self.usages("-f", "value", "-c", "available", "--sort-column", "available"))
+        table = self.usages("-c", "available", "--sort-column", "available")
+        self.assertEqual(["3", "unlimited"], re.findall(r"(?m)^\| (3|unlimited) +\|$", table))
+
+    def test_an_unknown_column_or_format(self) -> None:
+        self.assertIn("No recognized column", self.refused(2, "usage", "list", "-c", "colour"))
+        self.assertIn("No recognized column", self.refused(2, "expire", "-c", "colour"))
+        self.misused("usage", "list", "-f", "xml")

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replay, through the command line: totals, refusals, bad traces, going on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+import signal
+import time
+from typing import Any
+
+import fixtures as fx
+import yaml
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.cmd import replaying
+from tests.cli import base
+
+HEADER = "time,event,consumer,project,resource,amount\n"
+EXAMPLE = str(pathlib.Path(__file__).parents[2] / "etc/cyborg_quota/traces/example.csv")
+TOTALS = ["events", "admitted", "refused", "committed", "rolled_back", "released", "skipped", "used", "reserved"]
+
+
+class ReplayCase(base.CliTestCase):
+    def write(self, *lines: str) -> str:
+        path = self.directory / "trace.csv"
+        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    def replay(self, *argv: str) -> dict[str, Any]:
+        """The report, whatever was said on stderr."""
+        ended = self.call("replay", *argv, "-f", "json")
+        self.assertEqual(0, ended.status, ended.err)
+        report: dict[str, Any] = ended.json
+        return report
+
+    def totals(self, report: dict[str, Any]) -> list[int]:
+        return [report[name] for name in TOTALS]
+
+
+class ReplayTest(ReplayCase):
+    def test_the_shipped_trace(self) -> None:
+        report = self.good("replay", EXAMPLE, "--limit", "gpu=4")
+        self.assertEqual([42, 14, 3, 11, 2, 6, 6, 8, 1], self.totals(report))
+        self.assertEqual([*TOTALS, "seconds", "events_per_second", "projects"], list(report))
+        self.assertEqual(
+            {
+                "project_id": "edge",
+                "resource": "fpga",
+                "limit": -1,
+                "admitted": 3,
+                "refused": 0,
+                "used": 1,
+                "reserved": 0,
+            },
+            report["projects"][0],
+        )
+        usages = [
+            (row["project_id"], row["resource"], row["used"], row["reserved"]) for row in self.good("usage", "list")
+        ]
+        self.assertEqual(
+            usages, [(one["project_id"], one["resource"], one["used"], one["reserved"]) for one in report["projects"]]
+        )
+        self.assertEqual([], self.good("usage", "audit"))
+
+    def test_without_a_limit_nothing_is_refused(self) -> None:
+        self.assertEqual(0, self.replay(EXAMPLE)["refused"])
+
+    def test_the_configuration_s_limits_count_unless_others_are_given(self) -> None:
+        self.limit("gpu:0,fpga:0")
+        self.assertEqual(0, self.replay(EXAMPLE, "--limit", "gpu=100")["refused"])
+        self.assertEqual(-1, self.replay(EXAMPLE, "--limit", "gpu=100")["projects"][0]["limit"])
+
+    def test_every_format(self) -> None:
+        table = self.call("replay", EXAMPLE, "--limit", "gpu=4").out
+        self.assertIn("| edge       | fpga     | unlimited |        3 |       0 |    1 |        0 |", table)
+        self.assertIn("| lab        | gpu      | 4         |        5 |       1 |    2 |        1 |", table)
+        self.assertRegex(table, r"\| admitted +\| 14 +\|")
+        rows = list(csv.DictReader(io.StringIO(self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "csv").out)))
+        self.assertEqual(["edge", "edge", "film", "lab"], [row["project_id"] for row in rows])
+        self.assertEqual("2", rows[3]["used"])
+        report = yaml.safe_load(self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "yaml").out)
+        self.assertEqual([42, 14, 3], self.totals(report)[:3])
+        values = self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "value", "-c", "events", "-c", "used").out
+        self.assertEqual("42\n8\n", values)
+
+    def test_a_trace_without_events(self) -> None:
+        path = self.write()
+        for _ in range(2):
+            report = self.replay(path)
+            self.assertEqual([0] * 9, self.totals(report))
+            self.assertEqual([], report["projects"])
+        self.assertEqual(0, self.call("replay", path).status)
+
+    def test_its_resources_need_not_be_registered(self) -> None:
+        report = self.replay(self.write("0,reserve,c,p,tpu.v5,3", "1,commit,c,p,tpu.v5,3"), "--limit", "tpu.v5=3")
+        self.assertEqual([2, 1, 0, 1, 0, 0, 0, 3, 0], self.totals(report))
+
+    def test_again_says_so_and_gives_the_same_totals(self) -> None:
+        first = self.replay(EXAMPLE, "--limit", "gpu=4")
+        again = self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "json")
+        self.assertEqual("cyborg-quota: this trace had been replayed already; nothing was done\n", again.err)
+        self.assertEqual(self.totals(first), self.totals(again.json))
+        self.assertIsNone(again.json["events_per_second"])
+
+    def test_other_limits_than_before(self) -> None:
+        self.replay(EXAMPLE, "--limit", "gpu=4")
+        for other in (["--limit", "gpu=5"], [], ["--limit", "gpu=4", "--limit", "fpga=1"]):
+            line = self.refused(2, "replay", EXAMPLE, *other)
+            self.assertIn("another database", line)
+
+    def test_a_repeated_reserve_is_admitted_and_charged_once(self) -> None:
+        path = self.write("0,reserve,c,p,gpu,2", "1,reserve,c,p,gpu,2", "2,commit,c,p,gpu,2")
+        self.assertEqual([3, 2, 0, 1, 0, 0, 0, 2, 0], self.totals(self.replay(path, "--limit", "gpu=2")))
+
+
+class BadReplayTest(ReplayCase):
+    def test_bad_arguments(self) -> None:
+        self.misused("replay")
+        for bad in ("gpu", "gpu=x", "gpu=-2", "=1", "gpu=2147483648"):
+            self.misused("replay", EXAMPLE, "--limit", bad)
+        self.assertIn("two limits", self.refused(2, "replay", EXAMPLE, "--limit", "gpu=1", "--limit", "gpu=2"))
+        self.assertIn("No such file", self.refused(2, "replay", str(self.directory / "none.csv")))
+        self.assertIn("regular file", self.refused(2, "replay", "/dev/null"))
+
+    def test_a_wrong_line_loses_nothing_before_it(self) -> None:
+        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,steal,a,p,gpu,1")
+        for _ in range(2):
+            line = self.refused(2, "replay", path)
+            self.assertIn("trace.csv, line 4: event 'steal' is none of", line)
+            self.assertEqual(1, self.good("usage", "list")[0]["used"])
+
+    def test_a_wrong_header_writes_nothing(self) -> None:
+        path = self.directory / "trace.csv"
+        path.write_text("0,reserve,a,p,gpu,1\n")
+        self.assertIn("line 1: the header must be", self.refused(2, "replay", str(path)))
+        self.assertEqual([], self.good("usage", "list"))
+
+    def test_what_the_ledger_refuses_is_named_by_its_line(self) -> None:
+        path = self.write("0,reserve,a,p,gpu,1", "1,reserve,a,p,gpu,2")
+        for _ in range(2):
+            self.assertIn("trace.csv, line 3: Consumer 'a' already holds gpu=1", self.refused(1, "replay", path))
+        path = self.write("0,reserve,b,p,gpu,1", "1,rollback,b,p,gpu,1", "2,commit,b,p,gpu,1")
+        for _ in range(2):
+            self.assertIn("line 4: Reservation", self.refused(1, "replay", path))
+        path = self.write("0,commit,nobody,p,gpu,1")
+        self.assertIn("line 2: Reservation 'nobody' was not found", self.refused(1, "replay", path))
+        path = self.write("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
+        self.assertIn("line 3: Project p2 cannot hold", self.refused(2, "replay", path))
+
+    def test_a_consumer_that_holds_something_else_already(self) -> None:
+        self.good("reserve", "--project", "p", "--consumer", "a", "gpu=1")
+        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
+        for _ in range(2):
+            self.assertIn("line 2: Consumer a of project p holds", self.refused(2, "replay", path))
+        self.assertEqual(0, self.good("usage", "list")[0]["used"])
+
+    def test_an_outage_is_named_by_its_line_and_can_be_gone_on_from(self) -> None:
+        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
+        gone = fx.MockPatchObject(
+            QuotaEngine, "commit", side_effect=exceptions.DatabaseUnavailable("the server is away", 6.0)
+        )
+        with gone:
+            self.assertIn("line 3: The database is unavailable", self.refused(1, "replay", path))
+        ended = self.call("replay", path, "-f", "json")
+        self.assertEqual("cyborg-quota: went on behind event 1\n", ended.err)
+        self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
+
+    def test_of_two_runs_at_once_the_first_notices(self) -> None:
+        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(600)))
+        began = []
+        reserve = QuotaEngine.reserve
+
+        def other_run_begins(*args: Any, **kwargs: Any) -> list[str]:
+            if not began:
+                began.append(True)
+                self.assertEqual(600, self.replay(path)["admitted"])
+            return reserve(*args, **kwargs)
+
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.reserve", other_run_begins))
+        self.assertIn("Another run of this replay has taken over", self.refused(1, "replay", path))
+        self.assertEqual(600, self.good("usage", "list")[0]["reserved"])
+
+
+class StoppedReplayTest(ReplayCase):
+    def trace(self) -> str:
+        lines = []
+        for number in range(1500):
+            project = f"p{number % 7}"
+            lines.append(f"{number},reserve,c{number},{project},gpu,1")
+            lines.append(f"{number},commit,c{number},{project},gpu,1")
+            if number % 3 == 0:
+                lines.append(f"{number},release,c{number},{project},gpu,1")
+        return self.write(*lines)
+
+    def test_killed_and_interrupted_it_ends_with_the_same_totals(self) -> None:
+        path = self.trace()
+        argv = ["replay", path, "--limit", "gpu=60", "-f", "json"]
+        expected = self.totals(self.replay(path, "--limit", "gpu=60"))
+        self.assertGreater(expected[2], 0)
+        self.url = self.fresh()
+        self.configure()
+        stops = 0
+        for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+            process = self.spawn(*argv)
+            self.wait_for_reservations(process, 200 * (stops + 1))
+            process.send_signal(stop)
+            _, err = process.communicate(timeout=30)
+            self.assertEqual(130 if stop == signal.SIGINT else -stop, process.returncode, err)
+            self.assertNotIn("Traceback", err)
+            stops += 1
+        ended = self.call(*argv)
+        self.assertIn("went on behind event", ended.err)
+        self.assertEqual(expected, self.totals(ended.json))
+        self.assertEqual([], self.good("usage", "audit"))
+
+    def fresh(self) -> str:
+        url = f"sqlite:///{self.directory}/again.sqlite"
+        self.configure(url=url)
+        self.good("db", "sync")
+        return url
+
+    def wait_for_reservations(self, process: Any, count: int) -> None:
+        """Until the ledger holds so many: then the run is in the middle of its work."""
+        deadline = time.monotonic() + 30
+        while len(self.good("reservation", "list")) < count:
+            self.assertIsNone(process.poll(), "it ended before it could be stopped")
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_an_interrupt_says_how_to_go_on(self) -> None:
+        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
+        with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):
+            ended = self.call("replay", path)
+        self.assertEqual((130, ""), (ended.status, ended.out))
+        self.assertEqual("cyborg-quota: stopped after 1 events; run it again to go on\n", ended.err)
+        self.assertEqual([2, 1, 0, 1, 0, 0, 0, 1, 0], self.totals(self.replay(path)))
+
+
+class ChartTest(ReplayCase):
+    def test_without_matplotlib_it_names_the_extra(self) -> None:
+        self.useFixture(fx.MonkeyPatch("importlib.util.find_spec", lambda _name: None))
+        line = self.refused(2, "replay", EXAMPLE, "--chart", str(self.directory / "chart.png"))
+        self.assertIn("cyborg_quota[chart]", line)
+        self.assertEqual([], self.good("usage", "list"))
+
+    def test_a_file_that_cannot_be_written(self) -> None:
+        for path in ("chart.jpg", str(self.directory / "none/chart.png")):
+            self.useFixture(fx.MonkeyPatch("importlib.util.find_spec", lambda _name: True))
+            self.assertIn("--chart", self.refused(2, "replay", EXAMPLE, "--chart", path))
+
+    def test_the_chart_is_a_png(self) -> None:
+        try:
+            import matplotlib
+        except ImportError:
+            self.skipTest("matplotlib, the extra cyborg_quota[chart], is not installed")
+        self.assertTrue(matplotlib.__version__)
+        path = self.directory / "chart.png"
+        for trace in (EXAMPLE, self.write(), self.write("0,reserve,_a,$p$,gpu,1")):
+            ended = self.call("replay", trace, "--limit", "gpu=4", "--chart", str(path), "-f", "json")
+            self.assertEqual((0, ""), (ended.status, ended.err))
+            self.assertEqual(b"\x89PNG", path.read_bytes()[:4])
+            path.unlink()
+
+
+class CheckpointTest(ReplayCase):
+    def test_checkpoints_bound_what_is_looked_for(self) -> None:
+        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replaying.CHECKPOINT_EVENTS + 10)))
+        self.replay(path)
+        asked = []
+        listing = QuotaEngine.list_reservations
+
+        def count(*args: Any, **kwargs: Any) -> Any:
+            asked.append(kwargs)
+            return listing(*args, **kwargs)
+
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.list_reservations", count))
+        self.replay(path)
+        self.assertEqual([], asked)

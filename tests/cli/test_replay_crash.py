@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replay is cut off at each of its transactions, before and behind the COMMIT, and ends with the same totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine
+from cyborg_quota.cmd import base as cmd_base
+from cyborg_quota.cmd import replaying
+from cyborg_quota.cmd.trace import Trace
+from cyborg_quota.db.api import Database
+from tests import fixtures
+from tests.cli import base
+
+# Every kind of ending behind a reserve, a consumer that comes back, one that is repeated, and refusals (limit 3).
+TRACE = """\
+time,event,consumer,project,resource,amount
+0,reserve,a,p,gpu,2
+0,reserve,a,p,gpu,2
+0,commit,a,p,gpu,2
+0,release,a,p,gpu,2
+0,reserve,b,p,gpu,1
+0,rollback,b,p,gpu,1
+0,reserve,c,p,gpu,3
+0,reserve,d,p,gpu,1
+0,commit,d,p,gpu,1
+0,commit,c,p,gpu,3
+0,release,d,p,gpu,1
+0,release,c,p,gpu,3
+0,reserve,d,p,gpu,1
+0,commit,d,p,gpu,1
+0,reserve,e,q,gpu,4
+0,reserve,a,p,gpu,2
+0,release,a,p,gpu,2
+0,commit,e,q,gpu,4
+0,reserve,a,p,gpu,2
+0,commit,a,p,gpu,2
+0,release,d,p,gpu,1
+0,reserve,d,p,gpu,2
+0,release,d,p,gpu,2
+"""
+EXPECTED = {"admitted": 7, "refused": 3, "committed": 4, "rolled_back": 1, "released": 4, "skipped": 4}
+REFUSED = {9, 16, 23}
+
+
+class PowerCut(BaseException):
+    """Nothing is done behind it, as after kill -9."""
+
+
+class Power(fx.Fixture):
+    """Writes fail from the ``last``-th on; that one itself is done, or not, as ``is_done`` says."""
+
+    def __init__(self, last: int, *, is_done: bool) -> None:
+        super().__init__()
+        self._left = last
+        self._is_done = is_done
+
+    def _setUp(self) -> None:
+        write = Database.write
+
+        def cut(database: Database, work: Callable[[Any], Any]) -> Any:
+            if self._left <= 0:
+                raise PowerCut
+            self._left -= 1
+            if self._left:
+                return write(database, work)
+            if self._is_done:
+                write(database, work)
+            raise PowerCut
+
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.api.Database.write", cut))
+
+
+class CrashTest(base.CliTestCase):
+    admin = cmd_base.admin_context()
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = self.directory / "trace.csv"
+        path.write_text(TRACE)
+        self.trace = Trace(str(path))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.replaying.CHECKPOINT_EVENTS", 7))
+        conf = cmd_base.load_conf(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
+        conf.set_override("sqlite_synchronous", False, group="database")
+        conf.set_override("driver", "config", group="limits")
+        conf.set_override("limits", {"gpu": 3}, group="limits")
+        self.engine: QuotaEngine = cyborg_quota.make_engine(conf)
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.engine.close)
+        self.addCleanup(self.database.close)
+
+    def run_once(self) -> replaying.Replay:
+        position = replaying.Position(self.database, self.trace.digest, {"gpu": 3})
+        replay = replaying.Replay(self.engine, cmd_base.admin_context(), self.trace, position)
+        replay.run()
+        return replay
+
+    def cut(self, last: int, *, is_done: bool) -> bool:
+        """Run until the power goes; False where the run came to its end before."""
+        with Power(last, is_done=is_done):
+            try:
+                self.run_once()
+            except PowerCut:
+                return True
+        return False
+
+    def assert_same(self, what: str) -> None:
+        replay = self.run_once()
+        self.assertEqual(EXPECTED, dict(replay.tally.totals), what)
+        self.assertEqual(REFUSED, replay.refused, what)
+        usages = {(one.project_id, one.usage.used, one.usage.reserved) for one in self.engine.list_usages(self.admin)}
+        self.assertEqual({("p", 2, 0), ("q", 0, 0)}, usages, what)
+        self.assertEqual([], self.engine.audit(self.admin), what)
+
+    def test_uninterrupted(self) -> None:
+        self.assert_same("uninterrupted")
+        self.assert_same("again")
+
+    def test_cut_once_at_every_transaction(self) -> None:
+        for is_done in (False, True):
+            last = 1
+            while self.cut(last, is_done=is_done):
+                self.assert_same(f"cut at write {last}, done: {is_done}")
+                last += 1
+                self.useFixture(fixtures.EmptyLedger("sqlite"))
+                self.engine.close()
+            self.assertGreater(last, 20)
+            self.useFixture(fixtures.EmptyLedger("sqlite"))
+
+    def test_cut_again_and_again(self) -> None:
+        """Each run does a few transactions more than it has to do again, and so the end is reached."""
+        for step in (10, 11, 13):
+            for is_done in (False, True):
+                cuts = 0
+                while self.cut(step, is_done=is_done):
+                    cuts += 1
+                    self.assertLess(cuts, 200, "no run comes further than the one before")
+                self.assertGreater(cuts, 2)
+                self.assert_same(f"cut every {step} writes, done: {is_done}")
+                self.useFixture(fixtures.EmptyLedger("sqlite"))

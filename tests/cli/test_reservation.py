@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on reservations, through the command line alone."""
+
+from __future__ import annotations
+
+import time
+
+from tests.cli import base
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+COLUMNS = ["uuid", "project_id", "resource", "delta", "state", "consumer", "group", "expire"]
+
+
+class ReservationTest(base.CliTestCase):
+    def reserve(self, *more: str) -> str:
+        return str(self.good("reserve", "--project", "p1", *more)[0]["uuid"])
+
+    def state(self, uuid: str) -> str:
+        return str(self.good("reservation", "show", uuid)["state"])
+
+    def test_reserve_prints_what_it_made(self) -> None:
+        made = self.good("reserve", "--project", "p1", "--consumer", "c", "--group", "g", "gpu=1", "fpga=2")
+        self.assertEqual([COLUMNS, COLUMNS], [list(one) for one in made])
+        self.assertEqual([("gpu", 1), ("fpga", 2)], [(one["resource"], one["delta"]) for one in made])
+        for one in made:
+            self.assertEqual(["p1", "reserved", "c", "g"], [one[name] for name in ("project_id", *COLUMNS[4:7])])
+
+    def test_the_same_consumer_gets_the_same_reservations(self) -> None:
+        first = self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
+        self.assertEqual(first, self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1"))
+        self.assertIn("already holds gpu=1", self.refused(1, "reserve", "--project", "p1", "--consumer", "c", "gpu=2"))
+
+    def test_a_name_with_dots(self) -> None:
+        self.configure("[quota]\nresources = gpu.A100,odd=name")
+        made = self.good("reserve", "--project", "p1", "gpu.A100=1", "odd=name=2")
+        self.assertEqual([("gpu.A100", 1), ("odd=name", 2)], [(one["resource"], one["delta"]) for one in made])
+
+    def test_over_quota_is_one_line_that_names_all(self) -> None:
+        self.limit("gpu:2,fpga:0")
+        line = self.refused(1, "reserve", "--project", "p1", "gpu=3", "fpga=1")
+        self.assertEqual(
+            "cyborg-quota: Quota exceeded: "
+            "project p1, resource fpga: limit 0, used 0, reserved 0, requested 1; "
+            "project p1, resource gpu: limit 2, used 0, reserved 0, requested 3\n",
+            line,
+        )
+        self.assertEqual([], self.good("reservation", "list"))
+
+    def test_the_example_of_the_specification(self) -> None:
+        self.limit("fpga:5")
+        self.good("commit", self.reserve("fpga=3"))
+        uuid = self.reserve("fpga=2")
+        line = self.refused(1, "reserve", "--project", "p1", "fpga=1")
+        self.assertIn("project p1, resource fpga: limit 5, used 3, reserved 2, requested 1", line)
+        self.good("commit", uuid)
+        usage = {"project_id": "p1", "resource": "fpga", "limit": 5, "used": 5, "reserved": 0, "available": 0}
+        self.assertEqual([usage], self.good("usage", "list"))
+        line = self.refused(1, "reserve", "--project", "p1", "fpga=1")
+        self.assertIn("project p1, resource fpga: limit 5, used 5, reserved 0, requested 1", line)
+
+    def test_bad_amounts(self) -> None:
+        for amount in ("gpu", "gpu=", "=1", "gpu=x", "gpu=1.5", "gpu=\u0661", "gpu=1_0", f"gpu={'9' * 5000}"):
+            self.assertIn("RESOURCE=AMOUNT", self.misused("reserve", "--project", "p1", amount))
+        self.assertIn("at most 2147483647", self.misused("reserve", "--project", "p1", "gpu=2147483648"))
+        self.misused("reserve", "--project", "p1")
+        self.misused("reserve", "gpu=1")
+        self.assertIn("must not be zero", self.refused(2, "reserve", "--project", "p1", "gpu=0"))
+        self.assertIn("two amounts", self.refused(2, "reserve", "--project", "p1", "gpu=1", "gpu=1"))
+        self.assertIn("Unknown resource 'tpu'", self.refused(2, "reserve", "--project", "p1", "tpu=1"))
+
+    def test_bad_names_and_expiries(self) -> None:
+        for bad in ("", " p1", "p1 ", "a\tb", "a\nb", "x" * 256, "\udcff"):
+            self.assertIn("Invalid project_id", self.refused(2, "reserve", "--project", bad, "gpu=1"))
+        for bad in ("0", "-1", str(10**12)):
+            line = self.refused(2, "reserve", "--project", "p1", "--expire", bad, "gpu=1")
+            self.assertIn("Invalid reservation expiration", line)
+        self.misused("reserve", "--project", "p1", "--expire", "soon", "gpu=1")
+
+    def test_commit_rollback_and_release_by_uuid(self) -> None:
+        one, two, three = (self.reserve("gpu=1") for _ in range(3))
+        self.good("commit", one, two)
+        self.good("commit", one)
+        self.good("rollback", three)
+        self.good("release", two)
+        self.assertEqual(["committed", "released", "rolled_back"], [self.state(uuid) for uuid in (one, two, three)])
+        self.assertIn("was committed; release it instead", self.refused(1, "rollback", one))
+        self.assertIn("was rolled back", self.refused(1, "commit", three))
+        self.assertIn("was released", self.refused(1, "commit", two))
+
+    def test_settling_is_all_or_none(self) -> None:
+        uuid = self.reserve("gpu=1")
+        self.assertIn("was not found", self.refused(1, "commit", uuid, NOBODY))
+        self.assertEqual("reserved", self.state(uuid))
+
+    def test_settling_by_consumer_and_by_group(self) -> None:
+        one = self.reserve("--consumer", "c1", "--group", "g", "gpu=1")
+        two = self.reserve("--consumer", "c2", "--group", "g", "gpu=1")
+        self.good("commit", "--project", "p1", "--consumer", "c1")
+        self.assertEqual(["committed", "reserved"], [self.state(one), self.state(two)])
+        self.good("release", "--project", "p1", "--group", "g")
+        self.assertEqual(["released", "rolled_back"], [self.state(one), self.state(two)])
+        self.good("release", "--project", "p1", "--consumer", "nobody")
+        self.assertIn("was not found", self.refused(1, "commit", "--project", "p1", "--consumer", "nobody"))
+
+    def test_a_project_bounds_what_is_meant(self) -> None:
+        uuid = self.reserve("gpu=1")
+        self.assertIn("was not found", self.refused(1, "commit", "--project", "p2", uuid))
+        self.good("commit", "--project", "p1", uuid)
+
+    def test_what_is_meant_must_be_said_once(self) -> None:
+        for call in ("commit", "rollback", "release", "extend"):
+            self.assertIn("Name what is meant", self.refused(2, call))
+            self.assertIn("Name what is meant", self.refused(2, call, NOBODY, "--consumer", "c", "--project", "p1"))
+            self.assertIn("--group needs --project", self.refused(2, call, "--group", "g"))
+
+    def test_extend(self) -> None:
+        uuid = self.reserve("--consumer", "c", "--expire", "60", "gpu=1")
+        before = self.good("reservation", "show", uuid)["expire"]
+        self.good("extend", uuid, "--expire", "3600")
+        after = self.good("reservation", "show", uuid)["expire"]
+        self.assertLess(before, after)
+        self.good("extend", "--project", "p1", "--consumer", "c")
+        self.assertLess(after, self.good("reservation", "show", uuid)["expire"])
+        self.assertIn("Invalid reservation expiration", self.refused(2, "extend", uuid, "--expire", "-5"))
+
+    def test_expire(self) -> None:
+        self.assertEqual({"expired": 0}, self.good("expire"))
+        uuid = self.reserve("--expire", "1", "gpu=1")
+        self.reserve("gpu=1")
+        time.sleep(1.05)
+        self.assertEqual({"expired": 1}, self.good("expire"))
+        self.assertIn("has expired", self.refused(1, "commit", uuid))
+
+    def test_list_shows_what_matches_all(self) -> None:
+        one = self.reserve("--consumer", "c1", "--group", "g", "gpu=1")
+        two = self.reserve("--consumer", "c2", "--group", "g", "gpu=1")
+        self.good("commit", two)
+        self.good("reserve", "--project", "p2", "gpu=1")
+
+        def listed(*more: str) -> list[str]:
+            return [found["uuid"] for found in self.good("reservation", "list", *more)]
+
+        self.assertEqual(3, len(listed()))
+        self.assertEqual([one, two], listed("--project", "p1"))
+        self.assertEqual([two], listed("--state", "committed"))
+        self.assertEqual([one], listed("--project", "p1", "--consumer", "c1"))
+        self.assertEqual([one], listed("--group", "g", "--limit", "1"))
+        self.assertEqual([], listed("--project", "p3"))
+        self.misused("reservation", "list", "--state", "lost")
+        self.misused("reservation", "list", "--limit", "0")
+
+    def test_show(self) -> None:
+        uuid = self.reserve("gpu=1")
+        shown = self.good("reservation", "show", uuid)
+        self.assertEqual([*COLUMNS, "created_at", "ended_at"], list(shown))
+        self.assertEqual([None, None], [shown["consumer"], shown["ended_at"]])
+        self.assertRegex(shown["expire"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+        self.assertIn("was not found", self.refused(1, "reservation", "show", NOBODY))

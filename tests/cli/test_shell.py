@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program as it is installed: exit statuses, help, configuration, signals and pipes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine
+from cyborg_quota.cmd import main
+from tests.cli import base
+
+COMMANDS = (
+    (
+        "check commit complete db_purge db_sync db_version expire extend help release replay reservation_list "
+        "reservation_show reserve rollback usage_audit usage_heal usage_list"
+    )
+    .replace("_", "\0")
+    .split()
+)
+
+
+class ShellTest(base.CliTestCase):
+    def test_the_installed_program(self) -> None:
+        ended = self.spawned("usage", "list", "-f", "json")
+        self.assertEqual((0, [], ""), (ended.status, ended.json, ended.err))
+        self.assertEqual(2, self.spawned("check", "--project", "p", "gpu=x").status)
+        ended = self.spawned("commit", "no-such-uuid")
+        self.assertEqual((1, ""), (ended.status, ended.out))
+        self.assertEqual("cyborg-quota: Reservation 'no-such-uuid' was not found.\n", ended.err)
+
+    def test_the_environment_is_configuration(self) -> None:
+        self.conf.write_text("")
+        environment = {"OS_DATABASE__CONNECTION": self.url, "OS_LIMITS__DRIVER": "config", "OS_LIMITS__LIMITS": "gpu:0"}
+        ended = self.spawned("check", "--project", "p", "gpu=1", "-f", "value", "-c", "limit", env=environment)
+        self.assertEqual((1, "0\n", ""), (ended.status, ended.out, ended.err))
+
+    def test_help_teaches_every_command(self) -> None:
+        ended = self.call("--help")
+        self.assertEqual(0, ended.status)
+        for command in COMMANDS:
+            name = command.replace("\0", " ")
+            self.assertRegex(ended.out, rf"(?m)^  {name} +\S")
+            if name in ("help", "complete"):
+                continue
+            text = self.call(*name.split(), "--help")
+            self.assertEqual((0, ""), (text.status, text.err))
+            self.assertRegex(text.out, r"(?m)^example:\n  .*cyborg-quota " + name)
+            self.assertEqual(text.out, self.call("help", *name.split()).out)
+
+    def test_version(self) -> None:
+        self.assertEqual(f"cyborg-quota {cyborg_quota.__version__}\n", self.call("--version").out)
+
+    def test_no_command_and_an_unknown_one(self) -> None:
+        self.assertIn("--help", self.refused(2))
+        self.assertIn("usage list", self.refused(2, "usag"))
+        self.assertIn("is no command", self.refused(2, "usage", "steal"))
+        self.assertIn("is no command", self.refused(2, "--bogus", "usage", "list"))
+        self.misused("usage", "list", "--bogus")
+
+    def test_a_configuration_that_cannot_be_used(self) -> None:
+        self.configure("[quota]\nbatch_rows = many")
+        self.assertIn("batch_rows", self.refused(2, "usage", "list"))
+        self.configure("[limits]\ndriver = ghost")
+        self.assertIn("[limits] driver = ghost", self.refused(2, "usage", "list"))
+        self.configure(url="not a url")
+        self.assertIn("[database] connection is not a valid", self.refused(2, "usage", "list"))
+        self.configure(url="not a url")
+        self.assertIn("[database] connection is not a valid", self.refused(2, "db", "sync"))
+        self.conf.write_text("this is no configuration\n")
+        self.assertIn("cyborg_quota.conf", self.refused(2, "usage", "list"))
+        self.conf.unlink()
+        self.assertIn("cyborg_quota.conf", self.refused(2, "usage", "list"))
+
+    def test_help_needs_no_configuration(self) -> None:
+        self.conf.unlink()
+        self.assertEqual(0, self.call("usage", "list", "--help").status)
+
+    def test_debug_shows_the_traceback(self) -> None:
+        ended = self.call("--debug", "commit", "nothing")
+        self.assertEqual(1, ended.status)
+        self.assertIn("Traceback", ended.err)
+        self.assertTrue(ended.err.endswith("cyborg-quota: Reservation 'nothing' was not found.\n"))
+
+    def test_an_error_nobody_thought_of_is_a_line_too(self) -> None:
+        self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyError("odd")))
+        self.assertIn("Internal error: KeyError('odd')", self.refused(1, "usage", "audit"))
+
+    def test_a_broken_pipe_is_no_traceback(self) -> None:
+        for _ in range(30):
+            self.good("reserve", "--project", "p" * 200, "gpu=1")
+        for argv in (["usage", "list"], ["reservation", "list", "-f", "csv"], ["reservation", "list"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            try:
+                process = self.spawn(*argv, stdout=writer)
+            finally:
+                os.close(writer)
+            _, err = process.communicate(timeout=60)
+            self.assertEqual((141, ""), (process.returncode, err))
+
+    def test_interrupted(self) -> None:
+        self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyboardInterrupt))
+        ended = self.call("usage", "audit")
+        self.assertEqual((130, "", ""), (ended.status, ended.out, ended.err))
+
+    def test_names_beyond_the_terminal_s_encoding(self) -> None:
+        environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        ended = self.spawned(
+            "reserve", "--project", "プロ", "gpu=1", "-f", "value", "-c", "project_id", env=environment
+        )
+        self.assertEqual((0, "\\u30d7\\u30ed\n", ""), (ended.status, ended.out, ended.err))
+
+    def test_logging_goes_to_stderr_when_asked(self) -> None:
+        self.assertEqual("", self.call("reserve", "--project", "p", "gpu=1").err)
+        self.assertIn("reserved", self.call("-vv", "reserve", "--project", "p", "gpu=1").err)
+
+
+class StartupTest(base.CliTestCase):
+    def test_help_loads_no_database(self) -> None:
+        script = (
+            "import sys; from cyborg_quota.cmd.main import main; main(['usage', 'list', '--help']);"
+            "print(*[name for name in ('sqlalchemy', 'alembic', 'tqdm', 'cotyledon', 'matplotlib', 'cmd2')"
+            " if name in sys.modules])"
+        )
+        out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        self.assertEqual("", out.splitlines()[-1])
+
+    def test_a_command_loads_no_more_than_it_needs(self) -> None:
+        script = (
+            "import sys; from cyborg_quota.cmd.main import main;"
+            f"status = main(['--config-file', {str(self.conf)!r}, 'usage', 'list']);"
+            "print(status, *[name for name in ('tqdm', 'cotyledon', 'futurist', 'matplotlib', 'cmd2', 'pymysql')"
+            " if name in sys.modules])"
+        )
+        out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        self.assertEqual("0", out.splitlines()[-1])
+
+
+class VocabularyTest(base.CliTestCase):
+    def test_every_command_has_a_description_of_its_own(self) -> None:
+        shell = main.Shell()
+        for name, entry in shell.command_manager:
+            factory, _, _ = shell.command_manager.find_command(name.split())
+            if not factory.__module__.startswith("cyborg_quota."):
+                continue
+            self.assertTrue(re.match(r"[A-Z].*\.", factory.__doc__ or ""), entry)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that are killed at random moments, and what they had been answered until then."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import signal
+import time
+from collections.abc import Callable
+
+
+class Journal:
+    """What workers were answered, one line each; a line that was begun is whole, whoever is killed."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, consumer: str, call: str) -> None:
+        os.write(self._fd, f"{consumer} {call}\n".encode())
+
+    def read(self) -> dict[str, list[str]]:
+        """The answered calls of each consumer, in order."""
+        calls: dict[str, list[str]] = {}
+        for line in self._path.read_text().splitlines():
+            consumer, call = line.split()
+            calls.setdefault(consumer, []).append(call)
+        return calls
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+Ready = Callable[[], None]
+
+
+def kill_again_and_again(
+    work: Callable[[int, Ready], None], kills: int, seed: int, longest_seconds: float = 0.03
+) -> None:
+    """Fork a worker, kill it (SIGKILL) at a random time after it was ready; so many times.
+
+    ``work(turn, ready)`` connects, calls ``ready()``, and goes on for ever.
+    """
+    chance = random.Random(seed)
+    for turn in range(kills):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(turn, lambda: os.close(writer))  # noqa: B023 - the child sees this turn's alone
+            finally:
+                os._exit(1)  # reached only if the work raised: found below
+        os.close(writer)
+        os.read(reader, 1)  # until the child has closed its end
+        os.close(reader)
+        time.sleep(chance.uniform(0, longest_seconds))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            raise AssertionError(f"the worker of turn {turn} ended by itself, with {os.waitstatus_to_exitcode(status)}")

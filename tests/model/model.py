@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger in plain Python: lists and sums, no database, no cleverness. What DESIGN's table says, said again.
+
+It shares nothing with the code under test but the error classes and the names of the states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from cyborg_quota import exceptions
+
+ENDED = ("rolled_back", "expired", "released")
+
+REFUSALS: dict[str, dict[str, type[exceptions.ReservationError]]] = {
+    "commit": {
+        "rolled_back": exceptions.ReservationRolledBack,
+        "expired": exceptions.ReservationExpired,
+        "released": exceptions.ReservationReleased,
+    },
+    "rollback": {"committed": exceptions.ReservationCommitted},
+    "release": {},
+}
+REFUSALS["extend"] = REFUSALS["commit"]
+GOALS = {
+    ("commit", "reserved"): "committed",
+    ("rollback", "reserved"): "rolled_back",
+    ("release", "reserved"): "rolled_back",
+    ("release", "committed"): "released",
+}
+
+
+@dataclasses.dataclass
+class Row:
+    """One reservation. Times are ticks of the model's own clock."""
+
+    uuid: str | None
+    project: str
+    resource: str
+    delta: int
+    state: str
+    consumer: str | None
+    group: str | None
+    made: int
+    ended: int | None = None
+    overdue: bool = False
+
+
+class Model:
+    """What a right ledger holds."""
+
+    def __init__(self, parents: Mapping[str, str | None]) -> None:
+        self.parents = dict(parents)
+        self.limits: dict[tuple[str, str], int] = {}
+        self.subtree_limits: dict[tuple[str, str], int] = {}
+        self.rows: list[Row] = []
+        self._clock = 0
+
+    # --- figures ---
+
+    def reserved(self, project: str, resource: str) -> int:
+        return sum(
+            row.delta
+            for row in self.rows
+            if (row.project, row.resource, row.state) == (project, resource, "reserved") and row.delta > 0
+        )
+
+    def used(self, project: str, resource: str) -> int:
+        return sum(
+            row.delta for row in self.rows if (row.project, row.resource, row.state) == (project, resource, "committed")
+        )
+
+    def path(self, project: str) -> list[str]:
+        path = [project]
+        while (parent := self.parents.get(path[-1])) is not None:
+            path.append(parent)
+        return path
+
+    def subtree(self, project: str, resource: str) -> int:
+        return sum(
+            self.used(one, resource) + self.reserved(one, resource) for one in self.parents if project in self.path(one)
+        )
+
+    def blockers(self, project: str, request: Mapping[str, int]) -> list[tuple[str, str, str]]:
+        """(project, resource, scope) of every limit that the request would pass, sorted."""
+        found = []
+        for resource, amount in request.items():
+            if amount <= 0:
+                continue
+            limit = self.limits.get((project, resource), -1)
+            if limit != -1 and self.used(project, resource) + self.reserved(project, resource) + amount > limit:
+                found.append((project, resource, "project"))
+            for ancestor in self.path(project):
+                limit = self.subtree_limits.get((ancestor, resource), -1)
+                if limit != -1 and self.subtree(ancestor, resource) + amount > limit:
+                    found.append((ancestor, resource, "subtree"))
+        return sorted(found)
+
+    # --- calls ---
+
+    def tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def reserve(
+        self, project: str, claims: Sequence[tuple[str | None, Mapping[str, int]]], group: str | None, state: str
+    ) -> list[Row]:
+        """The rows that answer, claim by claim; raises OverQuota (with .overs empty) or ReservationConflict."""
+        names = [consumer for consumer, _ in claims if consumer is not None]
+        held = {name: self._live(project, name) for name in names}
+        if any(row.overdue for rows in held.values() for row in rows):
+            self._end((row for rows in held.values() for row in rows if row.overdue), "expired")
+            held = {name: self._live(project, name) for name in names}
+        for consumer, deltas in claims:
+            rows = held.get(consumer or "", [])
+            if rows and {row.resource: row.delta for row in rows} != dict(deltas):
+                raise exceptions.ReservationConflict(str(consumer), {}, deltas)
+        fresh = [(consumer, deltas) for consumer, deltas in claims if not held.get(consumer or "")]
+        request: dict[str, int] = {}
+        for _, deltas in fresh:
+            for resource, delta in deltas.items():
+                request[resource] = request.get(resource, 0) + max(delta, 0)
+        if state == "reserved" and self.blockers(project, request):
+            raise exceptions.OverQuota([])
+        now = self.tick()
+        answer = []
+        for consumer, deltas in claims:
+            rows = {row.resource: row for row in held.get(consumer or "", [])}
+            for resource, delta in deltas.items():
+                row = rows.get(resource) or Row(None, project, resource, delta, state, consumer, group, now)
+                if resource not in rows:
+                    self.rows.append(row)
+                answer.append(row)
+        return answer
+
+    def settle(self, call: str, rows: Sequence[Row]) -> None:
+        """All or none; raises what the first offending row has to say."""
+        if call in ("commit", "extend"):
+            offended = [row for row in rows if row.overdue or row.state in REFUSALS[call]]
+        else:
+            offended = [row for row in rows if row.state in REFUSALS[call]]
+        self._end([row for row in rows if row.overdue], "expired")
+        if offended:
+            first = offended[0]
+            raise REFUSALS[call][first.state](str(first.uuid))
+        freed: set[tuple[str, str]] = set()
+        ending = []
+        for row in rows:
+            goal = GOALS.get((call, row.state))
+            if goal == "committed":
+                row.state = goal
+                freed.add((row.project, row.resource))
+            elif goal is not None:
+                ending.append((row, goal))
+                freed.add((row.project, row.resource))
+        for row, goal in ending:
+            self._end([row], goal)
+        self.tick()
+        for project, resource in sorted(freed):
+            short = self.used(project, resource)
+            if short < 0:
+                self.rows.append(Row(None, project, resource, -short, "committed", None, None, self.tick()))
+
+    def expire(self) -> int:
+        overdue = [row for row in self.rows if row.overdue]
+        self._end(overdue, "expired")
+        return len(overdue)
+
+    def purge(self) -> None:
+        """Of every age."""
+        self.rows = [row for row in self.rows if row.state not in ENDED]
+        loose: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            if row.state == "committed" and row.consumer is None:
+                loose.setdefault((row.project, row.resource), []).append(row)
+        for (project, resource), rows in loose.items():
+            if len(rows) < 2:
+                continue
+            self.rows = [row for row in self.rows if row not in rows]
+            if total := sum(row.delta for row in rows):
+                self.rows.append(Row(None, project, resource, total, "committed", None, None, self.tick()))
+
+    def called(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
+        """The rows a call by name means: the newest of each thing, without what ended before the present began."""
+        newest: dict[tuple[object, str], Row] = {}
+        for row in self.rows:
+            if row.project == project and (row.consumer == consumer if group is None else row.group == group):
+                newest[row.consumer if row.consumer is not None else id(row), row.resource] = row
+        if not newest:
+            return []
+        flying = [row.made for row in newest.values() if row.state == "reserved"]
+        begin = min(flying) if flying else max(row.made for row in newest.values())
+        return [row for row in self.rows if row in newest.values() and (row.ended is None or row.ended >= begin)]
+
+    def _live(self, project: str, consumer: str) -> list[Row]:
+        return [
+            row for row in self.rows if row.project == project and row.consumer == consumer and row.state not in ENDED
+        ]
+
+    def _end(self, rows: Iterable[Row], state: str) -> None:
+        now = self.tick()
+        for row in list(rows):
+            row.state, row.ended, row.overdue = state, now, False

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine and a plain model of it, side by side through random histories, on every database.
+
+After every step: the invariants hold in the bare tables, every figure and every state is the model's.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many histories are tried.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis
+import testscenarios
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, trees
+from tests.model.model import Model, Row
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+TREE = {"root": None, "leaf": "root", "flat": None}
+PROJECTS = st.sampled_from(sorted(TREE))
+RESOURCES = st.sampled_from(["fpga", "gpu"])
+NAMES = st.sampled_from([None, "c1", "c2"])
+GROUPS = st.sampled_from([None, "g", "g"])
+AMOUNTS = st.sampled_from([1, 2, 3, 1, 2, -2])
+DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionaries({"gpu": AMOUNTS, "fpga": AMOUNTS}))
+LIMITS = st.integers(-1, 6)
+CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
+# The rules are the same on every database, and SQLite is the quickest to search them.
+EXAMPLES = {"sqlite": 90, "mariadb": 20, "postgresql": 20}
+MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
+
+
+class Histories(stateful.RuleBasedStateMachine):
+    """Random calls. ``backend`` is set by the test."""
+
+    backend = "sqlite"
+
+    def __init__(self) -> None:
+        super().__init__()
+        ledger = fixtures.EmptyLedger(self.backend)
+        ledger.setUp()
+        self.limits = fixtures.DictLimits()
+        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3)
+        self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
+        self.database = Database(fixtures.settings(ledger.url))
+        trees.plant(self.database, TREE)
+        self.model = Model(TREE)
+        self.model.limits = self.limits.limits  # type: ignore[assignment]
+        self.model.subtree_limits = self.limits.subtree_limits
+
+    def teardown(self) -> None:
+        self.engine.close()
+        self.database.close()
+
+    def both(self, mine: Any, theirs: Any) -> tuple[Any, Any]:
+        """Do it on both sides: both answer, or both refuse alike."""
+        try:
+            expected, refusal = mine(), None
+        except exceptions.QuotaError as error:
+            expected, refusal = None, error
+        try:
+            answer = theirs()
+        except exceptions.QuotaError as error:
+            assert refusal is not None, f"the engine raised {error!r}, the model answered"
+            assert type(error) is type(refusal), f"the engine raised {error!r}, the model {refusal!r}"
+            if isinstance(refusal, exceptions.ReservationError):
+                assert error.uuid == refusal.uuid, f"the engine named {error.uuid}, the model {refusal.uuid}"
+            return None, None
+        assert refusal is None, f"the engine answered, the model raised {refusal!r}"
+        return expected, answer
+
+    @stateful.initialize(limits=st.tuples(st.integers(2, 5), st.integers(3, 7)))
+    def begin_limited(self, limits: tuple[int, int]) -> None:
+        for project in TREE:
+            self.limits.limits[project, "gpu"] = limits[0]
+        self.limits.subtree_limits["root", "gpu"] = limits[1]
+
+    @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
+    def set_limit(self, project: str, resource: str, limit: int) -> None:
+        self.limits.limits[project, resource] = limit
+
+    @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
+    def set_subtree_limit(self, project: str, resource: str, limit: int) -> None:
+        self.limits.subtree_limits[project, resource] = limit
+
+    @stateful.rule(
+        project=PROJECTS,
+        claims=st.lists(st.tuples(NAMES, DELTAS), min_size=1, max_size=3, unique_by=lambda claim: claim[0] or object()),
+        group=GROUPS,
+    )
+    def reserve(self, project: str, claims: list[tuple[str | None, dict[str, int]]], group: str | None) -> None:
+        wanted = [Claim(*claim) for claim in claims]
+        rows, uuids = self.both(
+            lambda: self.model.reserve(project, claims, group, "reserved"),
+            lambda: self.quotas.reserve_many(base.ADMIN, wanted, None, project, group=group),
+        )
+        self.name(rows, uuids)
+
+    @stateful.rule(project=PROJECTS, consumer=NAMES, resource=RESOURCES, amount=st.integers(1, 4), group=GROUPS)
+    def adopt(self, project: str, consumer: str | None, resource: str, amount: int, group: str | None) -> None:
+        rows, uuids = self.both(
+            lambda: self.model.reserve(project, [(consumer, {resource: amount})], group, "committed"),
+            lambda: self.quotas.adopt(base.ADMIN, [Claim(consumer, {resource: amount})], project, group=group),
+        )
+        self.name(rows, uuids)
+
+    def name(self, rows: list[Row] | None, uuids: list[str] | None) -> None:
+        """New rows of the model get their UUIDs; old ones must have been answered by theirs."""
+        for row, uuid in zip(rows or [], uuids or [], strict=True):
+            assert row.uuid in (None, uuid)
+            row.uuid = uuid
+
+    @stateful.precondition(lambda self: any(row.uuid for row in self.model.rows))
+    @stateful.rule(call=CALLS, data=st.data())
+    def settle_by_uuid(self, call: str, data: st.DataObject) -> None:
+        known = [row for row in self.model.rows if row.uuid is not None]
+        rows = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=4, unique_by=id))
+        self.both(
+            lambda: self.model.settle(call, rows),
+            lambda: getattr(self.quotas, call)(base.ADMIN, [row.uuid for row in rows]),
+        )
+
+    @stateful.rule(call=CALLS, project=PROJECTS)
+    def settle_unknown(self, call: str, project: str) -> None:
+        self.settle_by_name(call, project, {"consumer": "nobody"})
+
+    @stateful.precondition(lambda self: any(row.consumer or row.group for row in self.model.rows))
+    @stateful.rule(call=CALLS, data=st.data())
+    def settle_by_known_name(self, call: str, data: st.DataObject) -> None:
+        names = {(row.project, "consumer", row.consumer) for row in self.model.rows if row.consumer}
+        names |= {(row.project, "group", row.group) for row in self.model.rows if row.group}
+        project, kind, name = data.draw(st.sampled_from(sorted(names)))
+        self.settle_by_name(call, project, {kind: name})
+
+    @stateful.precondition(lambda self: any(row.group and row.state == "reserved" for row in self.model.rows))
+    @stateful.rule(data=st.data())
+    def commit_by_group(self, data: st.DataObject) -> None:
+        groups = {(row.project, row.group) for row in self.model.rows if row.group and row.state == "reserved"}
+        project, group = data.draw(st.sampled_from(sorted(groups)))
+        self.settle_by_name("commit", project, {"group": group})
+
+    def settle_by_name(self, call: str, project: str, name: dict[str, str]) -> None:
+        def mine() -> None:
+            rows = self.model.called(project, **name)
+            if not rows and call != "release":
+                raise exceptions.ReservationNotFound(next(iter(name.values())))
+            self.model.settle(call, rows)
+
+        self.both(mine, lambda: getattr(self.quotas, call)(base.ADMIN, project_id=project, **name))
+
+    @stateful.precondition(lambda self: any(row.state == "reserved" for row in self.model.rows))
+    @stateful.rule(data=st.data())
+    def time_passes(self, data: st.DataObject) -> None:
+        flying = [row for row in self.model.rows if row.state == "reserved"]
+        row = data.draw(st.sampled_from(flying))
+        row.overdue = True
+        with self.database.engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = '{row.uuid}'"
+            )
+
+    @stateful.rule()
+    def expire(self) -> None:
+        expected, answer = self.both(self.model.expire, lambda: self.quotas.expire(base.ADMIN))
+        assert expected == answer
+
+    @stateful.rule()
+    def purge(self) -> None:
+        self.both(self.model.purge, lambda: self.quotas.purge(base.ADMIN, 0))
+
+    @stateful.rule(project=PROJECTS, parent=st.one_of(st.none(), PROJECTS))
+    def move(self, project: str, parent: str | None) -> None:
+        if parent is not None and project in self.model.path(parent):
+            return
+        self.model.parents[project] = parent
+        trees.move(self.database, project, parent)
+
+    @stateful.rule(project=PROJECTS, deltas=DELTAS)
+    def check(self, project: str, deltas: dict[str, int]) -> None:
+        overs = self.quotas.check(base.ADMIN, deltas, project)
+        found = [(over.project_id, over.resource, over.scope) for over in overs]
+        assert found == self.model.blockers(project, deltas)
+
+    @stateful.rule()
+    def heal(self) -> None:
+        assert self.quotas.heal(base.ADMIN) == []
+
+    @stateful.invariant()
+    def figures_are_the_models(self) -> None:
+        figures = {(one.project_id, one.resource): one.usage for one in self.engine.list_usages(base.ADMIN)}
+        for project in TREE:
+            for resource in ("fpga", "gpu"):
+                usage = figures.get((project, resource))
+                answer = (usage.used, usage.reserved) if usage is not None else (0, 0)
+                expected = (self.model.used(project, resource), self.model.reserved(project, resource))
+                assert answer == expected, (project, resource, answer, expected)
+        listed = self.engine.list_reservations(base.ADMIN)
+        stored = sorted((one.project_id, one.resource, one.delta, one.state) for one in listed)
+        assert stored == sorted((row.project, row.resource, row.delta, row.state) for row in self.model.rows)
+        states = {one.uuid: one.state for one in listed}
+        assert all(states[row.uuid] == row.state for row in self.model.rows if row.uuid is not None)
+        assert self.engine.audit(base.ADMIN) == []
+
+
+class TestModel(base.BackendTestCase):
+    def test_histories(self) -> None:
+        machine = type("Histories", (Histories,), {"backend": self.backend})
+        stateful.run_state_machine_as_test(
+            machine,
+            settings=hypothesis.settings(
+                max_examples=EXAMPLES[self.backend] * MORE,
+                stateful_step_count=25,
+                deadline=None,
+                derandomize=bool(os.environ.get("CI")),
+                suppress_health_check=list(hypothesis.HealthCheck),
+                print_blob=True,
+                phases=[phase for phase in hypothesis.Phase if MORE > 1 or phase != hypothesis.Phase.explain],
+            ),
+        )

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The known-bad way, kept as a control: read, compare, write. The race tests must catch it, or they catch nothing."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+
+def reserve_one(engine: sa.Engine, usage_id: int, limit: int) -> bool:
+    """Charge one if there is room. Wrong: between the look and the write, others look too."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
+        held = connection.execute(query, {"id": usage_id}).scalar_one()
+        connection.rollback()
+        if held + 1 > limit:
+            return False
+        write = sa.text("UPDATE quota_usages SET reserved = reserved + 1, subtree = subtree + 1 WHERE id = :id")
+        connection.execute(write, {"id": usage_id})
+        connection.commit()
+        return True

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes against each other, on every database. The expectation is exact, or the race has been lost."""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, trees
+from tests.race import naive
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROCESSES = 8
+LIMIT = 100
+
+
+class RaceTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.get_usages(self.context)  # warm: the children find statements compiled and modules imported
+        self.engine.close()
+
+    def answer(self, call: Callable[[], Any]) -> str:
+        """What a call answered: ``ok``, or the name of its error."""
+        try:
+            call()
+        except exceptions.QuotaError as error:
+            return type(error).__name__
+        return "ok"
+
+
+def reserve_until_refused(engine: QuotaEngine, context: base.Context) -> int:
+    admitted = 0
+    while True:
+        try:
+            engine.reserve(context, {"gpu": 1}, consumer=str(uuid.uuid4()))
+        except exceptions.OverQuota:
+            return admitted
+        admitted += 1
+
+
+class TestLimitRace(RaceTestCase):
+    def test_exactly_the_limit_is_admitted(self) -> None:
+        self.limits.limits[None, "gpu"] = LIMIT
+        for turn in range(10):
+            context = base.Context(f"p{turn}")
+            admitted = race(*[functools.partial(reserve_until_refused, self.engine, context)] * PROCESSES)
+            self.assertEqual(LIMIT, sum(admitted), f"turn {turn}: {admitted}")
+            self.assertEqual((0, LIMIT), self.figures(context.project_id))
+        self.assert_invariants()
+
+    def test_the_known_bad_way_is_caught(self) -> None:
+        """Read, compare, write admits too much in one of a few turns: this kind of test can fail."""
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
+        with self.sql.connect() as connection:
+            usage_id = connection.execute(sa.text("SELECT id FROM quota_usages")).scalar_one()
+
+        def job() -> int:
+            sql = sa.create_engine(self.url, **({"connect_args": {"timeout": 60}} if self.backend == "sqlite" else {}))
+            admitted = 0
+            while naive.reserve_one(sql, usage_id, LIMIT):
+                admitted += 1
+            return admitted
+
+        for _ in range(20):
+            self.execute("UPDATE quota_usages SET reserved = 0, subtree = 0")
+            if sum(race(*[job] * PROCESSES)) > LIMIT:
+                return
+        self.fail("the race did not even catch read, compare, write")
+
+    def test_ten_children_of_one_parent(self) -> None:
+        """The subtree's limit, not the children's, is what they race for."""
+        self.limits.subtree_limits["parent", "gpu"] = LIMIT
+        database = Database(fixtures.settings(self.url))
+        children = [f"child{number}" for number in range(10)]
+        trees.plant(database, {"parent": None, **dict.fromkeys(children, "parent")})
+        database.close()
+        admitted = race(
+            *(functools.partial(reserve_until_refused, self.engine, base.Context(child)) for child in children)
+        )
+        self.assertEqual(LIMIT, sum(admitted), admitted)
+        self.assert_invariants()
+
+
+class TestFirstUseRace(RaceTestCase):
+    def test_one_row_for_a_new_project(self) -> None:
+        for turn in range(5):
+            context = base.Context(f"new{turn}")
+            race(*[functools.partial(self.engine.reserve, context, {"gpu": 1, "fpga": 2})] * PROCESSES)
+            self.assertEqual((0, PROCESSES), self.figures(context.project_id))
+            self.assertEqual((0, 2 * PROCESSES), self.figures(context.project_id, "fpga"))
+            self.assertEqual(2, len(self.engine.list_usages(base.ADMIN, context.project_id)))
+        self.assert_invariants()
+
+
+class TestDeliveryRace(RaceTestCase):
+    def test_one_call_delivered_eight_times_is_charged_once(self) -> None:
+        self.limits.limits[None, "gpu"] = 3
+        for turn in range(5):
+            context = base.Context(f"p{turn}")
+            claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]
+            answers = race(*[functools.partial(self.engine.reserve_many, context, claims, group="g")] * PROCESSES)
+            self.assertEqual([answers[0]] * PROCESSES, answers)
+            self.assertEqual((0, 3), self.figures(context.project_id))
+        self.assert_invariants()
+
+    def test_a_group_committed_twice_at_once_is_counted_once(self) -> None:
+        for turn in range(5):
+            context = base.Context(f"p{turn}")
+            self.engine.reserve_many(context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2})], group="g")
+            self.engine.close()
+            race(*[functools.partial(self.engine.commit, context, group="g")] * PROCESSES)
+            self.assertEqual((3, 0), self.figures(context.project_id))
+        self.assert_invariants()
+
+    def test_one_consumer_asks_for_different_things(self) -> None:
+        """One of them is served; the others are told what it holds."""
+        for turn in range(5):
+            context = base.Context(f"p{turn}")
+            wishes = [functools.partial(self.engine.reserve, context, {"gpu": n}, consumer="c") for n in (1, 2, 3, 4)]
+            answers = race(*(functools.partial(self.answer, wish) for wish in wishes))
+            self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
+            self.assertEqual((0, answers.index("ok") + 1), self.figures(context.project_id))
+        self.assert_invariants()
+
+
+class TestSettleRace(RaceTestCase):
+    CONSISTENT = {
+        "committed": {"commit": "ok", "rollback": "ReservationCommitted"},
+        "rolled_back": {"commit": "ReservationRolledBack", "rollback": "ok"},
+        "expired": {"commit": "ReservationExpired", "rollback": "ok"},
+    }
+
+    def settle(self, context: base.Context, uuid: str) -> str:
+        """Commit, rollback and expiry at once; returns the state that won, after proving the others' answers."""
+        commit, rollback, expired, _ = race(
+            functools.partial(self.answer, functools.partial(self.engine.commit, context, [uuid])),
+            functools.partial(self.answer, functools.partial(self.engine.rollback, context, [uuid])),
+            functools.partial(self.engine.expire, base.ADMIN),
+            functools.partial(self.engine.expire, base.ADMIN),
+        )
+        (state,) = self.states(uuid)
+        self.assertEqual(self.CONSISTENT[state], {"commit": commit, "rollback": rollback})
+        self.assertLessEqual(expired, int(state == "expired"))
+        self.assertEqual((2, 0) if state == "committed" else (0, 0), self.figures(context.project_id))
+        self.engine.close()
+        return state
+
+    def test_in_time(self) -> None:
+        won = set()
+        for turn in range(12):
+            context = base.Context(f"p{turn}")
+            (uuid,) = self.engine.reserve(context, {"gpu": 2})
+            self.engine.close()
+            won.add(self.settle(context, uuid))
+        self.assertLessEqual(won, {"committed", "rolled_back"})
+        self.assert_invariants()
+
+    def test_overdue(self) -> None:
+        for turn in range(8):
+            context = base.Context(f"p{turn}")
+            (uuid,) = self.engine.reserve(context, {"gpu": 2})
+            self.make_overdue(uuid)
+            self.engine.close()
+            self.assertEqual("expired", self.settle(context, uuid))
+        self.assert_invariants()
+
+    def test_becoming_overdue(self) -> None:
+        """The reservation's time ends while they race."""
+        for turn in range(10):
+            context = base.Context(f"p{turn}")
+            (uuid,) = self.engine.reserve(context, {"gpu": 2}, base.milliseconds(25))
+            self.engine.close()
+            self.settle(context, uuid)
+        self.assert_invariants()
+
+    def test_sweepers_share_the_work(self) -> None:
+        """Each overdue reservation is expired, and counted, once."""
+        uuids = self.engine.reserve_many(self.context, [Claim(f"c{number}", {"gpu": 1}) for number in range(300)])
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+        engine = self.make_engine(batch_rows=20)
+        counts = race(*[functools.partial(engine.expire, base.ADMIN)] * 4)
+        self.assertEqual(len(uuids), sum(counts))
+        self.assertEqual((0, 0), self.figures())
+        self.assert_invariants()
+
+
+class TestWhileOthersWrite(RaceTestCase):
+    SECONDS = 2.0
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = Database(fixtures.settings(self.url))
+        trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
+        self.database.close()
+
+    def churn(self, name: str) -> int:
+        """Reserve, and settle in every way, in a leaf, until the time is over."""
+        end = time.monotonic() + self.SECONDS
+        cycles = 0
+        while time.monotonic() < end:
+            context = base.Context(("leaf", "left", "right", f"{name}-{cycles}")[cycles % 4])
+            uuids = self.engine.reserve(context, {"gpu": 2, "fpga": 1}, consumer=f"{name}{cycles}")
+            if cycles % 3 == 0:
+                self.engine.rollback(context, uuids)
+            else:
+                self.engine.commit(context, uuids)
+                if cycles % 3 == 1:
+                    self.engine.release(context, uuids)
+            cycles += 1
+        return cycles
+
+    def repeat(self, call: Callable[[], Any]) -> list[Any]:
+        end = time.monotonic() + self.SECONDS
+        answers = []
+        while time.monotonic() < end:
+            answers.append(call())
+        return answers
+
+    def churners(self, count: int) -> list[Callable[[], Any]]:
+        return [functools.partial(self.churn, f"w{number}") for number in range(count)]
+
+    def test_audit_and_heal_find_nothing(self) -> None:
+        *cycles, audits, heals = race(
+            *self.churners(3),
+            functools.partial(self.repeat, functools.partial(self.engine.audit, base.ADMIN)),
+            functools.partial(self.repeat, functools.partial(self.engine.heal, base.ADMIN)),
+        )
+        self.assertGreater(min(cycles), 0)
+        self.assertGreater(len(audits), 0)
+        self.assertEqual([], [drift for drifts in audits + heals for drift in drifts])
+        self.assert_invariants()
+
+    def test_heal_repairs_drift_under_load(self) -> None:
+        self.engine.reserve(base.Context("leaf"), {"gpu": 1})
+        self.engine.close()
+
+        def spoil_and_heal() -> int:
+            sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+            healed = 0
+            end = time.monotonic() + self.SECONDS * 0.8
+            while time.monotonic() < end:
+                with sql.begin() as connection:
+                    connection.exec_driver_sql(
+                        "UPDATE quota_usages SET reserved = reserved + 3, subtree = subtree + 5"
+                        " WHERE project_id = 'leaf' AND resource = 'gpu'"
+                    )
+                healed += len(self.engine.heal(base.ADMIN))
+            while self.engine.heal(base.ADMIN):
+                healed += 1
+            return healed
+
+        *_, healed = race(*self.churners(3), spoil_and_heal)
+        self.assertGreater(healed, 0)
+        self.engine.heal(base.ADMIN)
+        self.assert_invariants()
+
+    def test_projects_move_under_charges(self) -> None:
+        """New projects join the tree while they are charged for the first time; old ones move with all they hold."""
+
+        def move_about() -> int:
+            end = time.monotonic() + self.SECONDS
+            moves = 0
+            while time.monotonic() < end:
+                for project_id, parent_id in (
+                    ("left", "right"),
+                    ("leaf", "root"),
+                    ("left", "root"),
+                    ("leaf", "left"),
+                    (f"w0-{4 * moves + 3}", "leaf"),
+                    ("right", None),
+                    ("right", "root"),
+                ):
+                    self.database.write(lambda connection, one=project_id: base.projects.ensure(connection, one))
+                    trees.move(self.database, project_id, parent_id)
+                moves += 1
+            return moves
+
+        *cycles, moves = race(*self.churners(3), move_about)
+        self.assertGreater(moves, 0)
+        self.assertGreater(min(cycles), 0)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes behind a barrier: forked from a warm parent, so that a hundred of them cost nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_FORK = multiprocessing.get_context("fork")
+TIMEOUT_SECONDS = 120
+
+
+def race(*jobs: Callable[[], Any]) -> list[Any]:
+    """Run every job in a process of its own, all from the same moment on. Returns what they returned, in order.
+
+    A job that raises fails the race, with its traceback.
+    """
+    barrier = _FORK.Barrier(len(jobs))
+    pipes = [_FORK.Pipe(duplex=False) for _ in jobs]
+    processes = [
+        _FORK.Process(target=_child, args=(job, barrier, writer), daemon=True)
+        for job, (_, writer) in zip(jobs, pipes, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = [_answer(reader) for reader, _ in pipes]
+    finally:
+        _end(processes)
+    for is_error, value in answers:
+        if is_error:
+            raise AssertionError(f"a racer failed:\n{value}")
+    return [value for _, value in answers]
+
+
+def _answer(reader: Any) -> tuple[bool, Any]:
+    if not reader.poll(TIMEOUT_SECONDS):
+        return True, f"no answer after {TIMEOUT_SECONDS} seconds"
+    answer: tuple[bool, Any] = reader.recv()
+    return answer
+
+
+def _end(processes: Sequence[Any]) -> None:
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+
+
+def _child(job: Callable[[], Any], barrier: Any, writer: Any) -> None:
+    try:
+        barrier.wait(TIMEOUT_SECONDS)
+        writer.send((False, job()))
+    except BaseException:
+        writer.send((True, traceback.format_exc()))
+    finally:
+        writer.close()
+        os._exit(0)  # no atexit, no test runner's clean-up: those are the parent's

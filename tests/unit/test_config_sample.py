@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The committed sample of the configuration says what the options say."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import re
+
+import fixtures as fx
+from oslo_config import cfg, generator
+from oslotest import base
+
+from cyborg_quota import conf
+
+ROOT = pathlib.Path(__file__).parents[2]
+INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
+SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
+OUR_GROUPS = ("limits", "quota")
+"""Word by word. The texts of oslo.db and oslo.log are theirs, and differ between their releases."""
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands under each [group]."""
+    parts = re.split(r"(?m)^\[(\w+)\]\n", text)
+    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+class SampleTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sample = sections(SAMPLE.read_text())
+
+    def test_it_is_current(self) -> None:
+        settings = cfg.ConfigOpts()
+        generator.register_cli_opts(settings)
+        settings(["--config-file", str(INPUT)], default_config_files=[], default_config_dirs=[])
+        written = io.StringIO()
+        generator.generate(settings, output_file=written)
+        fresh = sections(written.getvalue())
+        for group in OUR_GROUPS:
+            self.assertEqual(fresh[group], self.sample[group], "stale: run tox -e genconfig")
+
+    def test_it_has_what_we_use_of_others(self) -> None:
+        self.assertRegex(self.sample["database"], r"(?m)^#connection = ")
+        self.assertRegex(self.sample["DEFAULT"], r"(?m)^#log_file = ")
+        self.assertEqual({"DEFAULT", "database", *OUR_GROUPS}, set(self.sample))
+
+    def test_it_can_be_read_and_changes_nothing(self) -> None:
+        self.useFixture(fx.EnvironmentVariable("OS_QUOTA__PURGE_AGE"))
+        read = cfg.ConfigOpts()
+        conf.register_opts(read)
+        read(["--config-file", str(SAMPLE)], default_config_files=[], default_config_dirs=[])
+        untouched = cfg.ConfigOpts()
+        conf.register_opts(untouched)
+        untouched([], default_config_files=[], default_config_dirs=[])
+        for group in OUR_GROUPS:
+            self.assertEqual(dict(untouched[group].items()), dict(read[group].items()))
+
+    def test_every_option_of_ours_is_in_it(self) -> None:
+        for group in OUR_GROUPS:
+            for option in getattr(conf, group).OPTS:
+                self.assertRegex(self.sample[group], rf"(?m)^#{option.name} = ")

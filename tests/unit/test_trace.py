@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a trace, and counting what becomes of it: pure, no database."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import random
+
+import fixtures as fx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from cyborg_quota.cmd import chart, tally
+from cyborg_quota.cmd.trace import Event, Trace, TraceError
+
+HEADER = b"time,event,consumer,project,resource,amount\n"
+EXAMPLE = pathlib.Path(__file__).parents[2] / "etc/cyborg_quota/traces/example.csv"
+
+
+class TraceCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = pathlib.Path(self.useFixture(fx.TempDir()).path) / "trace.csv"
+
+    def trace(self, *lines: bytes, header: bytes = HEADER) -> Trace:
+        self.path.write_bytes(header + b"".join(lines))
+        return Trace(str(self.path))
+
+    def wrong(self, reason: str, *lines: bytes, line: int, header: bytes = HEADER) -> None:
+        """Reading ends at ``line`` for ``reason``, and all that stands before was given out."""
+        found = []
+        error = self.assertRaises(TraceError, lambda: found.extend(self.trace(*lines, header=header)))
+        self.assertEqual(line, error.line)
+        self.assertEqual(max(line - 2, 0), len(found))
+        self.assertIn(f"trace.csv, line {line}: ", str(error))
+        self.assertIn(reason, str(error))
+
+
+class ReaderTest(TraceCase):
+    def test_events_in_order_as_often_as_wanted(self) -> None:
+        trace = self.trace(b"0,reserve,c,p,gpu,1\n", b'1.25,release,"c,d",p q,gpu.A100,2147483647\n')
+        expected = [
+            Event(2, 0.0, "reserve", "c", "p", "gpu", 1),
+            Event(3, 1.25, "release", "c,d", "p q", "gpu.A100", 2147483647),
+        ]
+        self.assertEqual([expected, expected], [list(trace), list(trace)])
+        self.assertEqual((3, hashlib.sha256(self.path.read_bytes()).hexdigest()), (trace.lines, trace.digest))
+
+    def test_other_line_ends(self) -> None:
+        trace = self.trace(b"0,reserve,c,p,gpu,1", header=b"\xef\xbb\xbf" + HEADER.replace(b"\n", b"\r\n"))
+        self.assertEqual(["gpu"], [event.resource for event in trace])
+        self.assertEqual(2, trace.lines)
+
+    def test_a_trace_without_events(self) -> None:
+        self.assertEqual([], list(self.trace()))
+        self.assertEqual([], list(self.trace(header=HEADER.rstrip())))
+
+    def test_the_header_is_required(self) -> None:
+        for header in (b"", b"\n", b"0,reserve,c,p,gpu,1\n", HEADER.upper(), b"time,event\n", b"\0"):
+            self.path.write_bytes(header)
+            error = self.assertRaises(TraceError, list, Trace(str(self.path)))
+            self.assertEqual(1, error.line)
+
+    def test_wrong_lines(self) -> None:
+        good = b"5,reserve,c,p,gpu,1\n"
+        for reason, bad in (
+            ("5 columns, not 6", b"5,reserve,c,p,gpu\n"),
+            ("7 columns, not 6", b"5,reserve,c,p,gpu,1,\n"),
+            ("0 columns, not 6", b"\n"),
+            ("event 'attach' is none of", b"5,attach,c,p,gpu,1\n"),
+            ("event 'Reserve' is none of", b"5,Reserve,c,p,gpu,1\n"),
+            ("amount '0' is not", b"5,reserve,c,p,gpu,0\n"),
+            ("amount '-1' is not", b"5,reserve,c,p,gpu,-1\n"),
+            ("amount '1.5' is not", b"5,reserve,c,p,gpu,1.5\n"),
+            ("amount ' 1' is not", b"5,reserve,c,p,gpu, 1\n"),
+            ("amount '2147483648' is not", b"5,reserve,c,p,gpu,2147483648\n"),
+            ("amount '" + "9" * 37 + "...' is not", b"5,reserve,c,p,gpu," + b"9" * 5000 + b"\n"),
+            ("time 4 is before 5", b"4,reserve,c,p,gpu,1\n"),
+            ("time 'x' is not", b"x,reserve,c,p,gpu,1\n"),
+            ("time 'nan' is not", b"nan,reserve,c,p,gpu,1\n"),
+            ("time '-1' is not", b"-1,reserve,c,p,gpu,1\n"),
+            ("Invalid consumer '': ", b"5,reserve,,p,gpu,1\n"),
+            ("Invalid project ' p': ", b"5,reserve,c, p,gpu,1\n"),
+            ("Invalid resource 'a\\tb': ", b"5,reserve,c,p,a\tb,1\n"),
+            ("Invalid consumer ", b"5,reserve," + b"x" * 256 + b",p,gpu,1\n"),
+            ("not UTF-8", b"5,reserve,\xff,p,gpu,1\n"),
+            ("a NUL character", b"5,reserve,c\0,p,gpu,1\n"),
+            ("longer than 16384 bytes", b"5," * 10000 + b"\n"),
+            ("unexpected end of data", b'5,reserve,"c,p,gpu,1\n'),
+        ):
+            self.wrong(reason, good, bad, good, line=3)
+        self.wrong("not UTF-8", good, good, b"\xff", line=4)
+
+    def test_what_is_no_file(self) -> None:
+        directory = str(self.path.parent)
+        for path in (str(self.path), directory, "/dev/null", "a\0b", ""):
+            error = self.assertRaises(TraceError, Trace, path)
+            self.assertIsNone(error.line)
+        self.assertIn("No such file", str(self.assertRaises(TraceError, Trace, str(self.path))))
+
+    def test_a_name_that_would_forge_a_line_is_escaped(self) -> None:
+        error = self.assertRaises(TraceError, Trace, str(self.path) + "\n2026 INFO all is well")
+        self.assertNotIn("\n", str(error))
+
+    def test_what_is_appended_while_it_is_read_is_not_of_this_trace(self) -> None:
+        trace = self.trace(b"0,reserve,c,p,gpu,1\n")
+        with self.path.open("ab") as file:
+            file.write(b"1,commit,c,p,gpu,1\n")
+        self.assertEqual(1, len(list(trace)))
+
+
+class FuzzTest(TraceCase):
+    @settings(max_examples=150, deadline=None)
+    @given(st.binary(max_size=200), st.integers(0, 2**32))
+    def test_any_bytes_are_events_or_a_typed_error(self, noise: bytes, seed: int) -> None:
+        # A good trace with noise written over a piece of it.
+        text = bytearray(EXAMPLE.read_bytes())
+        start = random.Random(seed).randrange(len(text))
+        text[start : start + len(noise)] = noise
+        self.path.write_bytes(bytes(text))
+        trace = Trace(str(self.path))
+        lines = [1]
+        try:
+            lines.extend(event.line for event in trace)
+        except TraceError as error:
+            self.assertIn(error.line, (1, lines[-1] + 1))
+            self.assertNotIn("\n", str(error))
+        else:
+            self.assertEqual(trace.lines, lines[-1])
+
+
+class TallyTest(TraceCase):
+    def count(self, *events: tuple[str, str, int], refused: tuple[int, ...] = ()) -> tally.Tally:
+        counted = tally.Tally()
+        for line, (kind, consumer, amount) in enumerate(events, start=2):
+            event = Event(line, 0.0, kind, consumer, "p", "gpu", amount)  # type: ignore[arg-type]
+            counted.add(event, is_refused=line in refused)
+        return counted
+
+    def test_every_event_has_one_outcome(self) -> None:
+        counted = tally.Tally()
+        for event in Trace(str(EXAMPLE)):
+            counted.add(event, is_refused=event.line in (12, 24, 32))
+        self.assertEqual(counted.events, sum(counted.totals[outcome] for outcome in tally.OUTCOMES))
+        self.assertEqual(42, counted.events)
+
+    def test_a_refused_consumer_s_events_are_skipped_until_it_is_admitted(self) -> None:
+        counted = self.count(
+            ("reserve", "c", 5),
+            ("commit", "c", 5),
+            ("release", "c", 5),
+            ("reserve", "c", 1),
+            ("commit", "c", 1),
+            refused=(2,),
+        )
+        self.assertEqual({"refused": 1, "skipped": 2, "admitted": 1, "committed": 1}, dict(counted.totals))
+        self.assertEqual(1, counted.held["p", "gpu"])
+
+    def test_a_repeated_reserve_charges_nothing(self) -> None:
+        counted = self.count(("reserve", "c", 2), ("reserve", "c", 2), ("rollback", "c", 2), ("release", "c", 2))
+        self.assertEqual({"admitted": 2, "rolled_back": 1, "released": 1}, dict(counted.totals))
+        self.assertEqual(0, counted.held["p", "gpu"])
+
+    def test_the_series_of_a_chart(self) -> None:
+        trace = self.trace(
+            b"0,reserve,a,p,gpu,2\n", b"1,commit,a,p,gpu,2\n", b"2,reserve,b,p,gpu,9\n", b"3,release,a,p,gpu,2\n"
+        )
+        held, refusals = chart.series(trace, {4})
+        self.assertEqual({("p", "gpu"): [(0.0, 0), (0.0, 2), (3.0, 0)]}, held)
+        self.assertEqual({("p", "gpu"): [(2.0, 2)]}, refusals)
+
+
+class ExampleTest(base.BaseTestCase):
+    def test_the_shipped_trace_is_small_and_has_every_event(self) -> None:
+        events = list(Trace(str(EXAMPLE)))
+        self.assertEqual({"reserve", "commit", "rollback", "release"}, {event.kind for event in events})
+        self.assertEqual(3, len({event.project_id for event in events}))
+        self.assertEqual({"gpu", "fpga"}, {event.resource for event in events})
+        self.assertLess(os.path.getsize(EXAMPLE), 4096)
