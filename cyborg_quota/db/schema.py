@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Final
+from typing import Final
 
 import alembic.command
 import alembic.config
@@ -18,6 +18,9 @@ from cyborg_quota.db.api import Connection, Database
 
 VERSION_TABLE: Final = "cyborg_quota_alembic_version"
 """Of our own name: alembic's default is taken in a database that a careless hand shares with another service."""
+
+_LOCK_SECONDS: Final = 600
+"""How long one sync waits for another."""
 
 
 def _config(connection: Connection | None = None) -> alembic.config.Config:
@@ -78,16 +81,34 @@ def sync(database: Database) -> tuple[str | None, str]:
     known = {script.revision for script in _scripts().walk_revisions()}
     if before is not None and (before == head() or before not in known):
         return before, before
-    database.write(_upgrade)
+    if database.is_mysql:
+        database.write(lambda connection: _upgrade_alone(connection, database))
+    else:
+        database.write(_upgrade)
     return before, head()
 
 
 def _upgrade(connection: Connection) -> None:
-    # Two hosts may sync at once: the second waits here, and then finds nothing left to do.
-    with _alone(connection):
-        if revision_of(connection) is None:
-            _drop_unfinished(connection)
-        alembic.command.upgrade(_config(connection), "head")
+    """Two hosts may sync at once: the second waits, and then finds nothing left to do."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(6216302001)"))
+    if revision_of(connection) is None:
+        _drop_unfinished(connection)
+    alembic.command.upgrade(_config(connection), "head")
+
+
+def _upgrade_alone(holder: Connection, database: Database) -> None:
+    """MySQL's lock by name is a session's, not a transaction's: one session holds it until another has committed.
+
+    Released before that, the next one in line would find no revision, and drop the tables as unfinished.
+    """
+    name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # scoped by hand: such names are the whole server's
+    if holder.exec_driver_sql(f"SELECT GET_LOCK({name}, {_LOCK_SECONDS})").scalar() != 1:
+        raise exceptions.DatabaseUnavailable("another db sync does not end", _LOCK_SECONDS)
+    try:
+        database.write(_upgrade)
+    finally:
+        holder.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
 
 
 def _drop_unfinished(connection: Connection) -> None:
@@ -98,22 +119,3 @@ def _drop_unfinished(connection: Connection) -> None:
             if connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one():
                 raise exceptions.DatabaseForeign([table.name])
             table.drop(connection)
-
-
-class _alone:
-    """A lock by name, for as long as one connection's upgrade takes. (SQLite's writers are alone anyway.)"""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._is_mysql = connection.dialect.name in ("mysql", "mariadb")
-
-    def __enter__(self) -> None:
-        if self._is_mysql:
-            # Scoped by hand: GET_LOCK's names are the whole server's.
-            self._connection.execute(sa.text("SELECT GET_LOCK(CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota'), 600)"))
-        elif self._connection.dialect.name == "postgresql":
-            self._connection.execute(sa.text("SELECT pg_advisory_xact_lock(6216302001)"))
-
-    def __exit__(self, *_exc: Any) -> None:
-        if self._is_mysql:
-            self._connection.execute(sa.text("SELECT RELEASE_LOCK(CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota'))"))
