@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first tables: usages, reservations, the project tree, replays.
 
-A revision is a record of what was done: it names its columns itself, and does not follow the models.
+A revision is a record of what was done: it names its columns itself, and does not follow the models. Its names are
+whole (op.f): the naming convention of the models must not be put in front of them once more.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def upgrade() -> None:
         sa.Column("subtree", sa.BigInteger, nullable=False),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_quota_usages"),
-        sa.UniqueConstraint("project_id", "resource", name="uq_quota_usages_project_resource"),
-        sa.CheckConstraint("reserved >= 0", name="ck_quota_usages_reserved"),
-        sa.CheckConstraint("used >= 0", name="ck_quota_usages_used"),
-        sa.CheckConstraint("subtree >= 0", name="ck_quota_usages_subtree"),
+        sa.UniqueConstraint("project_id", "resource", name=op.f("uq_quota_usages_project_resource")),
+        sa.CheckConstraint("reserved >= 0", name=op.f("ck_quota_usages_reserved")),
+        sa.CheckConstraint("used >= 0", name=op.f("ck_quota_usages_used")),
+        sa.CheckConstraint("subtree >= 0", name=op.f("ck_quota_usages_subtree")),
         sqlite_autoincrement=True,
         **_TABLE,
     )
@@ -72,16 +73,18 @@ def upgrade() -> None:
         sa.Column("group_id", _name()),
         sa.Column("live", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name="pk_reservations"),
-        sa.UniqueConstraint("uuid", name="uq_reservations_uuid"),
-        sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="uq_reservations_live_consumer"),
+        sa.UniqueConstraint("uuid", name=op.f("uq_reservations_uuid")),
+        sa.UniqueConstraint(
+            "project_id", "consumer_id", "resource", "live", name=op.f("uq_reservations_live_consumer")
+        ),
         sa.CheckConstraint(
             "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')",
-            name="ck_reservations_state",
+            name=op.f("ck_reservations_state"),
         ),
         sa.CheckConstraint(
             "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
             " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL)",
-            name="ck_reservations_ended",
+            name=op.f("ck_reservations_ended"),
         ),
         sqlite_autoincrement=True,
         **_TABLE,
