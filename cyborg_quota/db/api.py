@@ -34,6 +34,10 @@ DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
 
 _READ_OPTION: Final = "cyborg_quota_read"
+_SQLITE_IS_OURS: Final = (
+    "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
+)
+"""Whether the file is empty, or has our version table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,7 +232,9 @@ class Database:
         @sa.event.listens_for(engine, "connect")
         def set_up(dbapi_connection: Any, _record: Any) -> None:
             dbapi_connection.isolation_level = None  # we BEGIN ourselves
-            dbapi_connection.execute("PRAGMA journal_mode = WAL")
+            # It is written into the file: not into one that may be somebody else's.
+            if dbapi_connection.execute(_SQLITE_IS_OURS).fetchone()[0]:
+                dbapi_connection.execute("PRAGMA journal_mode = WAL")
             dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
             clock.register_sqlite(dbapi_connection)
 

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema: how it comes about, what it refuses, and whose it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from unittest import mock
+
+import alembic.config
+import sqlalchemy as sa
+import testscenarios
+from oslo_db.sqlalchemy import test_migrations
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db import models, schema
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+NEXT_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "b2d1"
+down_revision = "a1c0"
+
+
+def upgrade():
+    op.add_column("projects", sa.Column("name_of_next_year", sa.Integer))
+"""
+CYBORG = {
+    "quota_usages": "CREATE TABLE quota_usages (created_at DATE, updated_at DATE, id INTEGER PRIMARY KEY,"
+    " project_id VARCHAR(255), user_id VARCHAR(255), resource VARCHAR(255) NOT NULL,"
+    " in_use INTEGER NOT NULL, reserved INTEGER NOT NULL, until_refresh INTEGER)",
+    "reservations": "CREATE TABLE reservations (id INTEGER PRIMARY KEY, uuid VARCHAR(36) NOT NULL,"
+    " usage_id INTEGER NOT NULL, project_id VARCHAR(255), resource VARCHAR(255), delta INTEGER,"
+    " expire DATE)",
+    "projects": "CREATE TABLE projects (id INTEGER PRIMARY KEY, title VARCHAR(20))",
+}
+
+
+class SchemaTestCase(base.BackendTestCase):
+    """With an empty database, and no schema."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.url = fixtures.fresh_url(self.backend, "schema")
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.database.close)
+        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+
+    def make_engine(self) -> QuotaEngine:
+        engine = fixtures.make_engine(self.url)
+        self.addCleanup(engine.close)
+        return engine
+
+    def assert_works(self) -> None:
+        engine = self.make_engine()
+        uuids = engine.reserve(base.ADMIN, {"gpu": 1})
+        engine.commit(base.ADMIN, uuids)
+        self.assertEqual([], engine.audit(base.ADMIN))
+
+    def shape(self) -> dict[str, object]:
+        """Every table, with its columns, keys, checks and rows."""
+        inspector = sa.inspect(self.sql)
+        return {
+            name: (
+                [str(column) for column in inspector.get_columns(name)],
+                inspector.get_indexes(name),
+                inspector.get_check_constraints(name),
+            )
+            for name in inspector.get_table_names()
+        } | hooks.tables(self.sql)
+
+
+class TestSync(SchemaTestCase):
+    """New, current, newer, cut short."""
+
+    def test_new_and_current(self) -> None:
+        self.assertIsNone(schema.version(self.database))
+        self.assertEqual((None, schema.head()), schema.sync(self.database))
+        self.assertEqual(schema.head(), schema.version(self.database))
+        self.assert_works()
+        before = self.shape()
+
+        self.assertEqual((schema.head(), schema.head()), schema.sync(self.database))
+
+        self.assertEqual(before, self.shape())
+        self.assertEqual(1, len(before["reservations"]))
+
+    def test_not_initialized(self) -> None:
+        engine = self.make_engine()
+        for call in (engine.reserve, engine.check):
+            error = self.assertRaises(
+                exceptions.DatabaseNotInitialized, call, base.ADMIN, {"gpu": 1}
+            )
+            self.assertIn("cyborg-quota db sync", str(error))
+        self.assertEqual([], sa.inspect(self.sql).get_table_names())
+        schema.sync(self.database)
+        engine.reserve(base.ADMIN, {"gpu": 1})
+
+    def test_newer_than_this_code(self) -> None:
+        schema.sync(self.database)
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE {schema.VERSION_TABLE} SET version_num = 'f00d'")
+        self.assert_works()
+        self.assertEqual(("f00d", "f00d"), schema.sync(self.database))
+
+    def test_behind(self) -> None:
+        schema.sync(self.database)
+        self.assert_works()
+        with self._next_release():
+            engine = self.make_engine()
+            error = self.assertRaises(
+                exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1}
+            )
+            self.assertEqual(("a1c0", "b2d1"), (error.revision, error.head))
+            self.assertIn("cyborg-quota db sync", str(error))
+
+            self.assertEqual(("a1c0", "b2d1"), schema.sync(self.database))
+
+            engine.reserve(base.ADMIN, {"gpu": 1})
+        columns = {column["name"] for column in sa.inspect(self.sql).get_columns("projects")}
+        self.assertIn("name_of_next_year", columns)
+        self.assert_works()  # this release beside the next one's schema
+
+    def _next_release(self) -> mock._patch:  # type: ignore[type-arg]
+        """The migrations with one more revision."""
+        directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, directory)
+        shutil.copytree(
+            pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations"
+        )
+        (directory / "migrations/versions/b2d1_next.py").write_text(NEXT_REVISION)
+        make_config = schema._config
+
+        def config(connection: sa.Connection | None = None) -> alembic.config.Config:
+            made = make_config(connection)
+            made.set_main_option("script_location", str(directory / "migrations"))
+            return made
+
+        return mock.patch.object(schema, "_config", config)
+
+    def test_cut_short(self) -> None:
+        """MariaDB commits each statement: what a first sync had made, the next one takes away, and begins anew."""
+        schema.sync(self.database)
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE replays")
+            connection.exec_driver_sql("DROP TABLE projects")
+            connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
+        self.assertRaises(
+            exceptions.DatabaseNotInitialized, self.make_engine().reserve, base.ADMIN, {"gpu": 1}
+        )
+        self.assertEqual((None, schema.head()), schema.sync(self.database))
+        self.assert_works()
+
+    def test_cut_short_with_rows(self) -> None:
+        """Rows that nobody can account for are not taken away."""
+        schema.sync(self.database)
+        self.assert_works()
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
+        before = self.shape()
+        self.assertRaises(exceptions.DatabaseForeign, schema.sync, self.database)
+        self.assertEqual(before, self.shape())
+
+    def test_several_at_once(self) -> None:
+        """One makes the tables, the others wait until that is committed, and leave them alone."""
+        fork = multiprocessing.get_context("fork")
+        start = fork.Barrier(4)
+        processes = [fork.Process(target=_sync, args=(self.url, start)) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        self.assertEqual([0] * 4, [process.exitcode for process in processes])
+        self.assert_works()
+
+
+def _sync(url: str, start: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    schema.sync(Database(fixtures.settings(url)))
+
+
+class TestForeign(SchemaTestCase):
+    """Somebody else's tables of our names are refused, and stay as they are."""
+
+    def assert_refused(self, *tables: str) -> None:
+        with self.sql.begin() as connection:
+            for table in tables:
+                connection.exec_driver_sql(CYBORG[table])
+            if "quota_usages" in tables:
+                connection.exec_driver_sql(
+                    "INSERT INTO quota_usages (id, project_id, resource, in_use, reserved)"
+                    " VALUES (1, 'p1', 'gpu', 4, 1)"
+                )
+        before, bytes_before = self.shape(), self.file_bytes()
+        engine = self.make_engine()
+        for call, args in (
+            (schema.sync, (self.database,)),
+            (schema.version, (self.database,)),
+            (engine.reserve, (base.ADMIN, {"gpu": 1})),
+            (engine.get_usages, (base.ADMIN,)),
+            (engine.audit, (base.ADMIN,)),
+            (engine.expire, (base.ADMIN,)),
+        ):
+            error = self.assertRaises(exceptions.DatabaseForeign, call, *args)
+            self.assertEqual(sorted(tables), error.tables)
+            for words in (*tables, "separate database", "[database] connection"):
+                self.assertIn(words, str(error))
+        self.database.close()
+        engine.close()
+        self.assertEqual(before, self.shape())
+        self.assertEqual(bytes_before, self.file_bytes())
+
+    def file_bytes(self) -> bytes | None:
+        path = sa.make_url(self.url).database
+        return pathlib.Path(str(path)).read_bytes() if self.backend == "sqlite" else None
+
+    def test_cyborg(self) -> None:
+        self.assert_refused("quota_usages", "reservations")
+
+    def test_quota_usages_alone(self) -> None:
+        self.assert_refused("quota_usages")
+
+    def test_reservations_alone(self) -> None:
+        self.assert_refused("reservations")
+
+    def test_projects_alone(self) -> None:
+        self.assert_refused("projects")
+
+    def test_other_tables_are_none_of_our_business(self) -> None:
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+            connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('cyborg')")
+        schema.sync(self.database)
+        self.assertEqual([("cyborg",)], hooks.tables(self.sql)["alembic_version"])
+        self.assert_works()
+
+
+class TestModels(SchemaTestCase, test_migrations.ModelsMigrationsSync):
+    """Models and migrations are the same; oslo.db compares all but the CHECKs and the names, we those."""
+
+    def db_sync(self, engine: sa.Engine) -> None:
+        schema.sync(self.database)
+
+    def get_engine(self) -> sa.Engine:
+        return self.sql
+
+    def get_metadata(self) -> sa.MetaData:
+        return models.metadata
+
+    def include_object(
+        self, object_: object, name: str, type_: str, reflected: bool, compare_to: object
+    ) -> bool:
+        return not (type_ == "table" and name == schema.VERSION_TABLE)
+
+    def test_constraints_and_their_names(self) -> None:
+        def constraints() -> dict[str, object]:
+            inspector = sa.inspect(self.sql)
+            return {
+                table: (
+                    sorted(
+                        (c["name"], c["sqltext"]) for c in inspector.get_check_constraints(table)
+                    ),
+                    sorted(c["name"] for c in inspector.get_unique_constraints(table)),
+                    sorted(c["name"] for c in inspector.get_indexes(table)),
+                )
+                for table in models.metadata.tables
+            }
+
+        schema.sync(self.database)
+        migrated = constraints()
+        with self.sql.begin() as connection:
+            models.metadata.drop_all(connection)
+            models.metadata.create_all(connection)
+        self.assertEqual(constraints(), migrated)
+        self.assertIn("ck_quota_usages_used", [name for name, _ in migrated["quota_usages"][0]])
+
+
+USAGE = {
+    "project_id": "p",
+    "resource": "gpu",
+    "reserved": 0,
+    "used": 0,
+    "subtree": 0,
+    "generation": 0,
+}
+ROW = {
+    "uuid": "u", "usage_id": 1, "project_id": "p", "resource": "gpu", "delta": 1, "state": "reserved",
+    "deleted": False, "live": 1, "consumer_id": "c",
+}  # fmt: skip
+STATES = ("reserved", "committed", "rolled_back", "expired", "released")
+
+
+class TestConstraints(base.LedgerTestCase):
+    """What the tables refuse, whoever writes: each tried with bare SQL."""
+
+    def insert(self, table: str, values: dict[str, object]) -> None:
+        columns = ", ".join(values)
+        marks = ", ".join(f":{name}" for name in values)
+        self.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", **values)
+
+    def refused(self, table: str, values: dict[str, object], *words: str) -> None:
+        error = self.assertRaises(sa.exc.DBAPIError, self.insert, table, values)
+        self.assertTrue(any(word in str(error.orig) for word in words), str(error.orig))
+
+    def test_usages(self) -> None:
+        for counter in ("reserved", "used", "subtree"):
+            self.refused("quota_usages", USAGE | {counter: -1}, f"ck_quota_usages_{counter}")
+        for column in USAGE:
+            self.refused("quota_usages", USAGE | {column: None}, column)
+        self.insert("quota_usages", USAGE)
+        self.refused(
+            "quota_usages",
+            USAGE,
+            "uq_quota_usages_project_resource",
+            "quota_usages.project_id, quota_usages.resource",
+        )
+        self.insert("quota_usages", USAGE | {"resource": "GPU"})
+        self.insert("quota_usages", USAGE | {"project_id": "P"})
+
+    def test_usages_updated(self) -> None:
+        self.insert("quota_usages", USAGE)
+        for counter in ("reserved", "used", "subtree"):
+            error = self.assertRaises(
+                sa.exc.DBAPIError, self.execute, f"UPDATE quota_usages SET {counter} = -1"
+            )
+            self.assertIn(f"ck_quota_usages_{counter}", str(error.orig))
+
+    def test_reservations(self) -> None:
+        for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):
+            self.refused("reservations", ROW | {column: None}, column)
+        self.refused("reservations", ROW | {"state": "lost"}, "ck_reservations_")
+        self.insert("reservations", ROW)
+        self.refused(
+            "reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid"
+        )
+
+    def test_deleted_and_live_follow_the_state(self) -> None:
+        allowed = 0
+        for number, (state, deleted, live) in enumerate(self.combinations()):
+            row = ROW | {
+                "uuid": str(number), "consumer_id": str(number),
+                "state": state, "deleted": deleted, "live": live,
+            }  # fmt: skip
+            is_live = state in ("reserved", "committed")
+            if (deleted, live) == ((False, 1) if is_live else (True, None)):
+                self.insert("reservations", row)
+                allowed += 1
+            else:
+                self.refused("reservations", row, "ck_reservations_ended")
+        self.assertEqual(len(STATES), allowed)
+
+    def combinations(self) -> Iterator[tuple[str, bool, int | None]]:
+        for state in STATES:
+            for deleted in (False, True):
+                for live in (None, 0, 1, 2):
+                    yield state, deleted, live
+
+    def test_one_live_consumer(self) -> None:
+        """Only what is live is bound, and only what has a consumer."""
+        key = ("uq_reservations_live_consumer", "reservations.consumer_id")
+        ended = {"state": "expired", "deleted": True, "live": None}
+        self.insert("reservations", ROW)
+        self.refused("reservations", ROW | {"uuid": "2"}, *key)
+        self.refused("reservations", ROW | {"uuid": "2", "state": "committed"}, *key)
+        for number, other in enumerate(
+            (
+                ended,
+                ended,
+                {"consumer_id": "C"},
+                {"project_id": "P"},
+                {"resource": "GPU"},
+                {"consumer_id": None},
+                {"consumer_id": None},
+            )
+        ):
+            self.insert("reservations", ROW | {"uuid": f"other {number}"} | other)
+        self.execute(
+            "UPDATE reservations SET state = 'released', deleted = TRUE, live = NULL WHERE uuid = 'u'"
+        )
+        self.insert("reservations", ROW | {"uuid": "again"})
+
+    def test_projects_and_replays(self) -> None:
+        project = {"project_id": "p", "generation": 0}
+        self.insert("projects", project)
+        self.refused("projects", project, "projects", "PRIMARY")
+        self.insert("projects", project | {"project_id": "P"})
+        replay = {"digest": "d", "line": 0, "position": 0}
+        self.insert("replays", replay)
+        self.refused("replays", replay, "replays", "PRIMARY")
