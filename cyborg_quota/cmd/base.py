@@ -23,7 +23,7 @@ PROJECT = "cyborg_quota"
 
 
 def load_conf(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:
-    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error."""
+    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for a value that is wrong."""
     cyborg_quota.conf.register_opts(conf)
     conf(
         list(arguments),
@@ -34,6 +34,8 @@ def load_conf(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJEC
         default_config_dirs=cfg.find_config_dirs(project=PROJECT, prog=PROJECT),
         **more,
     )
+    for group in (conf.quota, conf.limits):
+        dict(group.items())  # oslo.config reads a value when it is asked for: a service would fail in the middle
     return conf
 
 

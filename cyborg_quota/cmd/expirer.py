@@ -30,10 +30,13 @@ PROG: Final = "cyborg-quota-expirer"
 _JITTER: Final = 0.1
 """How much of an interval a turn may be late: services started together must not march in step."""
 
+STOP_SECONDS: Final = 30
+"""After SIGTERM: longer than a batch may take, retries and all. The unit file allows more."""
+
 _CLI_OPTS = [cfg.BoolOpt("once", default=False, help="Expire and purge once, print the counts, and exit: for cron.")]
 
 
-class _Stopping(Exception):
+class Stopping(Exception):
     """Raised between two batches. Each is a transaction of its own: what is done, is done."""
 
 
@@ -72,7 +75,7 @@ class Upkeep:
     def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
         try:
             return job()
-        except _Stopping:
+        except Stopping:
             return None
         except exceptions.QuotaError as error:
             return error
@@ -82,7 +85,7 @@ class Upkeep:
 
     def _go_on(self, _count: int) -> None:
         if self._stopped.is_set():
-            raise _Stopping
+            raise Stopping
 
 
 class Expirer(cotyledon.Service):
@@ -138,7 +141,7 @@ def _once(conf: cfg.ConfigOpts) -> int:
 
 def _serve(conf: cfg.ConfigOpts) -> int:
     cyborg_quota.make_engine(conf).close()  # what cannot be configured is said here, not by a worker that dies
-    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=30)
+    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()
     return DONE
@@ -158,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             prog=PROG,
             description="Ends overdue reservations, and deletes those that ended long ago.",
         )
+        if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
+            conf.set_default("use_stderr", True)  # oslo.log would take stdout, where --once prints its counts
         logging.setup(conf, "cyborg_quota")
         return _once(conf) if conf.once else _serve(conf)
     except SystemExit as ending:

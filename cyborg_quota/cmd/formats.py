@@ -21,13 +21,13 @@ TABLE: Final = "table"
 
 
 class _Column(columns.FormattableColumn[Any]):
-    """Sorts with None first, whatever the others are."""
+    """Sorts with None last, as cliff does where values stand bare."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, columns.FormattableColumn):
             return NotImplemented
         mine, theirs = self.machine_readable(), other.machine_readable()
-        return mine is None if mine is None or theirs is None else bool(mine < theirs)
+        return mine is not None and (theirs is None or bool(mine < theirs))
 
 
 class Limit(_Column):

@@ -109,6 +109,7 @@ class Replay:
         self._saved = HEADER_LINE
         self._is_own_ledger = False
         self._maybe_released: set[int] = set()
+        self._repeated: set[int] = set()
         self._known: set[str] = set()
         self._mark = f"replay:{trace.digest[:16]}"
 
@@ -152,6 +153,8 @@ class Replay:
                     behind.clear()
                 elif event.line > self._line:
                     behind.append(event)
+                    if self.tally.is_repeated(event):
+                        self._repeated.add(event.line)
                 self.tally.add(event, is_refused=event.line in self.refused)
         except TraceError as error:
             ahead = _raising(error)
@@ -168,7 +171,7 @@ class Replay:
         return bool(found)
 
     def _do_again(self, behind: list[Event]) -> None:
-        """These are counted, but perhaps not done: settling calls, and repeated reserves, which charge nothing."""
+        """These are counted, but perhaps not done: settling calls, for a repeated reserve charges nothing."""
         released: set[tuple[str, str]] = set()
         for event in reversed(behind):
             who = (event.project_id, event.consumer)
@@ -177,7 +180,7 @@ class Replay:
             elif event.kind == "commit" and who in released:
                 self._maybe_released.add(event.line)
         for event in behind:
-            if not self.tally.is_skipped(event):
+            if not self.tally.is_skipped(event) and event.line not in self._repeated:
                 self._push(event)
             self._advance(event)
 

@@ -42,6 +42,11 @@ class Tally:
         """Whether it is a reserve that, if admitted, leaves new reservations: its consumer holds nothing."""
         return event.kind == "reserve" and (event.project_id, event.consumer) not in self._live
 
+    def is_repeated(self, event: Event) -> bool:
+        """Whether it is a reserve of just what its consumer holds already."""
+        held = ((event.project_id, event.resource), event.amount)
+        return event.kind == "reserve" and self._live.get((event.project_id, event.consumer)) == held
+
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
         outcome = self._outcome(event, is_refused)

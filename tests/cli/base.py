@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 import fixtures as fx
+import sqlalchemy as sa
 from oslotest import base
 
 from cyborg_quota.cmd import main
@@ -103,6 +104,11 @@ class CliTestCase(base.BaseTestCase):
         line = ended.err.splitlines()[-1]
         self.assertIn("error: ", line)
         return line
+
+    def make_overdue(self) -> None:
+        """Let the time of every reservation be over."""
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'"))
 
     def spawn(self, *argv: str, program: str = PROGRAM, **changes: Any) -> subprocess.Popen[str]:
         """Start the installed program in a process of its own."""

@@ -44,24 +44,13 @@ class ReplayTest(ReplayCase):
         report = self.good("replay", EXAMPLE, "--limit", "gpu=4")
         self.assertEqual([42, 14, 3, 11, 2, 6, 6, 8, 1], self.totals(report))
         self.assertEqual([*TOTALS, "seconds", "events_per_second", "projects"], list(report))
-        self.assertEqual(
-            {
-                "project_id": "edge",
-                "resource": "fpga",
-                "limit": -1,
-                "admitted": 3,
-                "refused": 0,
-                "used": 1,
-                "reserved": 0,
-            },
-            report["projects"][0],
-        )
-        usages = [
-            (row["project_id"], row["resource"], row["used"], row["reserved"]) for row in self.good("usage", "list")
-        ]
-        self.assertEqual(
-            usages, [(one["project_id"], one["resource"], one["used"], one["reserved"]) for one in report["projects"]]
-        )
+        columns = ["project_id", "resource", "limit", "admitted", "refused", "used", "reserved"]
+        self.assertEqual(dict(zip(columns, ["edge", "fpga", -1, 3, 0, 1, 0], strict=True)), report["projects"][0])
+
+        def held(rows: list[dict[str, Any]]) -> list[list[Any]]:
+            return [[row[name] for name in ("project_id", "resource", "used", "reserved")] for row in rows]
+
+        self.assertEqual(held(self.good("usage", "list")), held(report["projects"]))
         self.assertEqual([], self.good("usage", "audit"))
 
     def test_without_a_limit_nothing_is_refused(self) -> None:
@@ -201,15 +190,13 @@ class StoppedReplayTest(ReplayCase):
         self.assertGreater(expected[2], 0)
         self.url = self.fresh()
         self.configure()
-        stops = 0
-        for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        for stops, stop in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL)):
             process = self.spawn(*argv)
             self.wait_for_reservations(process, 200 * (stops + 1))
             process.send_signal(stop)
             _, err = process.communicate(timeout=30)
             self.assertEqual(130 if stop == signal.SIGINT else -stop, process.returncode, err)
             self.assertNotIn("Traceback", err)
-            stops += 1
         ended = self.call(*argv)
         self.assertIn("went on behind event", ended.err)
         self.assertEqual(expected, self.totals(ended.json))
@@ -256,7 +243,8 @@ class ChartTest(ReplayCase):
             self.skipTest("matplotlib, the extra cyborg_quota[chart], is not installed")
         self.assertTrue(matplotlib.__version__)
         path = self.directory / "chart.png"
-        for trace in (EXAMPLE, self.write(), self.write("0,reserve,_a,$p$,gpu,1")):
+        for lines in ([], ["0,reserve,_a,$p$,gpu,1"], None):
+            trace = EXAMPLE if lines is None else self.write(*lines)
             ended = self.call("replay", trace, "--limit", "gpu=4", "--chart", str(path), "-f", "json")
             self.assertEqual((0, ""), (ended.status, ended.err))
             self.assertEqual(b"\x89PNG", path.read_bytes()[:4])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-expirer, as it is installed."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import io
+import pathlib
+import signal
+import subprocess
+import time
+
+from cyborg_quota import exceptions
+from cyborg_quota.cmd import expirer
+from tests.cli import base
+
+UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.service"
+
+
+class ExpirerCase(base.CliTestCase):
+    def overdue(self, count: int) -> None:
+        """So many reservations, whose time is over."""
+        for _ in range(count):
+            self.good("reserve", "--project", "p1", "gpu=1")
+        self.make_overdue()
+
+    def once(self) -> base.Ended:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = expirer.main(["--config-file", str(self.conf), "--once"])
+        return base.Ended(status, out.getvalue(), err.getvalue())
+
+
+class OnceTest(ExpirerCase):
+    def test_once_expires_and_purges(self) -> None:
+        self.configure("[quota]\npurge_age = 0")
+        self.overdue(2)
+        ended = self.spawned("--once", program="cyborg-quota-expirer")
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        self.assertRegex(ended.out, r"\Aexpired 2\npurged [02]\n\Z")  # just now is not yet older than just now
+        self.assertEqual(0, self.good("usage", "list")[0]["reserved"])
+        time.sleep(0.01)
+        self.once()
+        self.assertEqual([], self.good("reservation", "list"))
+
+    def test_nothing_to_do(self) -> None:
+        self.assertEqual((0, "expired 0\npurged 0\n"), (self.once().status, self.once().out))
+
+    def test_an_outage_is_one_line_and_1(self) -> None:
+        self.configure("[quota]\nretry_seconds = 0.1", url="mysql+pymysql://quota:secret@127.0.0.1:1/quota")
+        ended = self.once()
+        self.assertEqual((1, ""), (ended.status, ended.out))
+        self.assertRegex(ended.err, r"\Acyborg-quota-expirer: The database is unavailable .*\n\Z")
+        self.assertNotIn("secret", ended.err)
+
+    def test_bad_usage_is_2(self) -> None:
+        self.configure("[limits]\ndriver = ghost")
+        self.assertEqual(2, self.once().status)
+        self.configure("[quota]\nexpire_interval = never")
+        self.assertEqual(2, self.once().status)
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(2, expirer.main(["--bogus"]))
+
+
+class ServiceTest(ExpirerCase):
+    def serve(self) -> subprocess.Popen[str]:
+        # A session of its own: cotyledon signals its whole process group.
+        return self.spawn(program="cyborg-quota-expirer", start_new_session=True)
+
+    def wait_for(self, process: subprocess.Popen[str], count: int) -> None:
+        """Until so many reservations are in flight."""
+        deadline = time.monotonic() + 30
+        while self.good("usage", "list")[0]["reserved"] != count:
+            self.assertIsNone(process.poll(), "it ended")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+    def stop(self, process: subprocess.Popen[str]) -> tuple[str, float]:
+        """SIGTERM; returns what it logged, and how many seconds it took."""
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+        self.assertEqual(0, process.returncode, err)
+        self.assertNotIn("Traceback", err)
+        return err, time.monotonic() - began
+
+    def test_two_at_once_expire_and_stop_at_once(self) -> None:
+        self.configure("[quota]\nexpire_interval = 1\nbatch_rows = 2")
+        self.overdue(7)
+        processes = [self.serve(), self.serve()]
+        self.wait_for(processes[0], 0)
+        ends = [self.stop(process) for process in processes]
+        self.assertEqual([], self.good("usage", "audit"))
+        counts = [int(line.split()[-2]) for log, _ in ends for line in log.splitlines() if " Expired " in line]
+        self.assertEqual(7, sum(counts))
+        self.assertLess(max(seconds for _, seconds in ends), 8)
+
+    def test_it_survives_an_outage_and_says_so_in_a_line(self) -> None:
+        self.overdue(1)
+        schema_away = self.directory / "later.sqlite"
+        self.configure("[quota]\nexpire_interval = 1\npurge_interval = 1000", url=f"sqlite:///{schema_away}")
+        process = self.serve()
+        time.sleep(1.5)
+        self.good("db", "sync")
+        self.good("reserve", "--project", "p1", "--expire", "1", "gpu=1")
+        self.wait_for(process, 0)
+        log, _ = self.stop(process)
+        self.assertIn("Tried again at the next turn.\n", log)
+        self.assertIn("Expired 1 reservations.", log)
+
+
+class StoppingTest(ExpirerCase):
+    def upkeep(self) -> expirer.Upkeep:
+        shell = base.main.Shell()
+        shell.options, _ = shell.parser.parse_known_args(["--config-file", str(self.conf)])
+        self.addCleanup(shell.engine.close)
+        return expirer.Upkeep(shell.conf, shell.engine)
+
+    def test_it_stops_between_two_batches(self) -> None:
+        self.configure("[quota]\nbatch_rows = 2")
+        self.overdue(5)
+        upkeep = self.upkeep()
+        upkeep.stop()
+        self.assertRaises(expirer.Stopping, upkeep.expire)
+        self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
+        self.assertEqual([], self.good("usage", "audit"))
+
+    def test_a_turn_raises_nothing(self) -> None:
+        upkeep = self.upkeep()
+        for error in (exceptions.DatabaseUnavailable("gone", 1.0), KeyError("odd")):
+
+            def fail(error: Exception = error) -> int:
+                raise error
+
+            upkeep.turn(fail, "Expired", 0)
+        upkeep.stop()
+        began = time.monotonic()
+        upkeep.turn(self.fail, "Expired", 1000)  # type: ignore[arg-type]
+        self.assertLess(time.monotonic() - began, 5)
+
+
+class UnitFileTest(base.base.BaseTestCase):
+    def test_the_unit_starts_the_program_and_gives_it_time_to_stop(self) -> None:
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(UNIT)
+        self.assertIn("/cyborg-quota-expirer --config-file ", unit["Service"]["ExecStart"])
+        self.assertGreater(int(unit["Service"]["TimeoutStopSec"]), expirer.STOP_SECONDS)
