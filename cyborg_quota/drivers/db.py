@@ -13,7 +13,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import overs
-from cyborg_quota.db import reservations, schema, upkeep, usages
+from cyborg_quota.db import projects, reservations, schema, upkeep, usages
 from cyborg_quota.db.api import Connection, Database, new_uuid
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
@@ -103,7 +103,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._settler.settle("extend", selection, life_microseconds)
 
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
-        way = self._database.read(lambda connection: self._paths.read(connection, project_id, request))
+        # The path as it is now: a remembered one is proven only by a charge, and nothing is charged here.
+        way = self._database.read(lambda connection: projects.read_way(connection, project_id, request))
         constraints = self._limits.get_constraints(way.project_ids, sorted(request))
         figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
         found = overs.judge(project_id, constraints, figures, request)

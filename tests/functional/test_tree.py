@@ -138,6 +138,13 @@ class TestMoves(TreeTestCase):
         self.quotas.rollback(self.leaf, [uuid])
         self.assertEqual({"leaf": 1, "left": 0, "right": 1, "root": 0}, self.subtrees())
 
+    def test_check_looks_along_the_new_path(self) -> None:
+        """check charges nothing, so that nothing tells it that a remembered path is old."""
+        self.limits.subtree_limits["left", "gpu"] = 1
+        self.quotas.reserve(self.leaf, {"gpu": 1})
+        self.move("leaf", "right")
+        self.assertEqual([], self.quotas.check(self.leaf, {"gpu": 1}))
+
     def test_the_new_path_brings_its_constraints(self) -> None:
         self.limits.subtree_limits["right", "gpu"] = 1
         self.quotas.reserve(self.leaf, {"gpu": 1})

@@ -172,7 +172,7 @@ class Model:
         self.rows = [row for row in self.rows if row.state not in ENDED]
         loose: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows:
-            if row.state == "committed" and row.consumer is None:
+            if row.state == "committed" and row.consumer is None and row.group is None:
                 loose.setdefault((row.project, row.resource), []).append(row)
         for (project, resource), rows in loose.items():
             if len(rows) < 2:

@@ -32,7 +32,7 @@ DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionarie
 LIMITS = st.integers(-1, 6)
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
 # The rules are the same on every database, and SQLite is the quickest to search them.
-EXAMPLES = {"sqlite": 90, "mariadb": 20, "postgresql": 20}
+EXAMPLES = {"sqlite": 200, "mariadb": 20, "postgresql": 20}
 MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 
 
@@ -155,14 +155,25 @@ class Histories(stateful.RuleBasedStateMachine):
         self.both(mine, lambda: getattr(self.quotas, call)(base.ADMIN, project_id=project, **name))
 
     @stateful.precondition(lambda self: any(row.state == "reserved" for row in self.model.rows))
-    @stateful.rule(data=st.data())
-    def time_passes(self, data: st.DataObject) -> None:
+    @stateful.rule(data=st.data(), call=st.one_of(st.none(), CALLS))
+    def time_passes(self, data: st.DataObject, call: str | None) -> None:
+        """A reservation becomes overdue; the next call may meet it, by UUID, by consumer or by group."""
         flying = [row for row in self.model.rows if row.state == "reserved"]
         row = data.draw(st.sampled_from(flying))
         row.overdue = True
         with self.database.engine.begin() as connection:
             connection.exec_driver_sql(
                 f"UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = '{row.uuid}'"
+            )
+        if call is None:
+            return
+        names = {kind: name for kind, name in (("consumer", row.consumer), ("group", row.group)) if name}
+        kind = data.draw(st.sampled_from(["uuid", *names]))
+        if kind != "uuid":
+            self.settle_by_name(call, row.project, {kind: names[kind]})
+        else:
+            self.both(
+                lambda: self.model.settle(call, [row]), lambda: getattr(self.quotas, call)(base.ADMIN, [row.uuid])
             )
 
     @stateful.rule()
