@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database that cannot be reached; connections shared by threads, and left behind by a fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+import threading
+import time
+import traceback
+
+import fixtures as pyfixtures
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import exceptions
+from tests import base, fixtures, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SECRET = "correct-horse-battery"
+RETRY_SECONDS = 0.3
+CONNECT_SECONDS = 1
+
+
+class OutageTestCase(base.BackendTestCase):
+    """What a caller and a log reader see of a database that cannot be used."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(pyfixtures.FakeLogger(level=0))
+
+    def assert_unavailable(self, url: sa.URL | str) -> exceptions.DatabaseUnavailable:
+        if isinstance(url, sa.URL):
+            url = url.render_as_string(hide_password=False)
+        engine = fixtures.make_engine(
+            url, retry_seconds=RETRY_SECONDS, connect_timeout_seconds=CONNECT_SECONDS
+        )
+        self.addCleanup(engine.close)
+        began = time.monotonic()
+        error: exceptions.DatabaseUnavailable = self.assertRaises(
+            exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1}
+        )
+        self.assertLess(time.monotonic() - began, RETRY_SECONDS + CONNECT_SECONDS + 0.5)
+        shown = [str(error), repr(error), *traceback.format_exception(error), self.log.output]
+        for text in (*shown, repr(hooks.database_of(engine)._settings)):
+            self.assertNotIn(SECRET, text)
+        return error
+
+
+class TestServer(OutageTestCase):
+    """MariaDB and PostgreSQL."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def url(self, **changes: object) -> sa.URL:
+        return sa.make_url(str(fixtures.admin_url(self.backend))).set(
+            **{"password": SECRET, **changes}
+        )
+
+    def test_down(self) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            error = self.assert_unavailable(self.url(port=closed.getsockname()[1]))
+        self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
+
+    def test_wrong_password(self) -> None:
+        """Nothing is gained by trying that again."""
+        error = self.assert_unavailable(self.url())
+        self.assertLess(error.seconds, RETRY_SECONDS)
+
+    def test_wrong_host(self) -> None:
+        self.assert_unavailable(self.url(host="nowhere.invalid"))
+
+    def test_wrong_database(self) -> None:
+        good = sa.make_url(str(fixtures.admin_url(self.backend)))
+        self.assert_unavailable(good.set(database="no_such_database"))
+
+    def test_connections_killed_by_the_server(self) -> None:
+        """All pooled connections are dead: the caller does not notice."""
+        url = fixtures._synced_url(self.backend, os.getpid())
+        engine = fixtures.make_engine(url)
+        self.addCleanup(engine.close)
+        sql = hooks.database_of(engine).engine
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(sql.connect()).exec_driver_sql("SELECT 1")
+        with sa.create_engine(url, poolclass=sa.NullPool).connect() as killer:
+            if self.backend == "mariadb":
+                query = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()"
+                for number in killer.exec_driver_sql(query).scalars().all():
+                    killer.exec_driver_sql(f"KILL {number}")
+            else:
+                killer.exec_driver_sql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid != pg_backend_pid()"
+                )
+        self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
+
+
+class TestFile(OutageTestCase):
+    """SQLite."""
+
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = pathlib.Path(self.useFixture(pyfixtures.TempDir()).path)
+
+    def test_no_such_directory(self) -> None:
+        self.assert_unavailable(f"sqlite:///{self.directory}/missing/x.sqlite")
+
+    def test_a_directory(self) -> None:
+        self.assert_unavailable(f"sqlite:///{self.directory}")
+
+    def test_no_database(self) -> None:
+        """What is in it stays."""
+        path = self.directory / "notes.txt"
+        path.write_text("not a database, and longer than a header of a hundred bytes. " * 9)
+        before = path.read_bytes()
+        engine = fixtures.make_engine(f"sqlite:///{path}")
+        self.assertRaises(exceptions.DatabaseError, engine.reserve, base.ADMIN, {"gpu": 1})
+        self.assertEqual(before, path.read_bytes())
+
+
+class TestShared(base.LedgerTestCase):
+    """One engine, many users."""
+
+    def test_threads(self) -> None:
+        """8 threads, 50 cycles each: nothing is lost, and nothing is left."""
+        self.limits.limits[None, "gpu"] = 8
+        start = threading.Barrier(8)
+        errors: list[BaseException] = []
+
+        def work(name: str) -> None:
+            try:
+                start.wait()
+                for number in range(50):
+                    uuids = self.engine.reserve(
+                        self.context, {"gpu": 1}, consumer=f"{name} {number}"
+                    )
+                    call = (self.engine.commit, self.engine.rollback)[number % 2]
+                    call(self.context, uuids)
+                    self.engine.release(self.context, uuids)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(str(number),)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        self.assertEqual([], errors)
+        self.assert_invariants()
+        self.assertEqual((0, 0), self.figures())
+        states = [row.state for row in self.engine.list_reservations(base.ADMIN)]
+        self.assertEqual((200, 200), (states.count("released"), states.count("rolled_back")))
+
+    def test_fork(self) -> None:
+        """The child inherits the engine, not its connections: both go on."""
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="before")
+        children = []
+        for number in range(3):
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    for turn in range(5):
+                        name = f"child {number} {turn}"
+                        self.engine.reserve(self.context, {"gpu": 1}, consumer=name)
+                    self.engine.close()
+                    status = 0
+                finally:
+                    os._exit(status)
+            children.append(pid)
+            self.engine.reserve(self.context, {"gpu": 1}, consumer=f"parent {number}")
+        statuses = [os.waitpid(pid, 0)[1] for pid in children]
+        self.engine.commit(self.context, consumer="before")
+
+        self.assertEqual([0, 0, 0], statuses)
+        self.assertEqual((1, 18), self.figures())
+        self.assert_invariants()
+
+    def test_fork_before_the_first_use(self) -> None:
+        engine = self.make_engine()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                engine.reserve(self.context, {"gpu": 1})
+                status = 0
+            finally:
+                os._exit(status)
+        engine.reserve(self.context, {"gpu": 2})
+        self.assertEqual(0, os.waitpid(pid, 0)[1])
+        self.assertEqual((0, 3), self.figures())
+
+    def test_used_after_close(self) -> None:
+        self.engine.reserve(self.context, {"gpu": 1})
+        self.engine.close()
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertEqual((0, 3), self.figures())
