@@ -60,5 +60,5 @@ def _give_up(engine: QuotaEngine, context: Context, uuids: list[str], project_id
         engine.rollback(context, uuids, project_id)
     except exceptions.ReservationCommitted:
         LOG.info("Reservations %s were committed by another delivery of the call; they stay.", uuids)
-    except exceptions.QuotaError:
+    except Exception:
         LOG.exception("Reservations %s could not be rolled back; they are kept until they expire.", uuids)

@@ -57,7 +57,8 @@ _TRANSIENT_MYSQL: Final = frozenset(
 )
 
 _TRANSIENT_TEXT: Final = re.compile(
-    r"database is locked|database table is locked|could not connect|could not translate host name|connection refused|connection to server|"
+    r"database is locked|database table is locked|could not connect|connection refused|connection to server|"
+    r"could not translate host name|"
     r"server closed the connection|connection already closed|terminating connection|timeout expired|"
     r"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL",
     re.IGNORECASE,
