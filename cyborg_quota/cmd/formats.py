@@ -8,7 +8,7 @@ import csv
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from cliff import columns
 from cliff.formatters import base
@@ -20,7 +20,13 @@ from cyborg_quota.types import UNLIMITED
 TABLE: Final = "table"
 
 
-class _Column(columns.FormattableColumn[Any]):
+if TYPE_CHECKING:
+    _Base = columns.FormattableColumn[Any]
+else:
+    _Base = columns.FormattableColumn  # older ones take no type
+
+
+class _Column(_Base):
     """Sorts with None last, as cliff does where values stand bare."""
 
     def __lt__(self, other: object) -> bool:

@@ -54,13 +54,16 @@ class Replay(base.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        self._limit(arguments.once_each(parsed_args.limit, "limits"))
+        limits = arguments.once_each(parsed_args.limit, "limits")
+        self._limit(limits)
         if parsed_args.chart is not None:
             from cyborg_quota.cmd import chart
 
             chart.require(parsed_args.chart)
         trace = Trace(parsed_args.trace)
         replay, seconds = self._run(trace)
+        for resource in sorted(limits.keys() - {key[1] for key in replay.tally.by_project}):
+            self._say(f"the trace has no {resource}, which --limit names")
         if parsed_args.chart is not None:
             chart.draw(parsed_args.chart, trace, replay.refused, self._limits(replay.tally.by_project))
         return self._report(replay, seconds)

@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import expirer
@@ -68,10 +69,12 @@ class ServiceTest(ExpirerCase):
         # A session of its own: cotyledon signals its whole process group.
         return self.spawn(program="cyborg-quota-expirer", start_new_session=True)
 
-    def wait_for(self, process: subprocess.Popen[str], count: int) -> None:
-        """Until so many reservations are in flight."""
+    def reserved(self) -> int:
+        return int(self.good("usage", "list")[0]["reserved"])
+
+    def wait_until(self, process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
-        while self.good("usage", "list")[0]["reserved"] != count:
+        while not is_so():
             self.assertIsNone(process.poll(), "it ended")
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
@@ -89,7 +92,7 @@ class ServiceTest(ExpirerCase):
         self.configure("[quota]\nexpire_interval = 1\nbatch_rows = 2")
         self.overdue(7)
         processes = [self.serve(), self.serve()]
-        self.wait_for(processes[0], 0)
+        self.wait_until(processes[0], lambda: self.reserved() == 0)
         ends = [self.stop(process) for process in processes]
         self.assertEqual([], self.good("usage", "audit"))
         counts = [int(line.split()[-2]) for log, _ in ends for line in log.splitlines() if " Expired " in line]
@@ -97,17 +100,18 @@ class ServiceTest(ExpirerCase):
         self.assertLess(max(seconds for _, seconds in ends), 8)
 
     def test_it_survives_an_outage_and_says_so_in_a_line(self) -> None:
-        self.overdue(1)
-        schema_away = self.directory / "later.sqlite"
-        self.configure("[quota]\nexpire_interval = 1\npurge_interval = 1000", url=f"sqlite:///{schema_away}")
+        later = self.directory / "later.sqlite"
+        log = self.directory / "expirer.log"
+        self.configure(f"[quota]\nexpire_interval = 1\n[DEFAULT]\nlog_file = {log}", url=f"sqlite:///{later}")
         process = self.serve()
-        time.sleep(1.5)
+        self.wait_until(process, lambda: log.exists() and "Tried again at the next turn.\n" in log.read_text())
         self.good("db", "sync")
         self.good("reserve", "--project", "p1", "--expire", "1", "gpu=1")
-        self.wait_for(process, 0)
-        log, _ = self.stop(process)
-        self.assertIn("Tried again at the next turn.\n", log)
-        self.assertIn("Expired 1 reservations.", log)
+        self.wait_until(process, lambda: self.reserved() == 0)
+        self.stop(process)
+        lines = log.read_text().splitlines()
+        self.assertEqual(1, len([line for line in lines if "Expired 1 reservations." in line]), lines)
+        self.assertFalse([line for line in lines if "Traceback" in line])
 
 
 class StoppingTest(ExpirerCase):
