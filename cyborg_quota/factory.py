@@ -24,7 +24,10 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     limits: LimitDriver = _load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
     driver: QuotaDriver = _load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(conf, limits)
     engine = QuotaEngine(driver, reservation_expire_seconds=conf.quota.reservation_expire)
-    engine.register_resources(Resource(name) for name in conf.quota.resources)
+    try:
+        engine.register_resources(Resource(name) for name in conf.quota.resources)
+    except exceptions.InvalidName as error:
+        raise exceptions.ConfigurationError(f"[quota] resources: {error}") from None
     return engine
 
 

@@ -34,9 +34,7 @@ DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
 
 _READ_OPTION: Final = "cyborg_quota_read"
-_SQLITE_IS_OURS: Final = (
-    "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
-)
+_SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
 """Whether the file is empty, or has our version table."""
 
 
@@ -79,6 +77,7 @@ class Database:
         self._galera: bool | None = None
         try:
             self._url = sa.make_url(settings.url)
+            self._url.get_dialect()
         except (sa_exc.ArgumentError, ValueError, TypeError):
             # The text is a secret: it may hold a password.
             raise exceptions.ConfigurationError("[database] connection is not a valid SQLAlchemy URL.") from None
@@ -218,7 +217,12 @@ class Database:
             arguments["connect_args"] = {"connect_timeout": settings.connect_timeout_seconds}
             if self.is_mysql and "charset" not in url.query:
                 arguments["connect_args"]["charset"] = "utf8mb4"
-        engine = sa.create_engine(url, **arguments)
+        try:
+            engine = sa.create_engine(url, **arguments)
+        except ImportError as error:
+            raise exceptions.ConfigurationError(
+                f"[database] connection needs the Python package {error.name}, which is not installed."
+            ) from None
         exc_filters.register_engine(engine)
         if backend == "sqlite":
             self._prepare_sqlite(engine)

@@ -50,5 +50,8 @@ def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
             raise exceptions.ConfigurationError(
                 f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
             )
-        parsed[names.check_name("resource", resource)] = limit
+        try:
+            parsed[names.check_name("resource", resource)] = limit
+        except exceptions.InvalidName as error:
+            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
     return parsed

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a program embeds the engine: from its configuration, with the calls it makes already."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+import types
+from unittest import mock
+
+import fixtures as pyfixtures
+import sqlalchemy as sa
+import testscenarios
+from oslo_config import cfg
+from oslotest import base as oslo_base
+
+import cyborg_quota
+from cyborg_quota import UNLIMITED, exceptions
+from cyborg_quota.conf import opts
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
+from cyborg_quota.limits.config import parse_limits
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SECRET = "correct-horse-battery"
+
+
+def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
+    """Options as a program would have them, with some set."""
+    conf = cfg.ConfigOpts()
+    cyborg_quota.conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    for group, options in groups.items():
+        for name, value in options.items():
+            conf.set_override(name, value, group)
+    return conf
+
+
+class TestMakeEngine(oslo_base.BaseTestCase):
+    """make_engine(conf): no I/O, and a typed error for what cannot be used."""
+
+    def refused(self, *words: str, **groups: dict[str, object]) -> None:
+        error = self.assertRaises(
+            exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**groups)
+        )
+        for word in words:
+            self.assertIn(word, str(error))
+        self.assertNotIn(SECRET, "".join(traceback.format_exception(error)))
+
+    def test_no_io(self) -> None:
+        directory = self.useFixture(pyfixtures.TempDir()).path
+        for url in (
+            f"mysql+pymysql://u:{SECRET}@nowhere.invalid/quota",
+            f"postgresql+psycopg2://u:{SECRET}@nowhere.invalid/quota",
+            f"sqlite:///{directory}/missing/quota.sqlite",
+        ):
+            with (
+                mock.patch.object(socket, "socket") as opened,
+                mock.patch.object(sa, "create_engine") as created,
+            ):
+                engine = cyborg_quota.make_engine(configure(database={"connection": url}))
+                engine.close()
+            opened.assert_not_called()
+            created.assert_not_called()
+            self.assertNotIn(SECRET, repr(vars(engine)))
+
+    def test_the_defaults(self) -> None:
+        engine = cyborg_quota.make_engine(configure())
+        self.assertEqual(["fpga", "gpu"], engine.resources)
+
+    def test_a_driver_that_does_not_exist(self) -> None:
+        self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
+        self.refused("[limits] driver", "stars", limits={"driver": "stars"})
+
+    def test_a_url_that_is_none(self) -> None:
+        for url in (SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "):
+            self.refused("[database] connection", database={"connection": url})
+
+    def test_a_database_nobody_knows(self) -> None:
+        """Seen when it is made, and not at the first attach."""
+        for url in (f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"):
+            self.refused("[database] connection", database={"connection": url})
+
+    def test_connection_parameters(self) -> None:
+        conf = configure(
+            database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"}
+        )
+        url = hooks.database_of(cyborg_quota.make_engine(conf))._url
+        self.assertEqual({"a": "1", "b": "2", "c": "3"}, dict(url.query))
+        self.refused("connection_parameters", database={"connection_parameters": "nonsense"})
+
+    def test_a_resource_that_cannot_be_named(self) -> None:
+        for name in ("", " gpu", "g\npu"):
+            self.refused("[quota] resources", quota={"resources": ["fpga", name]})
+
+    def test_limits(self) -> None:
+        conf = configure(limits={"driver": "config", "limits": {"gpu": 3, "fpga": 0}})
+        path = self.useFixture(pyfixtures.TempDir()).join("quota.sqlite")
+        conf.set_override("connection", f"sqlite:///{path}", "database")
+        engine = cyborg_quota.make_engine(conf)
+        schema.sync(Database(hooks.database_of(engine)._settings))
+        error = self.assertRaises(
+            exceptions.OverQuota, engine.reserve, base.ADMIN, {"gpu": 4, "fpga": 1}
+        )
+        self.assertEqual([("fpga", 0), ("gpu", 3)], [(o.resource, o.limit) for o in error.overs])
+        self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].available)
+        engine.close()
+
+    def test_limits_that_cannot_be_used(self) -> None:
+        for limits in (
+            {"gpu": "x"},
+            {"gpu": -2},
+            {"gpu": 1.5},
+            {"gpu": None},
+            {"g\npu": 1},
+            {"": 1},
+        ):
+            error = self.assertRaises(exceptions.ConfigurationError, parse_limits, limits)
+            self.assertIn("[limits] limits", str(error))
+
+    def test_a_driver_that_is_not_installed(self) -> None:
+        """Known to SQLAlchemy, but not here: said at the first use, which imports it."""
+        conf = configure(database={"connection": f"mysql+mysqldb://u:{SECRET}@host/x"})
+        engine = cyborg_quota.make_engine(conf)
+        with mock.patch.dict("sys.modules", {"MySQLdb": None}):
+            error = self.assertRaises(
+                exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1}
+            )
+        self.assertIn("MySQLdb", str(error))
+
+
+class TestOptions(oslo_base.BaseTestCase):
+    """The options themselves."""
+
+    def test_registered_twice(self) -> None:
+        conf = configure()
+        cyborg_quota.conf.register_opts(conf)
+        self.assertEqual("noop", conf.limits.driver)
+
+    def test_every_option_has_help(self) -> None:
+        listed = opts.list_opts()
+        self.assertEqual({"quota", "limits"}, {group for group, _ in listed})
+        for group, options in listed:
+            for option in options:
+                self.assertTrue(option.help, f"[{group}] {option.name}")
+                self.assertTrue(option.help.endswith("."), f"[{group}] {option.name}")
+                if option.name.endswith(
+                    ("expire", "grace", "interval", "age", "seconds", "timeout")
+                ):
+                    self.assertIn("second", option.help, f"[{group}] {option.name} has a unit")
+
+    def test_from_a_file(self) -> None:
+        path = self.useFixture(pyfixtures.TempDir()).join("quota.conf")
+        with open(path, "w") as file:
+            file.write(
+                "[quota]\nresources = fpga,gpu.A100\nreservation_expire = 60\nexpire_grace = 1.5\n"
+                "[limits]\ndriver = config\nlimits = fpga:5,gpu.A100:-1\n"
+            )
+        conf = cfg.ConfigOpts()
+        cyborg_quota.conf.register_opts(conf)
+        conf(["--config-file", path])
+        self.assertEqual(["fpga", "gpu.A100"], conf.quota.resources)
+        self.assertEqual((60, 1.5), (conf.quota.reservation_expire, conf.quota.expire_grace))
+        self.assertEqual({"fpga": 5, "gpu.A100": UNLIMITED}, conf.limits.limits)
+        cyborg_quota.make_engine(conf)
+
+    def test_values_out_of_range(self) -> None:
+        for group, name, value in (
+            ("quota", "reservation_expire", 0),
+            ("quota", "expire_grace", -1),
+            ("quota", "batch_rows", 0),
+            ("quota", "retry_seconds", -1),
+            ("quota", "connect_timeout", 0),
+            ("quota", "purge_age", -1),
+            ("limits", "limits", "gpu:-2"),
+            ("limits", "limits", "gpu:many"),
+        ):
+            self.assertRaises(ValueError, configure, **{group: {name: value}})
+
+    def test_no_global_configuration(self) -> None:
+        cyborg_quota.make_engine(configure())
+        self.assertNotIn("quota", cfg.CONF)
+
+
+class TestCyborgsCalls(base.LedgerTestCase):
+    """The calls of cyborg.quota.QUOTAS, as they are made there."""
+
+    def test_register_resource(self) -> None:
+        class BaseResource:
+            def __init__(self, name: str, flag: str | None = None) -> None:
+                self.name = name
+                self.flag = flag
+
+        self.quotas.register_resource(BaseResource("vpu", "quota_vpus"))
+        self.quotas.register_resources([BaseResource("npu"), types.SimpleNamespace(name="dsp")])
+        self.assertEqual(["dsp", "fpga", "gpu", "gpu.A100", "npu", "vpu"], self.quotas.resources)
+        self.quotas.reserve(self.context, {"vpu": 1, "npu": 1, "dsp": 1})
+
+    def test_a_resource_without_a_name(self) -> None:
+        for resource in (object(), None, 7, types.SimpleNamespace(name=None)):
+            self.assertRaises(exceptions.InvalidName, self.quotas.register_resource, resource)
+
+    def test_reserve_and_commit(self) -> None:
+        uuids = self.quotas.reserve(self.context, {"fpga": 1}, 3600, "p1")
+        self.assertIsNone(self.quotas.commit(self.context, uuids, "p1"))
+        self.assertEqual((1, 0), self.figures(resource="fpga"))
+
+    def test_reserve_and_rollback(self) -> None:
+        uuids = self.quotas.reserve(self.context, {"fpga": 1}, expire=None, project_id=None)
+        self.assertIsNone(self.quotas.rollback(self.context, uuids, project_id="p1"))
+        self.assertEqual((0, 0), self.figures(resource="fpga"))
+
+    def test_for_another_project(self) -> None:
+        uuids = self.quotas.reserve(base.ADMIN, {"fpga": 2}, None, "p1")
+        self.quotas.commit(base.ADMIN, uuids, "p1")
+        self.assertEqual((2, 0), self.figures(resource="fpga"))
+
+    def test_a_real_context(self) -> None:
+        from oslo_context import context
+
+        uuids = self.quotas.reserve(context.RequestContext(project_id="p1"), {"gpu": 1})
+        self.quotas.commit(context.RequestContext(project_id="p9", is_admin=True), uuids)
+        self.assertRaises(
+            exceptions.NotAuthorized,
+            self.quotas.expire,
+            context.RequestContext(project_id="p1", roles=["admin"]),
+        )
+        self.assertEqual((1, 0), self.figures())
