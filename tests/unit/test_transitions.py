@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine, without a database."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from cyborg_quota import exceptions, transitions
+from cyborg_quota.transitions import Move, Row
+from cyborg_quota.types import LIVE_STATES, STATES
+
+CALLS = ("commit", "rollback", "release", "extend", "expire")
+LEGAL = {
+    ("reserved", "committed"),
+    ("reserved", "rolled_back"),
+    ("reserved", "expired"),
+    ("committed", "released"),
+}
+START = datetime.datetime(2030, 1, 1)
+
+
+def row(number: int = 1, **changes: object) -> Row:
+    values = {
+        "id": number,
+        "uuid": f"uuid {number}",
+        "usage_id": 1,
+        "project_id": "p",
+        "resource": "gpu",
+        "delta": 1,
+        "state": "reserved",
+        "overdue": False,
+    }
+    return Row(**(values | changes))  # type: ignore[arg-type]
+
+
+def at(seconds: int) -> datetime.datetime:
+    return START + datetime.timedelta(seconds=seconds)
+
+
+rows = st.lists(
+    st.builds(
+        row,
+        st.integers(1, 50),
+        state=st.sampled_from(STATES),
+        overdue=st.booleans(),
+        delta=st.integers(-5, 5).filter(bool),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.id,
+)
+
+
+class TestDecide(base.BaseTestCase):
+    @given(st.sampled_from(CALLS), rows)
+    def test_only_legal_moves(self, call: str, given_rows: list[Row]) -> None:
+        plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
+        for move in plan.moves:
+            before, after = move.row.state, move.to
+            self.assertTrue(
+                (before, after) in LEGAL or (call == "extend" and before == after == "reserved")
+            )
+            self.assertEqual(before == "reserved" and move.row.overdue, after == "expired")
+
+    @given(st.sampled_from(CALLS), rows)
+    def test_all_or_only_the_overdue(self, call: str, given_rows: list[Row]) -> None:
+        plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
+        overdue = {one.id for one in given_rows if one.state == "reserved" and one.overdue}
+        moved = {move.row.id: move.to for move in plan.moves}
+        self.assertEqual(overdue, {number for number, to in moved.items() if to == "expired"})
+        if plan.error is not None:
+            self.assertEqual(overdue, set(moved))
+
+    @given(st.sampled_from(CALLS), rows)
+    def test_done_twice_is_done_once(self, call: str, given_rows: list[Row]) -> None:
+        """What the first call led to, the second finds done, and answers alike."""
+        plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
+        after = {move.row.id: move.to for move in plan.moves}
+        again = [
+            row(one.id, state=after.get(one.id, one.state), delta=one.delta) for one in given_rows
+        ]
+        second = transitions.decide(call, again)  # type: ignore[arg-type]
+        self.assertEqual(type(plan.error), type(second.error))
+        self.assertEqual(str(plan.error), str(second.error))
+        if call != "extend" and plan.error is None:
+            self.assertEqual((), second.moves)
+
+    def test_the_first_offender_is_named(self) -> None:
+        plan = transitions.decide(
+            "commit", [row(5), row(3, state="released"), row(1, state="rolled_back")]
+        )
+        self.assertIsInstance(plan.error, exceptions.ReservationReleased)
+        self.assertEqual(("uuid 3", ()), (plan.error.uuid, plan.moves))
+
+    def test_moves_in_order_of_id(self) -> None:
+        plan = transitions.decide(
+            "release", [row(3), row(1, overdue=True), row(2, state="committed")]
+        )
+        self.assertEqual([1, 2, 3], [move.row.id for move in plan.moves])
+
+    def test_nothing(self) -> None:
+        for call in CALLS:
+            self.assertEqual(transitions.Plan(()), transitions.decide(call, []))  # type: ignore[arg-type]
+
+    def test_overdue_is_of_the_reserved_only(self) -> None:
+        plan = transitions.decide("release", [row(state="committed", overdue=True)])
+        self.assertEqual((Move(row(state="committed", overdue=True), "released"),), plan.moves)
+
+
+class TestEffect(base.BaseTestCase):
+    @given(st.sampled_from((None, *STATES)), st.sampled_from(STATES), st.integers(-9, 9))
+    def test_states_hold_what_they_hold(self, before: str | None, after: str, delta: int) -> None:
+        """However it came there, a state counts the same: an effect is the difference of two states."""
+        there = transitions.effect(None, after, delta)  # type: ignore[arg-type]
+        from_nothing = transitions.effect(None, before, delta) if before else (0, 0)  # type: ignore[arg-type]
+        step = transitions.effect(before, after, delta)  # type: ignore[arg-type]
+        self.assertEqual(there, (from_nothing[0] + step[0], from_nothing[1] + step[1]))
+
+    def test_what_each_state_holds(self) -> None:
+        expected = {"reserved": {3: (3, 0), -3: (0, 0)}, "committed": {3: (0, 3), -3: (0, -3)}}
+        for state, delta in itertools.product(STATES, (3, -3)):
+            held = transitions.effect(None, state, delta)
+            self.assertEqual(expected.get(state, {}).get(delta, (0, 0)), held)
+            self.assertTrue(state in LIVE_STATES or held == (0, 0))
+
+
+class TestPresentLife(base.BaseTestCase):
+    """Which rows a consumer or a group means."""
+
+    def assert_meant(self, expected: list[int], *stored: Row) -> None:
+        for order in itertools.permutations(stored):
+            found = transitions.present_life(order)
+            self.assertEqual(expected, [one.id for one in found])
+
+    def test_none(self) -> None:
+        self.assert_meant([])
+
+    def test_what_ended_before_is_history(self) -> None:
+        old = row(1, consumer="a", state="released", created_at=at(0), ended_at=at(5))
+        self.assert_meant([2], old, row(2, consumer="b", created_at=at(9)))
+
+    def test_what_ended_after_it_began_is_meant(self) -> None:
+        lost = row(1, consumer="a", state="expired", created_at=at(0), ended_at=at(9))
+        self.assert_meant([1, 2], lost, row(2, consumer="b", created_at=at(0)))
+
+    def test_a_consumer_tried_again_is_one(self) -> None:
+        first = row(1, consumer="a", state="rolled_back", created_at=at(0), ended_at=at(9))
+        self.assert_meant([2], first, row(2, consumer="a", created_at=at(1)))
+
+    def test_each_resource_for_itself(self) -> None:
+        gpu = row(1, consumer="a", created_at=at(0))
+        self.assert_meant([1, 2], gpu, row(2, consumer="a", resource="fpga", created_at=at(0)))
+
+    def test_without_consumers_each_row_is_one(self) -> None:
+        self.assert_meant([1, 2], row(1, created_at=at(0)), row(2, created_at=at(0)))
+
+    def test_what_is_committed_stays_meant(self) -> None:
+        held = row(1, consumer="a", state="committed", created_at=at(0))
+        self.assert_meant([1, 2], held, row(2, consumer="b", created_at=at(9)))
+
+    def test_all_ended(self) -> None:
+        first = row(1, consumer="a", state="released", created_at=at(0), ended_at=at(5))
+        last = row(2, consumer="b", state="expired", created_at=at(6), ended_at=at(7))
+        self.assert_meant([2], first, last)
+
+    @given(
+        st.lists(
+            st.builds(
+                lambda number, consumer, state, made, life: row(
+                    number,
+                    consumer=consumer,
+                    state=state,
+                    created_at=at(made),
+                    ended_at=None if state in LIVE_STATES else at(made + life),
+                ),
+                st.integers(1, 99),
+                st.sampled_from("abc"),
+                st.sampled_from(STATES),
+                st.integers(0, 9),
+                st.integers(0, 9),
+            ),
+            max_size=8,
+            unique_by=lambda one: one.id,
+        )
+    )
+    def test_the_newest_of_each_consumer_when_live_is_always_meant(self, stored: list[Row]) -> None:
+        newest = {
+            one.consumer: one for one in sorted(stored, key=lambda one: (one.created_at, one.id))
+        }
+        found = {one.id for one in transitions.present_life(stored)}
+        self.assertLessEqual({one.id for one in newest.values() if one.state in LIVE_STATES}, found)
+        self.assertLessEqual(found, {one.id for one in newest.values()})
+        self.assertEqual(bool(stored), bool(found))
