@@ -36,6 +36,13 @@ def _moment() -> Any:
 
 
 def upgrade() -> None:
+    _make_quota_usages()
+    _make_reservations()
+    _make_projects()
+    _make_replays()
+
+
+def _make_quota_usages() -> None:
     op.create_table(
         "quota_usages",
         sa.Column("created_at", _moment()),
@@ -55,6 +62,9 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
         **_TABLE,
     )
+
+
+def _make_reservations() -> None:
     op.create_table(
         "reservations",
         sa.Column("created_at", _moment()),
@@ -93,6 +103,9 @@ def upgrade() -> None:
     op.create_index("ix_reservations_group", "reservations", ["project_id", "group_id"])
     op.create_index("ix_reservations_expire", "reservations", ["state", "expire"])
     op.create_index("ix_reservations_deleted_at", "reservations", ["deleted_at"])
+
+
+def _make_projects() -> None:
     op.create_table(
         "projects",
         sa.Column("created_at", _moment()),
@@ -104,6 +117,9 @@ def upgrade() -> None:
         **_TABLE,
     )
     op.create_index("ix_projects_parent", "projects", ["parent_id"])
+
+
+def _make_replays() -> None:
     op.create_table(
         "replays",
         sa.Column("digest", sa.String(64), nullable=False),
