@@ -11,6 +11,8 @@ from oslotest import base
 
 from cyborg_quota import Claim, Constraint, QuotaEngine
 from cyborg_quota.db import projects
+from cyborg_quota.transitions import decide
+from cyborg_quota.types import Selection
 from tests import fixtures, invariants
 
 
@@ -22,7 +24,18 @@ class Context:
     is_admin: bool = False
 
 
-__all__ = ["ADMIN", "BackendTestCase", "Constraint", "Context", "LedgerTestCase", "claim", "milliseconds", "projects"]
+__all__ = [
+    "ADMIN",
+    "BackendTestCase",
+    "Constraint",
+    "Context",
+    "LedgerTestCase",
+    "Selection",
+    "claim",
+    "decide",
+    "milliseconds",
+    "projects",
+]
 
 ADMIN = Context(project_id="admin-project", is_admin=True)
 

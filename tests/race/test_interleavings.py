@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Races whose window is too small to hit by chance, held open by hand: one side stops inside its transaction.
+
+SQLite has one writer at a time, so that there nothing can be interleaved; the tests hold there all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import projects
+from cyborg_quota.db.api import Connection, Database
+from tests import base, fixtures, trees
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+A_WHILE_SECONDS = 0.3
+
+
+class Aside:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self.answer: Any = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._call()
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still at it after a while."""
+        self._thread.join(A_WHILE_SECONDS)
+        return self._thread.is_alive()
+
+    def end(self) -> Any:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "it hangs"
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class InterleavingTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.database.close)
+        trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
+
+    def held_open(self, work: Callable[[Connection], Any]) -> tuple[Aside, threading.Event]:
+        """Run ``work`` in a transaction that commits when the event is set."""
+        begun, may_end = threading.Event(), threading.Event()
+
+        def hold(connection: Connection) -> None:
+            work(connection)
+            begun.set()
+            may_end.wait(20)
+
+        aside = Aside(lambda: self.database.write(hold))
+        assert begun.wait(10), aside.error
+        return aside, may_end
+
+
+class TestFence(InterleavingTestCase):
+    """What db/projects.py promises, rule by rule."""
+
+    def test_no_usage_row_appears_unseen_while_its_project_moves(self) -> None:
+        """Rule 2: the first charge of a new resource waits for the move, and then walks the new path."""
+        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
+        charge = Aside(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
+        self.assertTrue(charge.waits, "a usage row was made behind the move's back")
+        may_end.set()
+        moving.end()
+        charge.end()
+        self.assert_invariants()
+        with self.sql.connect() as connection:
+            self.assertEqual({"left": 3, "right": 3, "root": 3}, trees.subtrees(connection, "gpu"))
+
+    def test_usage_rows_are_made_after_the_move_along_the_new_path(self) -> None:
+        """The same, in the moment after the project was found to be known."""
+        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
+        making = Aside(
+            lambda: self.database.write(
+                lambda connection: projects.make_rows(
+                    connection, projects.read_way(connection, "left", ["gpu"]), ["gpu"]
+                )
+            )
+        )
+        self.assertTrue(making.waits, "a usage row was made behind the move's back")
+        may_end.set()
+        moving.end()
+        making.end()
+        with self.sql.connect() as connection:
+            self.assertEqual({"left": 0, "right": 0, "root": 0}, trees.subtrees(connection, "gpu"))
+
+    def test_a_charge_on_its_way_starts_again_on_the_new_path(self) -> None:
+        """Rule 1: it waits at the moved project's row, finds another generation there, and reads the path anew."""
+        self.engine.reserve(base.Context("leaf"), {"gpu": 1})
+        self.engine.reserve(base.Context("right"), {"gpu": 1})
+        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
+        charge = Aside(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
+        self.assertTrue(charge.waits)
+        may_end.set()
+        moving.end()
+        charge.end()
+        self.assert_invariants()
+
+    def test_the_new_ancestors_limit_counts(self) -> None:
+        self.limits.subtree_limits["right", "gpu"] = 2
+        self.engine.reserve(base.Context("leaf"), {"gpu": 1})
+        self.engine.reserve(base.Context("right"), {"gpu": 1})
+        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
+        charge = Aside(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
+        self.assertTrue(charge.waits)
+        may_end.set()
+        moving.end()
+        self.assertEqual(
+            ["right"], [over.project_id for over in self.assertRaises(exceptions.OverQuota, charge.end).overs]
+        )
+        self.assert_invariants()
+
+    def test_two_moves_make_no_cycle(self) -> None:
+        """left under right, right under left, at once: the second finds the first's edge."""
+        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
+        second = Aside(lambda: trees.move(self.database, "right", "left"))
+        self.assertTrue(second.waits)
+        may_end.set()
+        moving.end()
+        self.assertRaises(ValueError, second.end)
+        self.assert_invariants()
+
+
+class TestHealFence(InterleavingTestCase):
+    def test_heal_waits_for_a_charge_under_way(self) -> None:
+        """Had it summed before it held the row, it would write a sum without that charge."""
+        leaf = base.Context("leaf")
+        (uuid,) = self.engine.reserve(leaf, {"gpu": 1})
+        self.execute("UPDATE quota_usages SET reserved = 4 WHERE project_id = 'leaf'")
+
+        def commit(connection: Connection) -> None:
+            driver: Any = self.engine._driver
+            rows = driver._settler._look(connection, base.Selection(None, uuids=[uuid]))
+            driver._settler._apply(connection, base.decide("commit", rows).moves, 0)
+
+        committing, may_end = self.held_open(commit)
+        healing = Aside(lambda: self.engine.heal(base.ADMIN))
+        if self.backend != "sqlite":  # its audit reads the last committed state, and then waits at the row
+            self.assertTrue(healing.waits)
+        may_end.set()
+        committing.end()
+        healing.end()
+        self.assert_invariants()
+        self.assertEqual((1, 0), self.figures("leaf"))
