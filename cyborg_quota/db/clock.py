@@ -58,8 +58,10 @@ def utc_now() -> utc_after:
 
 
 def _host_utc_after(microseconds: int) -> str:
-    moment = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(microseconds=microseconds)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")  # as SQLAlchemy stores a DateTime in SQLite
+    moment = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    if microseconds:
+        moment += datetime.timedelta(microseconds=microseconds)
+    return moment.isoformat(" ", "microseconds")  # as SQLAlchemy stores a DateTime in SQLite
 
 
 def register_sqlite(dbapi_connection: Any) -> None:

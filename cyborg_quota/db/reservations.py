@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
+from cyborg_quota.db.statements import ListStatement, Statement, any_of
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, LIVE_STATES, RESERVED, Reservation, State
+from cyborg_quota.types import EXPIRED, LIVE_STATES, RESERVED, State
 
 _row = reservations.c
 
@@ -32,54 +34,64 @@ class NewReservation:
     life_microseconds: int | None
 
 
-def _insert(expire: Any) -> sa.Insert:
-    return sa.insert(reservations).values(
-        created_at=clock.utc_now(),
-        deleted=sa.false(),
-        uuid=sa.bindparam("b_uuid"),
-        usage_id=sa.bindparam("b_usage_id"),
-        project_id=sa.bindparam("b_project"),
-        resource=sa.bindparam("b_resource"),
-        delta=sa.bindparam("b_delta"),
-        expire=expire,
-        state=sa.bindparam("b_state"),
-        consumer_id=sa.bindparam("b_consumer"),
-        group_id=sa.bindparam("b_group"),
-        live=1,
-    )
+_MOST_ROWS: Final = 64
+"""So many rows at most go into one INSERT."""
 
 
-_INSERT_EXPIRING = _insert(clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)))
-_INSERT_LASTING = _insert(sa.null())
+@functools.cache
+def _insert_of(size: int, *, is_expiring: bool) -> Statement:
+    """INSERT of ``size`` rows, each with parameters of its own; what they share is bound once."""
+    shared: dict[str, Any] = {
+        "created_at": clock.utc_now(),
+        "deleted": sa.false(),
+        "project_id": sa.bindparam("b_project"),
+        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
+        "state": sa.bindparam("b_state"),
+        "group_id": sa.bindparam("b_group"),
+        "live": sa.literal_column("1"),
+    }
+    own = ("uuid", "usage_id", "resource", "delta", "consumer_id")
+    rows = [
+        {**shared, **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in own}}
+        for index in range(size)
+    ]
+    return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
-    """Insert live rows (all with, or all without, an expiry). DBDuplicateEntry: a UUID or a live consumer exists."""
-    expiring = rows[0].life_microseconds is not None
-    parameters: list[dict[str, Any]] = [
-        {
-            "b_uuid": row.uuid,
-            "b_usage_id": row.usage_id,
-            "b_project": row.project_id,
-            "b_resource": row.resource,
-            "b_delta": row.delta,
-            "b_state": row.state,
-            "b_consumer": row.consumer,
-            "b_group": row.group,
-        }
-        for row in rows
-    ]
-    if expiring:
-        for row, parameter in zip(rows, parameters, strict=True):
-            parameter["b_life"] = row.life_microseconds
-    connection.execute(_INSERT_EXPIRING if expiring else _INSERT_LASTING, parameters)
+    """Insert live rows of one project, one group, one state and one life.
+
+    Raises DBDuplicateEntry where a UUID or a live consumer exists.
+    """
+    first = rows[0]
+    shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state, "b_group": first.group}
+    is_expiring = first.life_microseconds is not None
+    if is_expiring:
+        shared["b_life"] = first.life_microseconds
+    begin = 0
+    while begin < len(rows):
+        size = 1
+        while size * 2 <= min(len(rows) - begin, _MOST_ROWS):
+            size *= 2
+        parameters = dict(shared)
+        for index, row in enumerate(rows[begin : begin + size]):
+            parameters[f"b_uuid_{index}"] = row.uuid
+            parameters[f"b_usage_id_{index}"] = row.usage_id
+            parameters[f"b_resource_{index}"] = row.resource
+            parameters[f"b_delta_{index}"] = row.delta
+            parameters[f"b_consumer_id_{index}"] = row.consumer
+        _insert_of(size, is_expiring=is_expiring)(connection, parameters)
+        begin += size
 
 
 _IS_OVERDUE = sa.and_(
-    _row.state == RESERVED,
+    _row.state == sa.literal_column(f"'{RESERVED}'"),
     _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
 )
-_STORED = sa.select(
+_NOT_OVERDUE = sa.or_(
+    _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
+)
+_FACTS: Final[tuple[Any, ...]] = (
     _row.id,
     _row.uuid,
     _row.usage_id,
@@ -87,54 +99,45 @@ _STORED = sa.select(
     _row.resource,
     _row.delta,
     _row.state,
-    sa.case((_IS_OVERDUE, 1), else_=0).label("overdue"),
+    sa.case((_IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
-    _row.created_at,
-    _row.deleted_at,
 )
+_WITH_TIMES = sa.select(*_FACTS, _row.created_at, _row.deleted_at)
+"""The times are asked for where a name may mean more than one life; see transitions.present_life."""
 
 
-def _stored(found: Any) -> Row:
-    return Row(
-        id=found.id,
-        uuid=found.uuid,
-        usage_id=found.usage_id,
-        project_id=found.project_id,
-        resource=found.resource,
-        delta=found.delta,
-        state=cast(State, found.state),
-        overdue=bool(found.overdue),
-        consumer=found.consumer_id,
-        created_at=found.created_at,
-        ended_at=found.deleted_at,
-    )
+def _fact(found: Any) -> Row:
+    """A row of _FACTS, with or without the times."""
+    return Row(*found)
 
 
-_BY_UUID = _STORED.where(_row.uuid.in_(sa.bindparam("b_uuids", expanding=True)))
-_BY_CONSUMER = _STORED.where(_row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name"))
-_BY_GROUP = _STORED.where(_row.project_id == sa.bindparam("b_project"), _row.group_id == sa.bindparam("b_name"))
+_BY_UUID = ListStatement(lambda size: sa.select(*_FACTS).where(any_of(_row.uuid, size)))
+_BY_CONSUMER = _WITH_TIMES.where(
+    _row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name")
+)
+_BY_GROUP = _WITH_TIMES.where(_row.project_id == sa.bindparam("b_project"), _row.group_id == sa.bindparam("b_name"))
 
 
 def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | None, grace: int) -> list[Row]:
     """The rows of these UUIDs, in the order given; of ``project_id`` alone unless None. ``grace``: microseconds."""
-    found = connection.execute(_BY_UUID, {"b_uuids": list(uuids), "b_grace": grace})
-    rows = {row.uuid: _stored(row) for row in found if project_id is None or row.project_id == project_id}
+    found = [_fact(row) for row in _BY_UUID(connection, uuids, {"b_grace": grace})]
+    rows = {row.uuid: row for row in found if project_id is None or row.project_id == project_id}
     return [rows[uuid] for uuid in dict.fromkeys(uuids) if uuid in rows]
 
 
 def by_consumer(connection: sa.Connection, project_id: str, consumer: str, grace: int) -> list[Row]:
     """Every row this consumer of the project ever had (that is not purged)."""
     found = connection.execute(_BY_CONSUMER, {"b_project": project_id, "b_name": consumer, "b_grace": grace})
-    return [_stored(row) for row in found]
+    return [_fact(row) for row in found]
 
 
 def by_group(connection: sa.Connection, project_id: str, group: str, grace: int) -> list[Row]:
     """Every row of this group of the project (that is not purged)."""
     found = connection.execute(_BY_GROUP, {"b_project": project_id, "b_name": group, "b_grace": grace})
-    return [_stored(row) for row in found]
+    return [_fact(row) for row in found]
 
 
-_LIVE = _STORED.where(
+_LIVE = _WITH_TIMES.where(
     _row.project_id == sa.bindparam("b_project"),
     _row.consumer_id.in_(sa.bindparam("b_consumers", expanding=True)),
     _row.live == 1,
@@ -145,56 +148,61 @@ def live_of(connection: sa.Connection, project_id: str, consumers: Collection[st
     """What these consumers hold now (the overdue included)."""
     names = sorted(consumers)
     found = connection.execute(_LIVE, {"b_project": project_id, "b_consumers": names, "b_grace": grace})
-    return [_stored(row) for row in found]
+    return [_fact(row) for row in found]
 
 
-_HAS_LIVE = (
-    sa.select(sa.literal(1))
-    .where(
-        _row.project_id == sa.bindparam("b_project"),
-        _row.consumer_id.in_(sa.bindparam("b_consumers", expanding=True)),
-        _row.live == 1,
+_HAS_LIVE = ListStatement(
+    lambda size: (
+        sa.select(sa.literal_column("1"))
+        .where(
+            _row.project_id == sa.bindparam("b_project"),
+            any_of(_row.consumer_id, size),
+            _row.live == sa.literal_column("1"),
+        )
+        .limit(sa.literal_column("1"))
     )
-    .limit(1)
 )
 
 
 def any_live(connection: sa.Connection, project_id: str, consumers: Collection[str]) -> bool:
     """Whether one of these consumers holds something now."""
-    names = sorted(consumers)
-    return connection.execute(_HAS_LIVE, {"b_project": project_id, "b_consumers": names}).first() is not None
+    return _HAS_LIVE(connection, sorted(consumers), {"b_project": project_id}).first() is not None
 
 
-_OVERDUE = _STORED.where(_IS_OVERDUE).order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
+_OVERDUE = Statement(
+    sa.select(*_FACTS)
+    .where(_IS_OVERDUE)
+    .order_by(_row.expire, _row.id)
+    .limit(sa.bindparam("b_limit", type_=sa.Integer))
+)
 
 
 def overdue(connection: sa.Connection, limit: int, grace: int) -> list[Row]:
     """The next ``limit`` overdue rows, longest overdue first."""
-    return [_stored(row) for row in connection.execute(_OVERDUE, {"b_limit": limit, "b_grace": grace})]
+    return [_fact(row) for row in _OVERDUE(connection, {"b_limit": limit, "b_grace": grace})]
 
 
-_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True))
-_NOT_OVERDUE = sa.or_(
-    _row.expire.is_(None),
-    _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
+def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
+    return sa.update(reservations).where(any_of(_row.id, size), _row.state == sa.bindparam("b_before"), *conditions)
+
+
+def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
+    now = clock.utc_now()
+    return _from_state(size, *conditions).values(
+        state=sa.bindparam("b_after"), updated_at=now, deleted_at=now, deleted=sa.true(), live=sa.null()
+    )
+
+
+_COMMIT = ListStatement(
+    lambda size: _from_state(size, _NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
 )
-_LIVE_TO_LIVE = (
-    sa.update(reservations)
-    .where(_IDS, _row.state == sa.bindparam("b_before"), _NOT_OVERDUE)
-    .values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
-)
-_END = (
-    sa.update(reservations)
-    .where(_IDS, _row.state == sa.bindparam("b_before"))
-    .values(
-        state=sa.bindparam("b_after"),
-        updated_at=clock.utc_now(),
-        deleted_at=clock.utc_now(),
-        deleted=sa.true(),
-        live=sa.null(),
+_END = ListStatement(_ending)
+_EXPIRE = ListStatement(lambda size: _ending(size, _IS_OVERDUE))
+_EXTEND = ListStatement(
+    lambda size: _from_state(size, _NOT_OVERDUE).values(
+        expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)), updated_at=clock.utc_now()
     )
 )
-_EXPIRE = _END.where(_IS_OVERDUE)
 
 
 def move(connection: sa.Connection, ids: Sequence[int], before: State, after: State, grace: int) -> bool:
@@ -202,30 +210,20 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 
     A row is committed only while it is not overdue, and expired only when it is, on the clock of this statement.
     """
-    parameters: dict[str, Any] = {"b_ids": sorted(ids), "b_before": before, "b_after": after}
+    parameters: dict[str, Any] = {"b_before": before, "b_after": after}
     if after in LIVE_STATES:
-        statement, parameters["b_grace"] = _LIVE_TO_LIVE, grace
+        statement, parameters["b_grace"] = _COMMIT, grace
     elif after == EXPIRED:
         statement, parameters["b_grace"] = _EXPIRE, grace
     else:
         statement = _END
-    return connection.execute(statement, parameters).rowcount == len(ids)
-
-
-_EXTEND = (
-    sa.update(reservations)
-    .where(_IDS, _row.state == RESERVED, _NOT_OVERDUE)
-    .values(
-        expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)),
-        updated_at=clock.utc_now(),
-    )
-)
+    return statement(connection, sorted(ids), parameters).rowcount == len(ids)
 
 
 def extend(connection: sa.Connection, ids: Sequence[int], life_microseconds: int, grace: int) -> bool:
     """Give rows in flight a new expiry, counted from now: all of them, or (False) roll back."""
-    parameters = {"b_ids": sorted(ids), "b_life": life_microseconds, "b_grace": grace}
-    return connection.execute(_EXTEND, parameters).rowcount == len(ids)
+    parameters = {"b_before": RESERVED, "b_life": life_microseconds, "b_grace": grace}
+    return _EXTEND(connection, sorted(ids), parameters).rowcount == len(ids)
 
 
 _LINK = (
@@ -242,55 +240,3 @@ _LINK = (
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
     """Tie a project's live reservations to the usage row that was made anew for them."""
     connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})
-
-
-def read(
-    connection: sa.Connection,
-    *,
-    project_id: str | None = None,
-    state: State | None = None,
-    uuids: Collection[str] | None = None,
-    consumer: str | None = None,
-    group: str | None = None,
-    limit: int | None = None,
-) -> list[Reservation]:
-    """Reservations that match everything given, oldest first."""
-    query = sa.select(
-        _row.uuid,
-        _row.project_id,
-        _row.resource,
-        _row.delta,
-        _row.state,
-        _row.consumer_id,
-        _row.group_id,
-        _row.expire,
-        _row.created_at,
-        _row.deleted_at,
-    ).order_by(_row.id)
-    for column, value in (
-        (_row.project_id, project_id),
-        (_row.state, state),
-        (_row.consumer_id, consumer),
-        (_row.group_id, group),
-    ):
-        if value is not None:
-            query = query.where(column == value)
-    if uuids is not None:
-        query = query.where(_row.uuid.in_(sorted(uuids)))
-    if limit is not None:
-        query = query.limit(limit)
-    return [
-        Reservation(
-            uuid=found.uuid,
-            project_id=found.project_id,
-            resource=found.resource,
-            delta=found.delta,
-            state=found.state,
-            consumer=found.consumer_id,
-            group=found.group_id,
-            expire=found.expire,
-            created_at=found.created_at,
-            ended_at=found.deleted_at,
-        )
-        for found in connection.execute(query)
-    ]

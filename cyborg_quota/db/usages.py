@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.statements import Statement
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Figures
 
 _usage = quota_usages.c
@@ -56,7 +57,7 @@ class Change:
     subtree_room: int | None = None
 
 
-_CHARGE = (
+_CHARGE = Statement(
     sa.update(quota_usages)
     .where(
         _usage.id == sa.bindparam("b_id"),
@@ -83,15 +84,13 @@ def charge(connection: sa.Connection, change: Change) -> bool:
     """
     growth = change.used + change.reserved
     room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
-    result = connection.execute(
-        _CHARGE,
+    result = _CHARGE(
+        connection,
         {
             "b_id": change.node.usage_id,
             "b_generation": change.node.generation,
             "b_room": room if change.room is None else min(room, change.room),
-            "b_subtree_room": _NO_BOUND
-            if change.subtree_room is None
-            else min(_NO_BOUND, change.subtree_room),
+            "b_subtree_room": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
             "b_least_used": max(0, -change.used),
             "b_least_reserved": max(0, -change.reserved),
             "b_least_subtree": max(0, -change.subtree),

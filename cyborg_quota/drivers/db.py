@@ -13,7 +13,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import overs
-from cyborg_quota.db import projects, reservations, schema, upkeep, usages
+from cyborg_quota.db import listing, projects, schema, upkeep, usages
 from cyborg_quota.db.api import Connection, Database, new_uuid
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
@@ -142,7 +142,7 @@ class DbQuotaDriver(base.QuotaDriver):
         limit: int | None,
     ) -> list[Reservation]:
         return self._database.read(
-            lambda connection: reservations.read(
+            lambda connection: listing.read(
                 connection,
                 project_id=project_id,
                 state=state,
