@@ -267,10 +267,13 @@ class QuotaEngine:
         requests.admin_only(context, "audit")
         return self._driver.audit()
 
-    def heal(self, context: Context) -> list[Drift]:
-        """Repair what audit finds, while others go on; returns the figures before and after. Admin only."""
+    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
+        """Repair what audit finds, while others go on; returns the figures before and after. Admin only.
+
+        ``progress`` is told of every row that was looked at.
+        """
         requests.admin_only(context, "heal")
-        return self._driver.heal()
+        return self._driver.heal(progress)
 
     def close(self) -> None:
         """Give back the driver's connections. The engine may be used again."""

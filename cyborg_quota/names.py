@@ -39,9 +39,7 @@ def check_name(field: str, value: object) -> str:
         raise exceptions.InvalidName(field, value, "it must not hold control characters")
     length = len(value.encode())
     if length > MAX_NAME_BYTES:
-        raise exceptions.InvalidName(
-            field, value, f"it has {length} bytes in UTF-8, at most {MAX_NAME_BYTES} fit"
-        )
+        raise exceptions.InvalidName(field, value, f"it has {length} bytes in UTF-8, at most {MAX_NAME_BYTES} fit")
     return _plain(value)
 
 

@@ -74,6 +74,9 @@ class Figures:
     reserved: int = 0
     subtree: int = 0
 
+    def __str__(self) -> str:
+        return f"used {self.used}, reserved {self.reserved}, subtree {self.subtree}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
@@ -157,6 +160,10 @@ class Drift:
     resource: str
     recorded: Figures | None
     expected: Figures
+
+    def __str__(self) -> str:
+        recorded = "no row" if self.recorded is None else self.recorded
+        return f"project {self.project_id}, resource {self.resource}: {recorded}, should be {self.expected}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -114,7 +114,8 @@ class Heal(base.Lister):
     example = "cyborg-quota usage heal"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return DRIFT_COLUMNS, [_row(drift) for drift in self.engine.heal(self.context)]
+        with base.progress_bar(None, "rows") as progress:
+            return DRIFT_COLUMNS, [_row(drift) for drift in self.engine.heal(self.context, progress=progress)]
 
 
 def _row(drift: Drift) -> tuple[Any, ...]:

@@ -19,7 +19,6 @@ class TransactionMoved(Exception):
 _DO_AGAIN: Final = (
     oslo_exc.DBDeadlock,
     oslo_exc.DBConnectionError,
-    oslo_exc.DBConsistencyError,
     TransactionMoved,
 )
 

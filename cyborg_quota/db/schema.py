@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import alembic.command
-import alembic.config
-import alembic.migration
-import alembic.script
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models
 from cyborg_quota.db.api import Connection, Database
+
+if TYPE_CHECKING:
+    import alembic.config
 
 VERSION_TABLE: Final = "cyborg_quota_alembic_version"
 """Of our own name: alembic's default is taken in a database that a careless hand shares with another service."""
@@ -23,23 +22,13 @@ _LOCK_SECONDS: Final = 600
 """How long one sync waits for another."""
 
 
-def _config(connection: Connection | None = None) -> alembic.config.Config:
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(pathlib.Path(__file__).parent / "migrations"))
-    if connection is not None:
-        config.attributes["connection"] = connection
-    return config
+REVISIONS: Final = ("a1c0",)
+"""Every revision, the newest first. (alembic knows them too, but takes longer to ask than a command to run.)"""
 
 
 def head() -> str:
     """The revision this code needs."""
-    revision = _scripts().get_current_head()
-    assert revision is not None, "the package ships at least one revision"
-    return revision
-
-
-def _scripts() -> alembic.script.ScriptDirectory:
-    return alembic.script.ScriptDirectory.from_config(_config())
+    return REVISIONS[0]
 
 
 def version(database: Database) -> str | None:
@@ -48,15 +37,15 @@ def version(database: Database) -> str | None:
 
 
 def revision_of(connection: Connection) -> str | None:
-    context = alembic.migration.MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    revision = context.get_current_revision()
-    if revision is None:
-        tables = set(sa.inspect(connection).get_table_names())
-        present = tables & set(models.metadata.tables)
-        # A version table of ours without a revision is a first sync that was cut short: MariaDB commits each DDL.
-        if present and VERSION_TABLE not in tables:
-            raise exceptions.DatabaseForeign(sorted(present))
-    return revision
+    """The same, on a connection."""
+    tables = sa.inspect(connection)
+    if tables.has_table(VERSION_TABLE):
+        # Without a revision it is a first sync that was cut short: MariaDB commits each DDL.
+        return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
+    present = set(tables.get_table_names()) & set(models.metadata.tables)
+    if present:
+        raise exceptions.DatabaseForeign(sorted(present))
+    return None
 
 
 def check(connection: Connection) -> None:
@@ -67,9 +56,8 @@ def check(connection: Connection) -> None:
     revision = revision_of(connection)
     if revision is None:
         raise exceptions.DatabaseNotInitialized
-    known = [script.revision for script in _scripts().walk_revisions()]  # newest first
-    if revision in known[1:]:
-        raise exceptions.DatabaseBehind(revision, known[0])
+    if revision in REVISIONS[1:]:
+        raise exceptions.DatabaseBehind(revision, head())
 
 
 def sync(database: Database) -> tuple[str | None, str]:
@@ -78,8 +66,7 @@ def sync(database: Database) -> tuple[str | None, str]:
     Raises DatabaseForeign, and changes nothing, where the database holds other tables of our names.
     """
     before = version(database)
-    known = {script.revision for script in _scripts().walk_revisions()}
-    if before is not None and (before == head() or before not in known):
+    if before is not None and (before == head() or before not in REVISIONS):
         return before, before
     if database.is_mysql:
         database.write(lambda connection: _upgrade_alone(connection, database))
@@ -88,13 +75,26 @@ def sync(database: Database) -> tuple[str | None, str]:
     return before, head()
 
 
+def alembic_config(connection: Connection | None = None) -> alembic.config.Config:
+    """alembic's view of our migrations, for a connection to run them on."""
+    import alembic.config
+
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(pathlib.Path(__file__).parent / "migrations"))
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config
+
+
 def _upgrade(connection: Connection) -> None:
     """Two hosts may sync at once: the second waits, and then finds nothing left to do."""
+    import alembic.command
+
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(6216302001)"))
     if revision_of(connection) is None:
         _drop_unfinished(connection)
-    alembic.command.upgrade(_config(connection), "head")
+    alembic.command.upgrade(alembic_config(connection), "head")
 
 
 def _upgrade_alone(holder: Connection, database: Database) -> None:

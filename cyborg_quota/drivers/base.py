@@ -94,8 +94,8 @@ class QuotaDriver(abc.ABC):
         """The counters that differ from the reservations."""
 
     @abc.abstractmethod
-    def heal(self) -> list[Drift]:
-        """Repair them; returns what was repaired, with the figures before and after."""
+    def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
+        """Repair them; returns what was repaired, with the figures before and after. ``progress``: rows looked at."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -171,8 +171,8 @@ class DbQuotaDriver(base.QuotaDriver):
     def audit(self) -> list[Drift]:
         return self._database.read(upkeep.audit)
 
-    def heal(self) -> list[Drift]:
-        return self._healer.heal()
+    def heal(self, progress: Progress = None) -> list[Drift]:
+        return self._healer.heal(progress)
 
     def _in_batches(self, batch: Callable[[], int], progress: Progress) -> int:
         """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here."""

@@ -8,6 +8,7 @@ wants the row meanwhile waits; who had it has ended, and is in the sum. An ances
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -37,7 +38,7 @@ class Healer:
         self._database = database
         self._paths = paths
 
-    def heal(self) -> list[Drift]:
+    def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
         """Repair what audit finds. Returns what was changed, with the figures before and after."""
         places = set()
         orphans = set()
@@ -54,8 +55,10 @@ class Healer:
             is_orphan = (place.project_id, place.resource) in orphans
             drift_healed = self._heal(place.project_id, place.resource, is_orphan)
             if drift_healed is not None:
-                LOG.warning("Usage of %s", drift_healed)
+                LOG.info("Usage was repaired: %s", drift_healed)
                 healed.append(drift_healed)
+            if progress is not None:
+                progress(1)
         return healed
 
     def _heal(self, project_id: str, resource: str, is_orphan: bool) -> Drift | None:

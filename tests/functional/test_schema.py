@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import alembic.config
+import alembic.script
 import sqlalchemy as sa
 import testscenarios
 from oslo_db.sqlalchemy import test_migrations
@@ -137,14 +138,19 @@ class TestSync(SchemaTestCase):
             pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations"
         )
         (directory / "migrations/versions/b2d1_next.py").write_text(NEXT_REVISION)
-        make_config = schema._config
+        make_config = schema.alembic_config
 
         def config(connection: sa.Connection | None = None) -> alembic.config.Config:
             made = make_config(connection)
             made.set_main_option("script_location", str(directory / "migrations"))
             return made
 
-        return mock.patch.object(schema, "_config", config)
+        return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("b2d1", *schema.REVISIONS))
+
+    def test_every_revision_is_known(self) -> None:
+        """The list beside the scripts is the scripts'."""
+        scripts = alembic.script.ScriptDirectory.from_config(schema.alembic_config())
+        self.assertEqual(list(schema.REVISIONS), [script.revision for script in scripts.walk_revisions()])
 
     def test_cut_short(self) -> None:
         """MariaDB commits each statement: what a first sync had made, the next one takes away, and begins anew."""
