@@ -16,6 +16,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -80,7 +82,8 @@ class TestServer(OutageTestCase):
 
     def test_connections_killed_by_the_server(self) -> None:
         """All pooled connections are dead: the caller does not notice."""
-        url = fixtures._synced_url(self.backend, os.getpid())
+        url = fixtures.fresh_url(self.backend, "killed")
+        schema.sync(Database(fixtures.settings(url)))
         engine = fixtures.make_engine(url)
         self.addCleanup(engine.close)
         sql = hooks.database_of(engine).engine
