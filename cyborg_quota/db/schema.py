@@ -38,14 +38,24 @@ def version(database: Database) -> str | None:
 
 def revision_of(connection: Connection) -> str | None:
     """The same, on a connection."""
-    tables = sa.inspect(connection)
-    if tables.has_table(VERSION_TABLE):
-        # Without a revision it is a first sync that was cut short: MariaDB commits each DDL.
-        return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
-    present = set(tables.get_table_names()) & set(models.metadata.tables)
-    if present:
-        raise exceptions.DatabaseForeign(sorted(present))
-    return None
+    revision = _recorded(connection)
+    if revision is None:
+        tables = set(sa.inspect(connection).get_table_names())
+        present = tables & set(models.metadata.tables)
+        # A version table of ours without a revision is a first sync that was cut short: MariaDB commits each DDL.
+        if present and VERSION_TABLE not in tables:
+            # Or another host's first sync was committed between the two looks.
+            revision = _recorded(connection)
+            if revision is None:
+                raise exceptions.DatabaseForeign(sorted(present))
+    return revision
+
+
+def _recorded(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
+    return revision
 
 
 def check(connection: Connection) -> None:
