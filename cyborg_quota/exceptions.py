@@ -8,7 +8,7 @@ where there is something to do. No message ever holds a connection URL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cyborg_quota.types import Over
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 class QuotaError(Exception):
     """The root of every error of this package."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied, or sent to another process, with its data: the message alone does not make one."""
+        return _remade, (type(self), self.args, dict(self.__dict__))
+
+
+def _remade(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]) -> QuotaError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(data)
+    return error
 
 
 # --- refusals ------------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors: their data survives a copy, and the way to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+from oslotest import base
+
+from cyborg_quota import Over, exceptions
+
+ERRORS = (
+    exceptions.OverQuota([Over("p", "gpu", "project", 1, 2, 0, 1)]),
+    exceptions.NotAuthorized("expire"),
+    exceptions.InvalidName("group", "a\n", "it must not hold control characters"),
+    exceptions.UnknownResource(["vpu"], ["gpu"]),
+    exceptions.InvalidDelta("gpu", 0, "it must not be zero"),
+    exceptions.InvalidClaim("There is nothing to reserve."),
+    exceptions.InvalidReservationExpiration(-1, "it must lie in the future"),
+    exceptions.UsageOverflow("p", "gpu", 9),
+    exceptions.ReservationExpired("uuid"),
+    exceptions.ReservationConflict("c", {"gpu": 1}, {"gpu": 2}),
+    exceptions.DatabaseUnavailable("away", 6.0),
+    exceptions.DatabaseBehind("a1c0", "b2d1"),
+    exceptions.DatabaseForeign(["reservations"]),
+    exceptions.DatabaseNotInitialized(),
+)
+
+
+class TestErrors(base.BaseTestCase):
+    def test_copied_and_sent(self) -> None:
+        for error in ERRORS:
+            for other in (
+                copy.copy(error),
+                copy.deepcopy(error),
+                pickle.loads(pickle.dumps(error)),
+            ):
+                self.assertIs(type(error), type(other))
+                self.assertEqual(str(error), str(other))
+                self.assertEqual(vars(error), vars(other))
+
+    def test_one_root(self) -> None:
+        for error in ERRORS:
+            self.assertIsInstance(error, exceptions.QuotaError)
+
+    def test_bad_input_is_a_value_error(self) -> None:
+        self.assertTrue(issubclass(exceptions.InvalidRequest, ValueError))
