@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reservations: one row is one resource of one claim. All SQL that reads or moves one, but for upkeep.py's bulk."""
+"""reservations: finding them, and taking them from state to state. inserting.py makes them, upkeep.py ends them."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -14,74 +12,9 @@ from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
 from cyborg_quota.db.statements import ListStatement, Statement, any_of
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, LIVE_STATES, RESERVED, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, State
 
 _row = reservations.c
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NewReservation:
-    """A row to be inserted. ``life_microseconds`` None: it does not expire (it is committed at once)."""
-
-    uuid: str
-    usage_id: int
-    project_id: str
-    resource: str
-    delta: int
-    consumer: str | None
-    group: str | None
-    state: State
-    life_microseconds: int | None
-
-
-_MOST_ROWS: Final = 64
-"""So many rows at most go into one INSERT."""
-
-
-@functools.cache
-def _insert_of(size: int, *, is_expiring: bool) -> Statement:
-    """INSERT of ``size`` rows, each with parameters of its own; what they share is bound once."""
-    shared: dict[str, Any] = {
-        "created_at": clock.utc_now(),
-        "deleted": sa.false(),
-        "project_id": sa.bindparam("b_project"),
-        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
-        "state": sa.bindparam("b_state"),
-        "group_id": sa.bindparam("b_group"),
-        "live": sa.literal_column("1"),
-    }
-    own = ("uuid", "usage_id", "resource", "delta", "consumer_id")
-    rows = [
-        {**shared, **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in own}}
-        for index in range(size)
-    ]
-    return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
-
-
-def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
-    """Insert live rows of one project, one group, one state and one life.
-
-    Raises DBDuplicateEntry where a UUID or a live consumer exists.
-    """
-    first = rows[0]
-    shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state, "b_group": first.group}
-    is_expiring = first.life_microseconds is not None
-    if is_expiring:
-        shared["b_life"] = first.life_microseconds
-    begin = 0
-    while begin < len(rows):
-        size = 1
-        while size * 2 <= min(len(rows) - begin, _MOST_ROWS):
-            size *= 2
-        parameters = dict(shared)
-        for index, row in enumerate(rows[begin : begin + size]):
-            parameters[f"b_uuid_{index}"] = row.uuid
-            parameters[f"b_usage_id_{index}"] = row.usage_id
-            parameters[f"b_resource_{index}"] = row.resource
-            parameters[f"b_delta_{index}"] = row.delta
-            parameters[f"b_consumer_id_{index}"] = row.consumer
-        _insert_of(size, is_expiring=is_expiring)(connection, parameters)
-        begin += size
 
 
 _IS_OVERDUE = sa.and_(
@@ -218,6 +151,34 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
     else:
         statement = _END
     return statement(connection, sorted(ids), parameters).rowcount == len(ids)
+
+
+_END_FLIGHT = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.uuid, size), _row.state == sa.literal_column(f"'{RESERVED}'"), _NOT_OVERDUE)
+        .values(state=sa.literal_column(f"'{COMMITTED}'"), updated_at=clock.utc_now())
+    )
+)
+_GIVE_UP = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.uuid, size), _row.state == sa.literal_column(f"'{RESERVED}'"), _NOT_OVERDUE)
+        .values(
+            state=sa.literal_column(f"'{ROLLED_BACK}'"),
+            updated_at=clock.utc_now(),
+            deleted_at=clock.utc_now(),
+            deleted=sa.true(),
+            live=sa.null(),
+        )
+    )
+)
+
+
+def end_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
+    """Commit or roll back what is in flight and in time, unseen: all of them, or (False) roll back, and look."""
+    statement = _END_FLIGHT if after == COMMITTED else _GIVE_UP
+    return statement(connection, sorted(uuids), {"b_grace": grace}).rowcount == len(uuids)
 
 
 def extend(connection: sa.Connection, ids: Sequence[int], life_microseconds: int, grace: int) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cyborg_quota import exceptions, overs, transitions
-from cyborg_quota.db import projects, reservations, usages
+from cyborg_quota.db import inserting, projects, reservations, usages
 from cyborg_quota.db.api import Connection, Database, DuplicateEntry, new_uuid
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.settling import Settler
@@ -86,12 +86,10 @@ class Reserver:
         constraints = self._constraints(order, way, request)
         changes = _changes(way, constraints, request, order.state)
         rows = _rows(order, way, pending)
-        consumers = {one.claim.consumer for one in pending if one.claim.consumer is not None}
 
         def work(connection: Connection) -> bool:
-            if consumers and reservations.any_live(connection, order.project_id, consumers):
+            if not _insert(connection, order, rows):
                 return False
-            reservations.insert(connection, rows)
             for change in changes:
                 if not usages.charge(connection, change):
                     raise _Refused
@@ -99,6 +97,8 @@ class Reserver:
 
         try:
             if self._database.write(work):
+                if order.state == RESERVED:
+                    self._settler.recent.remember(_facts(row) for row in rows)
                 return True
         except DuplicateEntry:
             pass  # a first attempt of ours landed, or another delivery of this call was quicker
@@ -166,6 +166,32 @@ def _match(one: _Pending, held: Sequence[transitions.Row]) -> None:
     one.is_charged = True
 
 
+def _insert(connection: Connection, order: Order, rows: Sequence[inserting.NewReservation]) -> bool:
+    """Insert all rows. False: one of their consumers holds something already."""
+    if len(rows) == 1 and rows[0].consumer is not None and rows[0].life_microseconds is not None:
+        return inserting.insert_if_free(connection, rows[0])
+    consumers = {row.consumer for row in rows if row.consumer is not None}
+    if consumers and reservations.any_live(connection, order.project_id, consumers):
+        return False
+    inserting.insert(connection, rows)
+    return True
+
+
+def _facts(row: inserting.NewReservation) -> transitions.Row:
+    """What a settling call needs to know of a row that has just been made. (Not its id, which only SQL needs.)"""
+    return transitions.Row(
+        id=0,
+        uuid=row.uuid,
+        usage_id=row.usage_id,
+        project_id=row.project_id,
+        resource=row.resource,
+        delta=row.delta,
+        state=RESERVED,
+        overdue=False,
+        consumer=row.consumer,
+    )
+
+
 def _changes(
     way: projects.Way, constraints: Sequence[Constraint], request: dict[str, int], state: State
 ) -> Sequence[usages.Change]:
@@ -191,10 +217,10 @@ def _changes(
     return sorted(changes, key=lambda change: change.node.lock_order)
 
 
-def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[reservations.NewReservation]:
+def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[inserting.NewReservation]:
     leaves = {resource: (way.nodes(resource) or ())[0] for one in pending for resource in one.claim.deltas}
     return [
-        reservations.NewReservation(
+        inserting.NewReservation(
             uuid=one.uuids[resource],
             usage_id=leaves[resource].usage_id,
             project_id=order.project_id,

@@ -14,10 +14,11 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import reservations, usages
+from cyborg_quota.db import inserting, reservations, usages
 from cyborg_quota.db.api import Connection, Database, new_uuid
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers.paths import Paths
+from cyborg_quota.drivers.recent import Recent
 from cyborg_quota.transitions import Call, Move, Plan, Row
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Figures, Selection, State
 
@@ -26,7 +27,12 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MOST_TRIES: Final = 20
+_ENDS_FLIGHT: Final = frozenset({"commit", "rollback", "release"})
 _FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
+
+
+class _NotInFlight(Exception):
+    """Somebody else has settled it, or its time is over: look."""
 
 
 class _RowsMissing(Exception):
@@ -45,6 +51,7 @@ class Settler:
         self._database = database
         self._paths = paths
         self.grace = grace
+        self.recent = Recent()
 
     def settle(self, call: Call, selection: Selection, life_microseconds: int = 0) -> None:
         """Do ``call`` to what ``selection`` means. Raises ReservationError as the table of transitions has it."""
@@ -55,9 +62,29 @@ class Settler:
             self._apply(connection, plan.moves, life_microseconds)
             return plan
 
+        if call in _ENDS_FLIGHT and self._settle_recent(call, selection):
+            return
         plan = self._write(work)
         if plan.error is not None:
             raise plan.error
+
+    def _settle_recent(self, call: Call, selection: Selection) -> bool:
+        """The common case, without asking first: what this process reserved, and is still in flight and in time."""
+        rows = self.recent.take(selection)
+        if not rows:
+            return False
+        plan = transitions.decide(call, rows)
+
+        def work(connection: Connection) -> None:
+            if not reservations.end_flight(connection, [row.uuid for row in rows], plan.moves[0].to, self.grace):
+                raise _NotInFlight
+            Counting(connection, self._paths).apply(plan.moves)
+
+        try:
+            self._write(work)
+        except _NotInFlight:
+            return False
+        return True
 
     def expire_batch(self, limit: int) -> int:
         """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
@@ -227,7 +254,7 @@ def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
     while amount:
         part = min(amount, MAX_AMOUNT)
         rows.append(
-            reservations.NewReservation(
+            inserting.NewReservation(
                 uuid=new_uuid(),
                 usage_id=node.usage_id,
                 project_id=node.project_id,
@@ -240,4 +267,4 @@ def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
             )
         )
         amount -= part
-    reservations.insert(connection, rows)
+    inserting.insert(connection, rows)
