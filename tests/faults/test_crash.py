@@ -8,6 +8,7 @@ charged once, and expiry gives back what nobody asks for.
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import random
 import tempfile
@@ -49,7 +50,7 @@ class TestKilledWorkers(base.LedgerTestCase):
             ready()
             for cycle in itertools.count():
                 context = base.Context(f"p{cycle % 2}")
-                consumer = f"c{turn}.{cycle}"
+                consumer = f"c{os.getpid()}.{cycle}"
                 self.engine.reserve(context, {"gpu": 2, "fpga": 1}, consumer=consumer, group=f"g{turn}")
                 self.journal.write(consumer, "reserve")
                 last = "rollback" if cycle % 3 == 0 else "commit"
