@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the documentation is built: ``sphinx-build -W doc/source doc/build/html``, from a clone or a plain copy."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import pathlib
+from typing import Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+import cyborg_quota
+
+project = "cyborg_quota"
+copyright = "cyborg_quota contributors"
+version = release = cyborg_quota.__version__
+
+extensions = [
+    "cliff.sphinxext",
+    "openstackdocstheme",
+    "oslo_config.sphinxext",
+    "sphinx.ext.autodoc",
+]
+exclude_patterns = ["examples"]
+templates_path = ["_templates"]
+smartquotes = False  # they would turn --option into an en dash and a word
+
+# What every command that prints has; cli.rst says it once.
+autoprogram_cliff_ignored = [
+    "--help",
+    "--format",
+    "--column",
+    "--quote",
+    "--noindent",
+    "--prefix",
+    "--max-width",
+    "--fit-width",
+    "--print-empty",
+    "--sort-column",
+    "--sort-ascending",
+    "--sort-descending",
+]
+
+# The signatures of the public face are long; one parameter a line reads better.
+maximum_signature_line_length = 90
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+
+html_theme = "openstackdocs"
+html_theme_options = {"display_badge": False, "show_other_versions": False, "analytics_tracking_code": ""}
+html_static_path = ["_static"]
+html_css_files = ["docs.css"]
+html_copy_source = False
+openstackdocs_auto_name = False
+openstackdocs_auto_version = False
+openstackdocs_pdf_link = False
+openstackdocs_repo_name = ""
+openstackdocs_bug_project = ""
+
+
+def _says_more_than_no_git(record: logging.LogRecord) -> bool:
+    return "cannot get gitsha" not in str(record.msg)
+
+
+# The theme asks git which commit this is. A copy without git has none, and is no worse for it.
+logging.getLogger("sphinx.openstackdocstheme.ext").addFilter(_says_more_than_no_git)
+
+
+class Rooms(SphinxDirective):
+    """``.. rooms:: folder``: each module of a folder of cyborg_quota, with the first sentence of its docstring."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        package = pathlib.Path(cyborg_quota.__file__).parent
+        entries = nodes.bullet_list()
+        for path in sorted((package / self.arguments[0]).glob("*.py")):
+            self.env.note_dependency(str(path))
+            says = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).partition(". ")[0]
+            if says:
+                name = nodes.literal(text=path.relative_to(package).as_posix())
+                line = nodes.paragraph("", "", name, nodes.Text(f": {says.replace('``', '').rstrip('.')}"))
+                entries += nodes.list_item("", line)
+        return [entries]
+
+
+def setup(app: Any) -> None:
+    app.add_directive("rooms", Rooms)
