@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation builds without a warning, and says what the code says."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import fixtures as fx
+from docutils import nodes
+from docutils.core import publish_doctree
+from oslo_config import cfg
+from oslotest import base
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine, conf, exceptions, transitions
+from cyborg_quota.cmd import expirer, main
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
+from cyborg_quota.drivers.settings import database_settings
+from cyborg_quota.types import STATES
+from tests import fixtures
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCE = ROOT / "doc/source"
+EXAMPLES = SOURCE / "examples"
+LONGEST_BUILD_SECONDS = 40
+
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (*SOURCE.rglob("*.rst"), ROOT / "README.rst")}
+
+
+def build(source: pathlib.Path, out: str, **changes: object) -> subprocess.CompletedProcess[str]:
+    """Build as ``tox -e docs`` does."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    return subprocess.run(
+        [*command, "-d", f"{out}/doctrees", str(source), f"{out}/html"],
+        check=False,
+        capture_output=True,
+        text=True,
+        **changes,  # type: ignore[call-overload]
+    )
+
+
+class TestBuild(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.out = self.useFixture(fx.TempDir()).path
+
+    def test_it_builds_quickly_and_has_all_options(self) -> None:
+        began = time.monotonic()
+        ended = build(SOURCE, self.out)
+        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+        self.assertLess(time.monotonic() - began, LONGEST_BUILD_SECONDS)
+
+        page = pathlib.Path(self.out, "html/configuration.html").read_text()
+        for group in (conf.quota, conf.limits):
+            for option in group.OPTS:
+                self.assertIn(f'id="{group.GROUP}.{option.name}"', page)
+        page = pathlib.Path(self.out, "html/reference.html").read_text()
+        for name in public_methods():
+            self.assertIn(f'id="cyborg_quota.QuotaEngine.{name}"', page)
+        page = pathlib.Path(self.out, "html/cli.html").read_text()
+        for name, _ in main.Shell().command_manager:
+            if name not in ("help", "complete"):
+                self.assertIn(f'id="{name.replace(" ", "-")}"', page)
+
+    def test_it_builds_from_a_copy_without_git(self) -> None:
+        environment = {**os.environ, "GIT_DIR": f"{self.out}/nowhere"}
+        ended = build(SOURCE, self.out, env=environment, cwd=self.out)
+        said = re.sub(r"(?m)^fatal: not a git repository.*\n", "", ended.stderr)  # git's own words to the theme
+        self.assertEqual((0, ""), (ended.returncode, said))
+
+
+def public_methods() -> list[str]:
+    return [name for name in vars(QuotaEngine) if not name.startswith("_")]
+
+
+class TestWords(base.BaseTestCase):
+    """What the pages name is what there is."""
+
+    def test_every_call_is_explained(self) -> None:
+        for name in public_methods():
+            self.assertIn(f"``{name}``", PAGES["doc/source/programming.rst"])
+
+    def test_every_error_is_explained(self) -> None:
+        for name, error in vars(exceptions).items():
+            if isinstance(error, type) and issubclass(error, exceptions.QuotaError):
+                self.assertIn(f"``{name}``", PAGES["doc/source/concepts.rst"])
+
+    def test_the_options_of_the_database_and_their_defaults(self) -> None:
+        settings = cfg.ConfigOpts()
+        conf.register_opts(settings)
+        self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
+        settings([], default_config_files=[], default_config_dirs=[])
+        table = table_named("doc/source/configuration.rst", "database-options")
+        shown = {row[0]: row[1] for row in table[1:]}
+        used = re.search(r"Used are (.*?)\. ", str(conf.database.__doc__), re.DOTALL)
+        assert used is not None
+        self.assertEqual(set(re.split(r",\s+|\s+and\s+", used[1])), set(shown))
+
+        resolved = dataclasses.asdict(database_settings(settings))
+        names = {
+            "connection": "url",
+            "pool_timeout": "pool_timeout_seconds",
+            "connection_recycle_time": "pool_recycle_seconds",
+        }
+        for name, default in shown.items():
+            if name == "connection_parameters":
+                continue
+            value = resolved[names.get(name, name)]
+            value = int(value) if isinstance(value, float) else value
+            self.assertEqual("(none)" if value is None else str(value), default, name)
+
+    def test_no_page_forgets_an_option_group(self) -> None:
+        text = "".join(PAGES.values())
+        known = {f"[{group.GROUP}] {option.name}" for group in (conf.quota, conf.limits) for option in group.OPTS}
+        for found in re.findall(r"``(\[(?:quota|limits)\] \w+)", text):
+            self.assertIn(found, known)
+
+
+class TestCallTable(base.BaseTestCase):
+    """The table of calls and states is that of the code."""
+
+    def test_every_cell(self) -> None:
+        header, *rows = table_named("doc/source/concepts.rst", "call-x-state")
+        calls = header[1:]
+        self.assertEqual(["commit", "rollback", "release", "extend", "expire"], calls)
+        expected = [
+            [state, *(cell(call, state.removesuffix(", overdue"), state.endswith("overdue")) for call in calls)]
+            for state in ("reserved", "reserved, overdue", *STATES[1:])
+        ]
+        self.assertEqual(expected, rows[:-1])
+        self.assertEqual("unknown, or another project's", rows[-1][0])
+
+
+def cell(call: transitions.Call, state: str, overdue: bool) -> str:
+    """What ``transitions`` says, in the words of the page."""
+    row = transitions.Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
+    plan = transitions.decide(call, [row])
+    said = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
+    if plan.error is not None:
+        said.append(type(plan.error).__name__)
+    return ", then ".join(said) or "no-op"
+
+
+def table_named(page: str, name: str) -> list[list[str]]:
+    """The cells of the list-table of that name, row by row."""
+    found = re.search(rf"(?m)^\.\. list-table::\n(?:   :.*\n)*   :name: {name}\n(?:   .*\n|\n)*", PAGES[page])
+    assert found is not None, f"no table {name} in {page}"
+    text = re.sub(r":(doc|ref):", "", found[0])
+    tree = publish_doctree(text, settings_overrides={"report_level": 5})
+    return [[one.astext() for one in row.findall(nodes.entry)] for row in tree.findall(nodes.row)]
+
+
+class TestCommands(base.BaseTestCase):
+    """Every command line that is shown can be read by the program."""
+
+    def test_every_command_parses(self) -> None:
+        lines = list(command_lines("cyborg-quota"))
+        self.assertGreater(len(lines), 30)
+        for page, argv in lines:
+            shell = main.Shell()
+            shell.options, rest = shell.parser.parse_known_args(argv)
+            if shell.options.deferred_help:
+                continue
+            factory, name, rest = shell.command_manager.find_command(rest)
+            parser = factory(shell, shell.options, cmd_name=name).get_parser(f"cyborg-quota {name}")
+            said = io.StringIO()
+            try:
+                with contextlib.redirect_stderr(said):
+                    parser.parse_args(rest)
+            except SystemExit:
+                self.fail(f"{page}: {argv}: {said.getvalue()}")
+
+    def test_every_expirer_line_parses(self) -> None:
+        lines = list(command_lines("cyborg-quota-expirer"))
+        self.assertGreater(len(lines), 0)
+        for page, argv in lines:
+            rest = [word for word in argv if not word.startswith("/")]
+            self.assertLessEqual(set(rest), {"--config-file", "--once"}, page)
+        self.assertEqual(["once"], [option.name for option in expirer._CLI_OPTS])
+
+    def test_every_file_that_is_named_is_there(self) -> None:
+        for page, text in PAGES.items():
+            for name in re.findall(r"\b(?:tests|tools|etc|cyborg_quota)/[\w/.-]+\b", text):
+                if not name.startswith(("etc/systemd/system", "cyborg_quota/cyborg_quota.")) and f"/{name}" not in text:
+                    self.assertTrue((ROOT / name).exists(), f"{page}: {name}")
+
+
+def command_lines(program: str) -> Iterator[tuple[str, list[str]]]:
+    """(page, arguments) of every shown line that runs ``program``."""
+    for page, text in PAGES.items():
+        for line in re.findall(rf"(?m)^ +(?:\$ |\*/5 .* )?((?:\w+=\S+ )?(?:/usr/bin/)?{program} .*)$", text):
+            words = shlex.split(re.split(r" [|>]", line)[0])
+            yield page, words[words.index(next(word for word in words if word.endswith(program))) + 1 :]
+
+
+class TestExamples(base.BaseTestCase):
+    """Each example is run as it stands."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.url = f"sqlite:///{self.directory}/quota.sqlite"
+        schema.sync(Database(fixtures.settings(self.url)))
+        self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION", self.url))
+
+    def run_python(self, *argv: str, **environment: str) -> str:
+        paths = os.pathsep.join((str(self.directory), str(EXAMPLES), str(ROOT)))
+        found = subprocess.run(
+            [sys.executable, *argv],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+            env={**os.environ, "PYTHONPATH": paths, "HOME": str(self.directory), **environment},
+        )
+        self.assertEqual("", found.stderr)
+        return found.stdout
+
+    def test_embed(self) -> None:
+        said = self.run_python(str(EXAMPLES / "embed.py"))
+        self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", said)
+        self.assertIn("    attach here\n    Usage(limit=-1, used=1, reserved=0)\n", PAGES["doc/source/programming.rst"])
+
+    def test_the_program_of_the_readme(self) -> None:
+        found = re.search(r"(?m)^    from oslo_config.*\n(?:    .*\n|\n)*", PAGES["README.rst"])
+        assert found is not None
+        program = re.sub(r"(?m)^    ", "", found[0])
+        self.assertEqual("attach here\n", self.run_python("-c", program))
+
+    def test_conductor(self) -> None:
+        program = (
+            "import conductor, cyborg_quota; from oslo_config import cfg; from oslo_context import context as oc\n"
+            "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
+            "quotas, context = cyborg_quota.make_engine(conf), oc.RequestContext(project_id='p')\n"
+            "arqs = {'a': 'gpu', 'b': 'gpu', 'c': 'fpga'}\n"
+            "print(conductor.attach_all(quotas, context, 'i', arqs, lambda arq: arq != 'b'))\n"
+            "print(quotas.get_usages(context)['gpu'])\n"
+            "def lose(arq): quotas.rollback(context, consumer=arq); return True\n"
+            "print(conductor.attach_all(quotas, context, 'j', {'d': 'gpu'}, lose), quotas.get_usages(context)['gpu'])\n"
+            "for _ in range(2): conductor.detach_all(quotas, context, 'i')\n"
+            "print(quotas.get_usages(context)['gpu'])\n"
+        )
+        one, two = "Usage(limit=-1, used=1, reserved=0)", "Usage(limit=-1, used=2, reserved=0)"
+        self.assertEqual(f"['a', 'c']\n{one}\n['d'] {two}\n{one}\n", self.run_python("-c", program))
+
+    def test_limit_driver(self) -> None:
+        """Found by its entry point, as its package would name it."""
+        information = self.directory / "file_limits-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: file-limits\nVersion: 1\n")
+        (information / "entry_points.txt").write_text("[cyborg_quota.limits]\nfile = file_limits:FileLimitDriver\n")
+        limits = self.directory / "limits.json"
+        limits.write_text('{"film": {"gpu": 1, "fpga": 0}}')
+        program = (
+            "import cyborg_quota; from oslo_config import cfg; from oslo_context import context as oc\n"
+            "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
+            "quotas, context = cyborg_quota.make_engine(conf), oc.RequestContext(project_id='film')\n"
+            "quotas.commit(context, quotas.reserve(context, {'gpu': 1}))\n"
+            "for resource in ('gpu', 'fpga'):\n"
+            "    try: quotas.reserve(context, {resource: 1})\n"
+            "    except cyborg_quota.exceptions.OverQuota as error: print(error)\n"
+        )
+        said = self.run_python("-c", program, OS_LIMITS__DRIVER="file", OS_LIMITS__FILE=str(limits))
+        line = "Quota exceeded: project film, resource gpu: limit 1, used 1, reserved 0, requested 1"
+        self.assertEqual(line, said.splitlines()[0])
+        self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", said.splitlines()[1])
+        self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
+
+
+class TestReadme(base.BaseTestCase):
+    def test_it_is_short(self) -> None:
+        self.assertLess(len(PAGES["README.rst"].splitlines()), 100)
+
+    def test_the_version_is_one(self) -> None:
+        self.assertIn(f"version = {cyborg_quota.__version__}\n", (ROOT / "setup.cfg").read_text())
