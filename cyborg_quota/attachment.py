@@ -50,8 +50,17 @@ def attachment(
         engine.commit(context, uuids, project_id)
     except _LOST as lost:
         LOG.warning("%s It is charged afresh, for the attach of consumer %s worked.", lost, consumer)
+        _give_up_rest(engine, context, uuids, project_id)
         afresh = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
         engine.commit(context, afresh, project_id)
+
+
+def _give_up_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:
+    """Where only a part was lost, roll the rest back: a consumer's claim is charged as one, or not at all."""
+    for uuid in uuids:
+        # What has ended is out of the way already, and what another delivery has committed must stay.
+        with contextlib.suppress(exceptions.ReservationError):
+            engine.rollback(context, [uuid], project_id)
 
 
 def _give_up(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:

@@ -75,8 +75,13 @@ def rooms(constraints: Iterable[Constraint]) -> dict[tuple[str, str, Scope], int
 
 
 def veiled(overs: Iterable[Over], project_id: str) -> list[Over]:
-    """The same refusals as somebody of ``project_id`` may see them: an ancestor's limit, but not its usage."""
+    """The same refusals as somebody of ``project_id`` may see them.
+
+    Of an ancestor its limit, but not its usage; of the own subtree not the total, which tells what others hold.
+    """
     return [
-        over if over.project_id == project_id else dataclasses.replace(over, used=None, reserved=None, subtree=None)
+        dataclasses.replace(over, subtree=None)
+        if over.project_id == project_id
+        else dataclasses.replace(over, used=None, reserved=None, subtree=None)
         for over in overs
     ]

@@ -124,7 +124,7 @@ class Over:
     subtree: int | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
-        parts = [f"limit {self.limit}"]
+        parts = [f"limit {self.limit}" + (" with all below it" if self.scope == "subtree" else "")]
         if self.used is not None and self.reserved is not None:
             parts += [f"used {self.used}", f"reserved {self.reserved}"]
         if self.subtree is not None:

@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 from cyborg_quota import Constraint, QuotaEngine
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.api import Database, DatabaseSettings
+from cyborg_quota.db.api import Database
+from cyborg_quota.db.connecting import DatabaseSettings
 from cyborg_quota.drivers.db import DbQuotaDriver
 from cyborg_quota.drivers.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver

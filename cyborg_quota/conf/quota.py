@@ -71,6 +71,13 @@ OPTS: list[cfg.Opt] = [
         min=1,
         help="How long one attempt to connect to MariaDB, MySQL or PostgreSQL may take, in seconds.",
     ),
+    cfg.IntOpt(
+        "statement_timeout",
+        default=8,
+        min=1,
+        help="How long MariaDB, MySQL or PostgreSQL may take to answer one statement, in seconds, before the "
+        "connection is given up (drivers PyMySQL, mysqlclient, psycopg2 and psycopg). Audits and lists may.",
+    ),
 ]
 
 

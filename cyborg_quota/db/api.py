@@ -8,23 +8,22 @@ SQLite's speed, and its ping at every checkout is a round trip that the retry po
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 import tenacity
 from oslo_db import exception as oslo_exc
-from oslo_db.sqlalchemy import exc_filters
 from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, errors
+from cyborg_quota.db import connecting, errors
+from cyborg_quota.db.connecting import DatabaseSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -32,29 +31,6 @@ T = TypeVar("T")
 Connection = sa.Connection
 DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
-
-_READ_OPTION: Final = "cyborg_quota_read"
-_SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
-"""Whether the file is empty, or has our version table."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DatabaseSettings:
-    """How to reach and use the database. Times in seconds; the URL's password is never shown."""
-
-    url: str = dataclasses.field(repr=False)
-    max_pool_size: int = 5
-    max_overflow: int = 50
-    pool_timeout_seconds: float = 30.0
-    pool_recycle_seconds: int = 3600
-    connect_timeout_seconds: int = 3
-    sqlite_synchronous: bool = True
-    sqlite_busy_timeout_seconds: float = 30.0
-    mysql_sql_mode: str | None = "TRADITIONAL"
-    mysql_wsrep_sync_wait: int | None = None
-    retry_seconds: float = 6.0
-    retry_first_wait_seconds: float = 0.002
-    retry_longest_wait_seconds: float = 0.5
 
 
 def new_uuid() -> str:
@@ -90,7 +66,7 @@ class Database:
             return engine
         with self._lock:
             if self._engine is None:
-                self._engine = self._make_engine()
+                self._engine = connecting.make_engine(self._url, self._settings)
             elif self._pid != os.getpid():
                 # Forked: the parent's sockets are the parent's. Drop them unclosed.
                 self._engine.dispose(close=False)
@@ -186,76 +162,4 @@ class Database:
 
     @property
     def _reader(self) -> sa.Engine:
-        return self.engine.execution_options(**{_READ_OPTION: True})
-
-    def _make_engine(self) -> sa.Engine:
-        settings = self._settings
-        arguments: dict[str, Any] = {
-            "pool_size": settings.max_pool_size,
-            "max_overflow": settings.max_overflow,
-            "pool_timeout": settings.pool_timeout_seconds,
-            "pool_recycle": settings.pool_recycle_seconds,
-            "poolclass": sa.QueuePool,
-            # Every transaction is ended where it was begun; a ROLLBACK at check-in would be one round trip more.
-            "pool_reset_on_return": None,
-            # A dead connection shows at its first statement, and the transaction is run again on a new one.
-            "pool_pre_ping": False,
-            "hide_parameters": True,
-        }
-        backend = self._url.get_backend_name()
-        url = self._url
-        if backend == "sqlite":
-            arguments["connect_args"] = {
-                "timeout": settings.sqlite_busy_timeout_seconds,
-                "check_same_thread": False,
-            }
-            if url.database in (None, "", ":memory:"):
-                # A private database per connection: all threads must share the one.
-                arguments.update(pool_size=1, max_overflow=0)
-        else:
-            arguments["isolation_level"] = "READ COMMITTED"
-            arguments["connect_args"] = {"connect_timeout": settings.connect_timeout_seconds}
-            if self.is_mysql and "charset" not in url.query:
-                arguments["connect_args"]["charset"] = "utf8mb4"
-        try:
-            engine = sa.create_engine(url, **arguments)
-        except ImportError as error:
-            raise exceptions.ConfigurationError(
-                f"[database] connection needs the Python package {error.name}, which is not installed."
-            ) from None
-        exc_filters.register_engine(engine)
-        if backend == "sqlite":
-            self._prepare_sqlite(engine)
-        elif self.is_mysql:
-            self._prepare_mysql(engine)
-        return engine
-
-    def _prepare_sqlite(self, engine: sa.Engine) -> None:
-        synchronous = "FULL" if self._settings.sqlite_synchronous else "OFF"
-
-        @sa.event.listens_for(engine, "connect")
-        def set_up(dbapi_connection: Any, _record: Any) -> None:
-            dbapi_connection.isolation_level = None  # we BEGIN ourselves
-            # It is written into the file: not into one that may be somebody else's.
-            if dbapi_connection.execute(_SQLITE_IS_OURS).fetchone()[0]:
-                dbapi_connection.execute("PRAGMA journal_mode = WAL")
-            dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
-            clock.register_sqlite(dbapi_connection)
-
-        @sa.event.listens_for(engine, "begin")
-        def begin(connection: Connection) -> None:
-            # A writer takes the write lock at once: one that began by reading could only fail when it turns
-            # to writing while another writes.
-            reads = connection.get_execution_options().get(_READ_OPTION, False)
-            connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-    def _prepare_mysql(self, engine: sa.Engine) -> None:
-        settings = self._settings
-
-        @sa.event.listens_for(engine, "connect")
-        def set_up(dbapi_connection: Any, _record: Any) -> None:
-            with dbapi_connection.cursor() as cursor:
-                if settings.mysql_sql_mode is not None:
-                    cursor.execute("SET SESSION sql_mode = %s", (settings.mysql_sql_mode,))
-                if settings.mysql_wsrep_sync_wait is not None:
-                    cursor.execute("SET SESSION wsrep_sync_wait = %s", (settings.mysql_wsrep_sync_wait,))
+        return self.engine.execution_options(**{connecting.READ_OPTION: True})

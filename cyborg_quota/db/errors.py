@@ -32,6 +32,7 @@ _TRANSIENT_SQLSTATES: Final = frozenset(
         "57P03",  # PostgreSQL: starting up
         "25006",  # PostgreSQL: read-only while it fails over
         "53300",  # PostgreSQL: too many connections
+        "57014",  # PostgreSQL: the statement took longer than it may
     }
 )
 

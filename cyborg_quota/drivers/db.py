@@ -7,6 +7,7 @@ way from a project to its root).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -48,10 +49,13 @@ class DbQuotaDriver(base.QuotaDriver):
         self._batch_rows = settings.batch_rows
         self._limits = limits
         self._database = Database(settings.database, verify=schema.check)
+        # What looks at everything may take its time.
+        patient = dataclasses.replace(settings.database, statement_timeout_seconds=None)
+        self._patient = Database(patient, verify=schema.check)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._reserver = Reserver(self._database, self._paths, limits, self._settler)
-        self._healer = Healer(self._database, self._paths)
+        self._healer = Healer(self._database, self._patient, self._paths)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
@@ -59,6 +63,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def close(self) -> None:
         self._database.close()
+        self._patient.close()
 
     def reserve(
         self,
@@ -123,7 +128,7 @@ class DbQuotaDriver(base.QuotaDriver):
         }
 
     def list_usages(self, project_id: str | None) -> list[UsageRecord]:
-        figures = self._database.read(
+        figures = self._patient.read(
             lambda connection: usages.read(connection, None if project_id is None else [project_id])
         )
         limits = self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures})
@@ -141,7 +146,7 @@ class DbQuotaDriver(base.QuotaDriver):
         group: str | None,
         limit: int | None,
     ) -> list[Reservation]:
-        return self._database.read(
+        return self._patient.read(
             lambda connection: listing.read(
                 connection,
                 project_id=project_id,
@@ -164,12 +169,12 @@ class DbQuotaDriver(base.QuotaDriver):
             return deleted
 
         purged = self._in_batches(lambda: self._database.write(work), progress)
-        for usage_id in self._database.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
+        for usage_id in self._patient.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
             purged += self._fold(usage_id, age_microseconds)
         return purged
 
     def audit(self) -> list[Drift]:
-        return self._database.read(upkeep.audit)
+        return self._patient.read(upkeep.audit)
 
     def heal(self, progress: Progress = None) -> list[Drift]:
         return self._healer.heal(progress)
@@ -187,7 +192,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def _fold(self, usage_id: int, age_microseconds: int) -> int:
         def work(connection: Connection) -> int:
-            shorter = upkeep.fold(connection, usage_id, age_microseconds, self._batch_rows, new_uuid())
+            shorter = upkeep.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), new_uuid())
             if shorter is None:
                 raise TransactionMoved
             return shorter

@@ -34,15 +34,17 @@ class _Place:
 class Healer:
     """Repairs counters."""
 
-    def __init__(self, database: Database, paths: Paths) -> None:
+    def __init__(self, database: Database, patient: Database, paths: Paths) -> None:
+        """``patient`` is the same database without a time-out, for the audit of everything."""
         self._database = database
+        self._patient = patient
         self._paths = paths
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
         """Repair what audit finds. Returns what was changed, with the figures before and after."""
         places = set()
         orphans = set()
-        for drift in self._database.read(upkeep.audit):
+        for drift in self._patient.read(upkeep.audit):
             self._paths.forget(drift.project_id)  # what is remembered may be a row that is gone
             way = self._paths.get(drift.project_id, [drift.resource])
             depth = len(way.project_ids) - 1

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf.database import DEFAULT_CONNECTION
-from cyborg_quota.db.api import DatabaseSettings
+from cyborg_quota.db.connecting import DatabaseSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,7 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
         sqlite_synchronous=options.sqlite_synchronous,
         mysql_sql_mode=options.mysql_sql_mode or None,
         connect_timeout_seconds=conf.quota.connect_timeout,
+        statement_timeout_seconds=conf.quota.statement_timeout,
         retry_seconds=conf.quota.retry_seconds,
         **{name: value for name, value in optional.items() if value is not None},
     )

@@ -113,13 +113,11 @@ class TestAttachment(base.LedgerTestCase):
         self.assert_charged(1, 0)
 
     def test_one_of_two_rolled_back_meanwhile(self) -> None:
-        """Half of it cannot be charged afresh: the caller is told, and detaches; the other half expires by itself."""
-        with (
-            self.assertRaisesRegex(exceptions.ReservationConflict, "fpga=1"),
-            self.attachment() as uuids,
-        ):
+        """The other half is rolled back too, and the whole is charged afresh."""
+        with self.attachment() as uuids:
             self.quotas.rollback(self.context, uuids[:1])
-        self.assertEqual(["rolled_back", "reserved"], self.states(*uuids))
+        self.assertEqual(["rolled_back", "rolled_back"], self.states(*uuids))
+        self.assert_charged(1, 0)
 
     def test_afresh_refused(self) -> None:
         """Attached, but not charged: the caller is told, and detaches."""

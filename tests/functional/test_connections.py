@@ -38,7 +38,10 @@ class OutageTestCase(base.BackendTestCase):
         if isinstance(url, sa.URL):
             url = url.render_as_string(hide_password=False)
         engine = fixtures.make_engine(
-            url, retry_seconds=RETRY_SECONDS, connect_timeout_seconds=CONNECT_SECONDS
+            url,
+            retry_seconds=RETRY_SECONDS,
+            connect_timeout_seconds=CONNECT_SECONDS,
+            statement_timeout_seconds=CONNECT_SECONDS,
         )
         self.addCleanup(engine.close)
         began = time.monotonic()
@@ -67,6 +70,13 @@ class TestServer(OutageTestCase):
             closed.bind(("127.0.0.1", 0))
             error = self.assert_unavailable(self.url(port=closed.getsockname()[1]))
         self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
+
+    def test_it_accepts_and_never_answers(self) -> None:
+        """PyMySQL's connect time-out ends where the handshake begins, which is a read like any other."""
+        with socket.socket() as mute:
+            mute.bind(("127.0.0.1", 0))
+            mute.listen()
+            self.assert_unavailable(self.url(port=mute.getsockname()[1]))
 
     def test_wrong_password(self) -> None:
         """Nothing is gained by trying that again."""

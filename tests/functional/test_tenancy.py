@@ -248,7 +248,7 @@ class TestAncestors(base.LedgerTestCase):
         )
         self.assertEqual((None, None, None), (over.used, over.reserved, over.subtree))
         self.assertEqual(
-            "Quota exceeded: project root, resource gpu: limit 5, requested 2", str(error)
+            "Quota exceeded: project root, resource gpu: limit 5 with all below it, requested 2", str(error)
         )
 
     def test_an_admin_sees_it(self) -> None:
@@ -256,6 +256,14 @@ class TestAncestors(base.LedgerTestCase):
         (over,) = error.overs
         self.assertEqual((0, 1, 4), (over.used, over.reserved, over.subtree))
         self.assertIn("subtree 4", str(error))
+
+    def test_the_own_subtree_without_its_total(self) -> None:
+        """A parent sees what it holds itself; the total would tell what its children hold."""
+        self.quotas.reserve(base.ADMIN, {"gpu": 1}, project_id="p1")
+        root = base.Context("root")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, root, {"gpu": 2})
+        (over,) = error.overs
+        self.assertEqual((0, 1, None), (over.used, over.reserved, over.subtree))
 
     def test_the_own_usage_beside_a_hidden_one(self) -> None:
         self.limits.limits["p1", "gpu"] = 1

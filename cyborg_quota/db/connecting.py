@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an engine is made for each kind of database: pool, isolation, time-outs, and what a new connection is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import sqlalchemy as sa
+from oslo_db.sqlalchemy import exc_filters
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import clock
+
+READ_OPTION: Final = "cyborg_quota_read"
+"""The execution option of a connection that will only read."""
+
+_SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
+"""Whether the file is empty, or has our version table."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatabaseSettings:
+    """How to reach and use the database. Times in seconds; the URL's password is never shown."""
+
+    url: str = dataclasses.field(repr=False)
+    max_pool_size: int = 5
+    max_overflow: int = 50
+    pool_timeout_seconds: float = 30.0
+    pool_recycle_seconds: int = 3600
+    connect_timeout_seconds: int = 3
+    statement_timeout_seconds: int | None = 8
+    sqlite_synchronous: bool = True
+    sqlite_busy_timeout_seconds: float = 30.0
+    mysql_sql_mode: str | None = "TRADITIONAL"
+    mysql_wsrep_sync_wait: int | None = None
+    retry_seconds: float = 6.0
+    retry_first_wait_seconds: float = 0.002
+    retry_longest_wait_seconds: float = 0.5
+
+
+def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
+    """An engine as ``settings`` say, with oslo.db's exceptions. Raises ConfigurationError for a missing driver."""
+    arguments: dict[str, Any] = {
+        "pool_size": settings.max_pool_size,
+        "max_overflow": settings.max_overflow,
+        "pool_timeout": settings.pool_timeout_seconds,
+        "pool_recycle": settings.pool_recycle_seconds,
+        "poolclass": sa.QueuePool,
+        # Every transaction is ended where it was begun; a ROLLBACK at check-in would be one round trip more.
+        "pool_reset_on_return": None,
+        # A dead connection shows at its first statement, and the transaction is run again on a new one.
+        "pool_pre_ping": False,
+        "hide_parameters": True,
+    }
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        arguments["connect_args"] = {"timeout": settings.sqlite_busy_timeout_seconds, "check_same_thread": False}
+        if url.database in (None, "", ":memory:"):
+            # A private database per connection: all threads must share the one.
+            arguments.update(pool_size=1, max_overflow=0)
+    else:
+        arguments["isolation_level"] = "READ COMMITTED"
+        arguments["connect_args"] = _server_arguments(url, settings)
+    try:
+        engine = sa.create_engine(url, **arguments)
+    except ImportError as error:
+        raise exceptions.ConfigurationError(
+            f"[database] connection needs the Python package {error.name}, which is not installed."
+        ) from None
+    exc_filters.register_engine(engine)
+    if backend == "sqlite":
+        _prepare_sqlite(engine, settings)
+    elif backend in ("mysql", "mariadb"):
+        _prepare_mysql(engine, settings)
+    return engine
+
+
+def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
+    """What a driver is told about time. A server that does not answer must not hold a caller for ever."""
+    arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
+    seconds = settings.statement_timeout_seconds
+    driver = url.get_driver_name()
+    if url.get_backend_name() in ("mysql", "mariadb"):
+        if "charset" not in url.query:
+            arguments["charset"] = "utf8mb4"
+        if seconds is not None and driver in ("pymysql", "mysqldb"):
+            arguments["read_timeout"] = arguments["write_timeout"] = seconds
+    elif seconds is not None and driver in ("psycopg2", "psycopg"):
+        # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
+        if "options" not in url.query:
+            arguments["options"] = f"-c statement_timeout={seconds * 1000}"
+        arguments["tcp_user_timeout"] = seconds * 1000
+    return arguments
+
+
+def _prepare_sqlite(engine: sa.Engine, settings: DatabaseSettings) -> None:
+    synchronous = "FULL" if settings.sqlite_synchronous else "OFF"
+
+    @sa.event.listens_for(engine, "connect")
+    def set_up(dbapi_connection: Any, _record: Any) -> None:
+        dbapi_connection.isolation_level = None  # we BEGIN ourselves
+        # It is written into the file: not into one that may be somebody else's.
+        if dbapi_connection.execute(_SQLITE_IS_OURS).fetchone()[0]:
+            dbapi_connection.execute("PRAGMA journal_mode = WAL")
+        dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
+        clock.register_sqlite(dbapi_connection)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A writer takes the write lock at once: one that began by reading could only fail when it turns
+        # to writing while another writes.
+        reads = connection.get_execution_options().get(READ_OPTION, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def set_up(dbapi_connection: Any, _record: Any) -> None:
+        with dbapi_connection.cursor() as cursor:
+            if settings.mysql_sql_mode is not None:
+                cursor.execute("SET SESSION sql_mode = %s", (settings.mysql_sql_mode,))
+            if settings.mysql_wsrep_sync_wait is not None:
+                cursor.execute("SET SESSION wsrep_sync_wait = %s", (settings.mysql_wsrep_sync_wait,))
