@@ -41,13 +41,16 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (*SOURC
 def build(source: pathlib.Path, out: str, **changes: object) -> subprocess.CompletedProcess[str]:
     """Build as ``tox -e docs`` does."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    return subprocess.run(
+    ended = subprocess.run(
         [*command, "-d", f"{out}/doctrees", str(source), f"{out}/html"],
         check=False,
         capture_output=True,
         text=True,
         **changes,  # type: ignore[call-overload]
     )
+    # git's own words to the theme, which asks it for a commit
+    ended.stderr = re.sub(r"(?m)^fatal: not a git repository.*\n(Stopping at filesystem.*\n)?", "", ended.stderr)
+    return ended
 
 
 class TestBuild(base.BaseTestCase):
@@ -76,8 +79,7 @@ class TestBuild(base.BaseTestCase):
     def test_it_builds_from_a_copy_without_git(self) -> None:
         environment = {**os.environ, "GIT_DIR": f"{self.out}/nowhere"}
         ended = build(SOURCE, self.out, env=environment, cwd=self.out)
-        said = re.sub(r"(?m)^fatal: not a git repository.*\n", "", ended.stderr)  # git's own words to the theme
-        self.assertEqual((0, ""), (ended.returncode, said))
+        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
 
 
 def public_methods() -> list[str]:
