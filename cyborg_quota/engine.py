@@ -121,7 +121,8 @@ class QuotaEngine:
     ) -> list[str]:
         """Charge what is attached already, as committed, whatever the limits. Admin only; may be repeated.
 
-        A consumer that holds the same deltas keeps its reservations; other deltas raise ReservationConflict.
+        A consumer that holds the same deltas keeps its reservations, and what is still in flight is committed; other
+        deltas raise ReservationConflict.
         """
         requests.admin_only(context, "adopt")
         project_id = self._project(context, project_id)

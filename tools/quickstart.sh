@@ -23,18 +23,19 @@ PATH=$venv/bin:$PATH
 step "2. Make the tables in a fresh SQLite database: $database"
 mkdir -p "${database%/*}"
 rm -f "$database" "$database-wal" "$database-shm"
-# The configuration is one variable; a file (--config-file) would do as well.
-export OS_DATABASE__CONNECTION=sqlite:///$database
+# The configuration is three variables; a file (--config-file) would do as well.
+export OS_DATABASE__CONNECTION=sqlite:///$database OS_LIMITS__DRIVER=config OS_LIMITS__LIMITS=gpu:4
 show cyborg-quota db sync
 
 step "3. Charge a small trace of accelerator attaches, with a limit of 4 GPUs per project"
-show cyborg-quota replay etc/cyborg_quota/traces/example.csv --limit gpu=4
+show cyborg-quota replay etc/cyborg_quota/traces/example.csv
 
 step "4. What each project holds now"
 show cyborg-quota usage list
 
 step "Done. To go on by hand:"
 cat <<END
-export PATH="$venv/bin:\$PATH" OS_DATABASE__CONNECTION="$OS_DATABASE__CONNECTION"
+export PATH="$venv/bin:\$PATH" OS_DATABASE__CONNECTION="$OS_DATABASE__CONNECTION" \\
+    OS_LIMITS__DRIVER=config OS_LIMITS__LIMITS=gpu:4
 cyborg-quota --help
 END

@@ -76,7 +76,8 @@ OPTS: list[cfg.Opt] = [
         default=8,
         min=1,
         help="How long MariaDB, MySQL or PostgreSQL may take to answer one statement, in seconds, before the "
-        "connection is given up (drivers PyMySQL, mysqlclient, psycopg2 and psycopg). Audits and lists may.",
+        "connection is given up (drivers PyMySQL, mysqlclient, psycopg2 and psycopg). Audits and lists "
+        "may take longer.",
     ),
 ]
 

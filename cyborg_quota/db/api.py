@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import connecting, errors
+from cyborg_quota.db import clock, connecting, errors
 from cyborg_quota.db.connecting import DatabaseSettings
 
 LOG = logging.getLogger(__name__)
@@ -153,12 +153,22 @@ class Database:
         )
 
     def _once(self, work: Work[T], read: bool) -> T:
-        engine = self.engine
-        with (self._reader if read else engine).connect() as connection, connection.begin():
-            if self._verify is not None:
-                self._verify(connection)
-                self._verify = None
-            return work(connection)
+        with (self._reader if read else self.engine).connect() as connection:
+            try:
+                with connection.begin():
+                    if self._verify is not None:
+                        self._verify(connection)
+                        self._verify = None
+                    return work(connection)
+            except Exception as error:
+                if clock.was_interrupted(error):
+                    raise KeyboardInterrupt from error
+                raise
+            except BaseException:
+                # Ctrl-C, SystemExit, a killed greenlet: it strikes between any two steps, and what was begun may be
+                # open still. Such a connection must not go back to the pool.
+                connection.invalidate()
+                raise
 
     @property
     def _reader(self) -> sa.Engine:

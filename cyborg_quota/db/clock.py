@@ -64,6 +64,14 @@ def _host_utc_after(microseconds: int) -> str:
     return moment.isoformat(" ", "microseconds")  # as SQLAlchemy stores a DateTime in SQLite
 
 
+def was_interrupted(error: BaseException) -> bool:
+    """Whether a statement failed because a signal's exception struck inside our function.
+
+    SQLite makes an error of its own of whatever comes out of a function, and ours has nothing else that could.
+    """
+    return "user-defined function raised exception" in str(error)
+
+
 def register_sqlite(dbapi_connection: Any) -> None:
     """Give one SQLite connection the clock."""
     dbapi_connection.create_function(_SQLITE_FUNCTION, 1, _host_utc_after)

@@ -31,7 +31,7 @@ class DatabaseSettings:
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
     sqlite_synchronous: bool = True
-    sqlite_busy_timeout_seconds: float = 30.0
+    sqlite_busy_timeout_seconds: float = 5.0
     mysql_sql_mode: str | None = "TRADITIONAL"
     mysql_wsrep_sync_wait: int | None = None
     retry_seconds: float = 6.0

@@ -134,6 +134,11 @@ class Model:
                 answer.append(row)
         return answer
 
+    def adopt(self, project: str, consumer: str | None, deltas: Mapping[str, int], group: str | None) -> list[Row]:
+        rows = self.reserve(project, [(consumer, deltas)], group, "committed")
+        self.settle("commit", rows)
+        return rows
+
     def settle(self, call: str, rows: Sequence[Row]) -> None:
         """All or none; raises what the first offending row has to say."""
         if call in ("commit", "extend"):

@@ -105,7 +105,7 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(project=PROJECTS, consumer=NAMES, resource=RESOURCES, amount=st.integers(1, 4), group=GROUPS)
     def adopt(self, project: str, consumer: str | None, resource: str, amount: int, group: str | None) -> None:
         rows, uuids = self.both(
-            lambda: self.model.reserve(project, [(consumer, {resource: amount})], group, "committed"),
+            lambda: self.model.adopt(project, consumer, {resource: amount}, group),
             lambda: self.quotas.adopt(base.ADMIN, [Claim(consumer, {resource: amount})], project, group=group),
         )
         self.name(rows, uuids)
