@@ -10,6 +10,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, names, requests
+from cyborg_quota.administration import Administration
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
 from cyborg_quota.types import (
@@ -63,6 +64,11 @@ class QuotaEngine:
         """Count these resources from now on."""
         for resource in resources:
             self.register_resource(resource)
+
+    @property
+    def administration(self) -> Administration:
+        """Limits and the project tree. Raises ConfigurationError where the limit driver keeps none of its own."""
+        return Administration(self._driver.keeper, self._resources)
 
     # --- reserving ---
 

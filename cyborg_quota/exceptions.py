@@ -178,6 +178,41 @@ class ReservationConflict(QuotaError):
         )
 
 
+# --- limits and the project tree -----------------------------------------------------------------------------
+
+
+class LimitNotSet(QuotaError):
+    """A resource has no limit anywhere, and configuration says to refuse it then. ``hint`` says how to set one."""
+
+    def __init__(self, resource: str, hint: str) -> None:
+        self.resource, self.hint = resource, hint
+        super().__init__(f"No limit is set for resource {_shown(resource)}. {hint}")
+
+
+class LimitsUnavailable(QuotaError):
+    """The source of the limits could not be asked for longer than old answers may be used."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        self.reason, self.seconds = reason, seconds
+        super().__init__(f"Limits have been unavailable for {seconds:.0f} s ({reason}). Nothing was charged.")
+
+
+class LimitRefused(QuotaError):
+    """A limit, or a place in the tree, that the policy does not allow. ``problems``: one sentence each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("Not allowed: " + "; ".join(self.problems) + ". Nothing was changed.")
+
+
+class ProjectRefused(QuotaError):
+    """A project cannot be added, moved or removed: it is unknown, in use, or would lie below itself."""
+
+    def __init__(self, project_id: str, reason: str) -> None:
+        self.project_id, self.reason = project_id, reason
+        super().__init__(f"Project {_shown(project_id)} {reason}.")
+
+
 # --- database ------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,43 @@ OPTS: list[cfg.Opt] = [
         "driver",
         default="noop",
         help="Where limits come from: a name in the entry points cyborg_quota.limits. noop counts and refuses "
-        "nothing; config takes [limits] limits.",
+        "nothing; config takes [limits] limits; database keeps limits and the project tree in our own tables; "
+        "keystone asks Keystone's unified limits.",
+    ),
+    cfg.StrOpt(
+        "missing",
+        default="refuse",
+        choices=[
+            ("refuse", "a request for it is refused with an error that says how to set one"),
+            ("unlimited", "it is counted and never refused"),
+        ],
+        help="What becomes of a resource for which nobody has set any limit (drivers database and keystone).",
+    ),
+    cfg.StrOpt(
+        "policy",
+        default="strict_hierarchy",
+        help="Which limits may be set along the tree, and what they bound, for the driver database: a name in the "
+        "entry points cyborg_quota.policies. strict_hierarchy: the limits of the children never sum up to more than "
+        "the parent's. strict_two_level: two levels, no child above its parent, overbooking allowed. flat: each "
+        "project by itself.",
+    ),
+    cfg.StrOpt(
+        "child_start",
+        default="0",
+        help="The limit of a project below another before anybody sets one: a number, or default for the resource's "
+        "default (driver database).",
+    ),
+    cfg.StrOpt(
+        "root_start",
+        default="default",
+        help="The same for a project below none.",
+    ),
+    cfg.IntOpt(
+        "max_depth",
+        default=8,
+        min=1,
+        max=32,
+        help="How many levels a project tree may have (driver database).",
     ),
     cfg.Opt(
         "limits",

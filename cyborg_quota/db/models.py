@@ -114,6 +114,36 @@ projects = sa.Table(
     **_MYSQL_TABLE,
 )
 
+limit_defaults = sa.Table(
+    "limit_defaults",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("most", sa.BigInteger, nullable=False),
+    **_MYSQL_TABLE,
+)
+
+project_limits = sa.Table(
+    "project_limits",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("project_id", _name(), primary_key=True),
+    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("most", sa.BigInteger, nullable=False),
+    **_MYSQL_TABLE,
+)
+
+# One row that every change of a limit or of the tree changes first: such changes are rare, and take turns.
+fences = sa.Table(
+    "fences",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    **_MYSQL_TABLE,
+)
+
 replays = sa.Table(
     "replays",
     metadata,

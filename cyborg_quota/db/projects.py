@@ -114,7 +114,7 @@ _new_usage = {
 }
 
 
-def _insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
+def insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
     """INSERT that does nothing where the row exists, in the dialect's own words. Its row count says nothing."""
     statement: Any
     if connection.dialect.name in ("mysql", "mariadb"):
@@ -130,7 +130,7 @@ def _insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
     """Make the project known, as a root, if it is not. A transaction of its own."""
-    _insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
+    insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
 
 
 _HOLD = (
@@ -155,7 +155,7 @@ def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -
     if read_way(connection, leaf, resources).project_ids != way.project_ids:
         raise TransactionMoved
     for project_id, resource in sorted(lacking):
-        _insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
+        insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
 
 
 _BUMP = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from oslo_config import cfg
 
+from cyborg_quota.drivers.keeping import LimitKeeper
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import Claim, Drift, Over, Reservation, Selection, State, Usage, UsageRecord
 
@@ -96,6 +97,11 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
         """Repair them; returns what was repaired, with the figures before and after. ``progress``: rows looked at."""
+
+    @property
+    @abc.abstractmethod
+    def keeper(self) -> LimitKeeper:
+        """What changes limits and the tree. Raises ConfigurationError where the limit driver keeps none."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -13,17 +13,20 @@ from typing import Final
 
 from oslo_config import cfg
 
-from cyborg_quota import overs
+from cyborg_quota import exceptions, overs
 from cyborg_quota.db import listing, projects, schema, upkeep, usages
 from cyborg_quota.db.api import Connection, Database, new_uuid
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
 from cyborg_quota.drivers.healing import Healer
+from cyborg_quota.drivers.keeping import LimitKeeper
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.reserving import Order, Reserver
 from cyborg_quota.drivers.settings import DriverSettings, driver_settings
 from cyborg_quota.drivers.settling import Settler
+from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
     UNLIMITED,
     Claim,
@@ -52,6 +55,7 @@ class DbQuotaDriver(base.QuotaDriver):
         # What looks at everything may take its time.
         patient = dataclasses.replace(settings.database, statement_timeout_seconds=None)
         self._patient = Database(patient, verify=schema.check)
+        limits.use(self._database)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._reserver = Reserver(self._database, self._paths, limits, self._settler)
@@ -60,6 +64,14 @@ class DbQuotaDriver(base.QuotaDriver):
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
         return cls(driver_settings(conf), limits)
+
+    @property
+    def keeper(self) -> LimitKeeper:
+        if not isinstance(self._limits, DatabaseLimitDriver):
+            raise exceptions.ConfigurationError(
+                "Limits are not kept here: [limits] driver is not database. They are set where that driver reads them."
+            )
+        return LimitKeeper(self._database, Tree(self._database, self._paths), self._limits)
 
     def close(self) -> None:
         self._database.close()

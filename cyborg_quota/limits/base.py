@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from oslo_config import cfg
 
+from cyborg_quota.db.api import Database
 from cyborg_quota.types import Constraint
 
 
@@ -22,6 +23,9 @@ class LimitDriver(abc.ABC):
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:
         """A driver as ``conf`` says, without I/O. Raises ConfigurationError."""
+
+    def use(self, database: Database) -> None:  # noqa: B027 - most have no use for it
+        """The ledger's database, for a driver that keeps its limits there. Called once, before anything else."""
 
     @abc.abstractmethod
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:

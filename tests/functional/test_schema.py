@@ -27,8 +27,8 @@ NEXT_REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "b2d1"
-down_revision = "a1c0"
+revision = "b2f1"
+down_revision = "b2e0"
 
 
 def upgrade():
@@ -120,10 +120,10 @@ class TestSync(SchemaTestCase):
             error = self.assertRaises(
                 exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1}
             )
-            self.assertEqual(("a1c0", "b2d1"), (error.revision, error.head))
+            self.assertEqual(("b2e0", "b2f1"), (error.revision, error.head))
             self.assertIn("cyborg-quota db sync", str(error))
 
-            self.assertEqual(("a1c0", "b2d1"), schema.sync(self.database))
+            self.assertEqual(("b2e0", "b2f1"), schema.sync(self.database))
 
             engine.reserve(base.ADMIN, {"gpu": 1})
         columns = {column["name"] for column in sa.inspect(self.sql).get_columns("projects")}
@@ -137,7 +137,7 @@ class TestSync(SchemaTestCase):
         shutil.copytree(
             pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations"
         )
-        (directory / "migrations/versions/b2d1_next.py").write_text(NEXT_REVISION)
+        (directory / "migrations/versions/b2f1_next.py").write_text(NEXT_REVISION)
         make_config = schema.alembic_config
 
         def config(connection: sa.Connection | None = None) -> alembic.config.Config:
@@ -145,7 +145,7 @@ class TestSync(SchemaTestCase):
             made.set_main_option("script_location", str(directory / "migrations"))
             return made
 
-        return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("b2d1", *schema.REVISIONS))
+        return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("b2f1", *schema.REVISIONS))
 
     def test_every_revision_is_known(self) -> None:
         """The list beside the scripts is the scripts'."""

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit_defaults and project_limits: what the database limit driver keeps. (``most`` is a limit; LIMIT is SQL's.)"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, projects
+from cyborg_quota.db.api import Connection
+from cyborg_quota.db.models import fences, limit_defaults, project_limits, quota_usages, reservations
+from cyborg_quota.db.models import projects as projects_table
+
+_FENCE = "limits"
+
+
+def take_turns(connection: Connection) -> None:
+    """Hold every other change of a limit or of the tree until the transaction ends. To be the first statement."""
+    bump = sa.update(fences).where(fences.c.name == _FENCE).values(generation=fences.c.generation + 1)
+    if connection.execute(bump).rowcount == 0:
+        projects.insert_or_nothing(connection, fences, {"name": _FENCE, "generation": 0}, {})
+        connection.execute(bump)
+
+
+Rows = Mapping[tuple[str, str], int]
+
+
+def of_path(
+    connection: Connection, path: Sequence[str], resources: Collection[str]
+) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """The defaults of these resources, and the overrides of these projects. Cost: the path's length, no more."""
+    defaults = {
+        row.resource: row.most
+        for row in connection.execute(
+            sa.select(limit_defaults.c.resource, limit_defaults.c.most).where(
+                limit_defaults.c.resource.in_(sorted(resources))
+            )
+        )
+    }
+    overrides = {
+        (row.project_id, row.resource): row.most
+        for row in connection.execute(
+            sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most).where(
+                project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources))
+            )
+        )
+    }
+    return defaults, overrides
+
+
+def read_all(connection: Connection) -> tuple[dict[str, int], dict[tuple[str, str], int], dict[str, str | None]]:
+    """Every default, every override, and the whole tree: parent by project."""
+    defaults = {row.resource: row.most for row in connection.execute(sa.select(limit_defaults))}
+    overrides = {(row.project_id, row.resource): row.most for row in connection.execute(sa.select(project_limits))}
+    return defaults, overrides, projects.edges(connection)
+
+
+def set_default(connection: Connection, resource: str, limit: int | None) -> None:
+    """Set the default of a resource, or (None) take it away."""
+    key = limit_defaults.c.resource == resource
+    _replace(connection, limit_defaults, key, {"resource": resource}, limit)
+
+
+def set_override(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
+    """Set the limit of a project, or (None) take it away."""
+    key = sa.and_(project_limits.c.project_id == project_id, project_limits.c.resource == resource)
+    _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
+
+
+def _replace(
+    connection: Connection, table: sa.Table, key: sa.ColumnElement[bool], names: dict[str, str], limit: int | None
+) -> None:
+    if limit is None:
+        connection.execute(sa.delete(table).where(key))
+    elif not connection.execute(sa.update(table).where(key).values(most=limit, updated_at=clock.utc_now())).rowcount:
+        connection.execute(sa.insert(table).values(**names, most=limit, created_at=clock.utc_now()))
+
+
+def is_in_use(connection: Connection, project_id: str) -> bool:
+    """Whether the project holds anything, or has anything in flight."""
+    live = sa.select(sa.literal(1)).where(reservations.c.project_id == project_id, reservations.c.live == 1)
+    held = sa.select(sa.literal(1)).where(quota_usages.c.project_id == project_id, quota_usages.c.subtree != 0)
+    return any(connection.execute(query.limit(1)).first() is not None for query in (live, held))
+
+
+def forget_project(connection: Connection, project_id: str) -> bool:
+    """Delete a project's rows everywhere. False: it has got something to hold meanwhile; roll back.
+
+    The usage rows go first, and only while they are empty: who charges one now finds none, and begins again.
+    """
+    own = quota_usages.c.project_id == project_id
+    empty = sa.and_(own, quota_usages.c.subtree == 0, quota_usages.c.used == 0, quota_usages.c.reserved == 0)
+    connection.execute(sa.delete(quota_usages).where(empty))
+    left = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(own)).scalar_one()
+    if left or is_in_use(connection, project_id):
+        return False
+    connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
+    connection.execute(sa.delete(projects_table).where(projects_table.c.project_id == project_id))
+    return True

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How limits are changed: hold all other changes, read the book, try the change on a copy, ask the policy, write.
+
+Such changes are rare, and take turns: two administrators who set two siblings at once cannot break their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db import usages
+from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.drivers.trees import Tree
+from cyborg_quota.limits.book import Book
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.types import Figures
+
+Key = TypeVar("Key")
+
+
+class LimitKeeper:
+    """Sets limits and places projects as the policy allows."""
+
+    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver) -> None:
+        self._database = database
+        self._tree = tree
+        self._limits = limits
+
+    def book(self) -> Book:
+        """Everything that is set, at one moment."""
+        return self._database.read(self._read)
+
+    def figures(self) -> dict[tuple[str, str], Figures]:
+        """Every usage row."""
+        return self._database.read(usages.read)
+
+    def set(self, project_id: str | None, resource: str, limit: int | None) -> None:
+        """Set the limit of a project, or (None) the default; ``limit`` None takes it away. Raises LimitRefused."""
+
+        def work(connection: Connection) -> None:
+            tables.take_turns(connection)
+            book = self._read(connection)
+            if project_id is None:
+                _put(book.defaults, resource, limit)
+                touched = book.projects
+                tables.set_default(connection, resource, limit)
+            else:
+                _put(book.overrides, (project_id, resource), limit)
+                touched = [project_id]
+                tables.set_override(connection, project_id, resource, limit)
+            self._refuse(book, touched, [resource])
+
+        self._database.write(work)
+
+    def place(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+        """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
+
+        def check(connection: Connection) -> None:
+            book = self._read(connection)
+            if parent_id is not None and parent_id not in book.parents:
+                raise exceptions.ProjectRefused(parent_id, "is not known; add it first")
+            if is_new and book.parents.get(project_id) is not None:
+                raise exceptions.ProjectRefused(project_id, f"is in the tree already, below {book.parents[project_id]}")
+            if not is_new and project_id not in book.parents:
+                raise exceptions.ProjectRefused(project_id, "is not known; add it first")
+            book.place(project_id, parent_id)
+            self.check_depth(book, project_id)
+            self._refuse(book, [project_id, *book.children_of.get(project_id, ())], book.resources)
+
+        self._tree.place(project_id, parent_id, check)
+
+    def remove(self, project_id: str) -> None:
+        """Forget a project that holds nothing. Raises ProjectRefused."""
+        self._tree.remove(project_id)
+
+    def check_depth(self, book: Book, project_id: str) -> None:
+        """Raise ProjectRefused where the tree would become deeper than [limits] max_depth."""
+        levels = len(book.path(project_id)) - 1 + book.height(project_id)
+        if levels > self._limits.max_depth:
+            raise exceptions.ProjectRefused(
+                project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
+            )
+
+    def problems(self, book: Book, projects: Collection[str]) -> list[str]:
+        """What the policy has against a book, at these projects."""
+        return self._limits.policy.problems(book, projects, book.resources)
+
+    def _refuse(self, book: Book, projects: Collection[str], resources: Collection[str]) -> None:
+        problems = self._limits.policy.problems(book, projects, resources)
+        if problems:
+            raise exceptions.LimitRefused(problems)
+
+    def _read(self, connection: Connection) -> Book:
+        return Book(*tables.read_all(connection), self._limits.starts)
+
+
+def _put(where: dict[Key, int], key: Key, limit: int | None) -> None:
+    if limit is None:
+        where.pop(key, None)
+    else:
+        where[key] = limit

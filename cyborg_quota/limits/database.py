@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits and the project tree in tables of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions, plugins
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db.api import Database
+from cyborg_quota.limits import base
+from cyborg_quota.limits.book import Book, Starts, effective
+from cyborg_quota.limits.policies.base import Policy
+from cyborg_quota.types import Constraint
+
+HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
+
+
+class DatabaseLimitDriver(base.LimitDriver):
+    """A default per resource, an override per project, and a policy over both. Two short reads a reserve."""
+
+    def __init__(
+        self, policy: Policy, starts: Starts, *, missing_is_unlimited: bool = False, max_depth: int = 8
+    ) -> None:
+        self._database: Database | None = None
+        self._missing_is_unlimited = missing_is_unlimited
+        self.policy = policy
+        self.starts = starts
+        self.max_depth = max_depth
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
+        return cls(
+            plugins.load("cyborg_quota.policies", "[limits] policy", conf.limits.policy)(),
+            Starts.parse(conf.limits.child_start, conf.limits.root_start),
+            missing_is_unlimited=conf.limits.missing == "unlimited",
+            max_depth=conf.limits.max_depth,
+        )
+
+    def use(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def _tables(self) -> Database:
+        assert self._database is not None, "the quota driver hands its database over before the first call"
+        return self._database
+
+    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        defaults, overrides = self._tables.read(lambda connection: tables.of_path(connection, path, resources))
+        limits = {}
+        for index, project_id in enumerate(path):
+            for resource in resources:
+                limit = effective(
+                    index == len(path) - 1,
+                    overrides.get((project_id, resource)),
+                    defaults.get(resource),
+                    self.starts,
+                )
+                if limit is not None:
+                    limits[project_id, resource] = limit
+                elif not self._missing_is_unlimited:
+                    raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
+        return self.policy.constraints(path, limits)
+
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+        book = self.book()
+        found = {}
+        for project_id in project_ids:
+            for resource in resources:
+                limit = book.limit(project_id, resource)
+                if limit is not None:
+                    found[project_id, resource] = limit
+        return found
+
+    def book(self) -> Book:
+        """Everything that is set."""
+        return Book(*self._tables.read(tables.read_all), self.starts)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No hierarchy: each project by itself, wherever it stands in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from cyborg_quota.limits.book import Book
+from cyborg_quota.limits.policies import base
+from cyborg_quota.types import UNLIMITED, Constraint
+
+
+class Flat(base.Policy):
+    """Any limit may be set, and bounds what the project itself holds."""
+
+    def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
+        return []
+
+    def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
+        return [
+            Constraint(project_id, resource, limit)
+            for (project_id, resource), limit in sorted(limits.items())
+            if project_id == path[0] and limit != UNLIMITED
+        ]

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database limit driver: CERN's rules bullet by bullet, the other policies, and the tree; on every database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db.api import Database
+from cyborg_quota.drivers.db import DbQuotaDriver
+from cyborg_quota.drivers.settings import DriverSettings
+from cyborg_quota.limits.book import Starts
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.policies.base import Policy
+from cyborg_quota.limits.policies.flat import Flat
+from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+UNLIMITED = -1
+
+
+class LimitsTestCase(base.LedgerTestCase):
+    policy: type[Policy] = StrictHierarchy
+
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        limits = DatabaseLimitDriver(self.policy(), Starts(), **changes)
+        engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), limits))
+        engine.register_resources(["fpga", "gpu"])
+        self.addCleanup(engine.close)
+        return engine
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = self.make_limited()
+        self.quotas = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
+        self.admin = self.engine.administration
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.database.close)
+
+    def set(self, project_id: str | None, limit: int, resource: str = "gpu") -> None:
+        self.admin.set_limit(base.ADMIN, resource, limit, project_id)
+        self.assert_invariants()
+
+    def grow(self, tree: dict[str, str | None]) -> None:
+        for project_id, parent_id in tree.items():
+            self.admin.add_project(base.ADMIN, project_id, parent_id)
+
+    def hold(self, project_id: str, amount: int) -> None:
+        context = base.Context(project_id)
+        self.quotas.commit(context, self.quotas.reserve(context, {"gpu": amount}))
+
+    def blockers(self, project_id: str, amount: int = 1) -> list[str]:
+        """Who blocks a reserve, by name; check and reserve must agree."""
+        checked = [over.project_id for over in self.quotas.check(base.ADMIN, {"gpu": amount}, project_id)]
+        try:
+            uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project_id)
+        except exceptions.OverQuota as error:
+            self.assertEqual(checked, [over.project_id for over in error.overs])
+            return checked
+        self.quotas.rollback(base.ADMIN, uuids)
+        self.assertEqual([], checked)
+        return []
+
+
+class TestCern(LimitsTestCase):
+    """The worked example: ATLAS over Physics and Operations, each over two; 100 to share."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 0)
+        self.grow(
+            {
+                "atlas": None,
+                "physics": "atlas",
+                "operations": "atlas",
+                "higgs": "physics",
+                "simulation": "physics",
+                "workflow": "operations",
+                "web": "operations",
+            }
+        )
+        for project_id, limit in (
+            ("atlas", 100),
+            ("physics", 30),
+            ("operations", 70),
+            ("higgs", 10),
+            ("simulation", 10),
+            ("workflow", 40),
+            ("web", 30),
+        ):
+            self.set(project_id, limit)
+
+    def refused(self, project_id: str, limit: int) -> str:
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, base.ADMIN, "gpu", limit, project_id)
+        return str(error)
+
+    def test_no_child_can_be_raised_past_the_parents_limit(self) -> None:
+        for project_id in ("physics", "operations"):
+            self.assertIn(
+                "children of atlas would sum up to 101",
+                self.refused(project_id, {"physics": 31, "operations": 71}[project_id]),
+            )
+        for project_id in ("workflow", "web"):
+            self.assertIn("operations", self.refused(project_id, 41 if project_id == "workflow" else 31))
+
+    def test_room_in_the_parent_can_be_given(self) -> None:
+        self.set("higgs", 20)
+        self.assertIn("physics", self.refused("simulation", 11))
+
+    def test_the_parent_cannot_be_lowered_below_its_children(self) -> None:
+        self.assertIn("sum up to 70", self.refused("operations", 50))
+        self.set("web", 10)
+        self.set("operations", 50)
+
+    def test_a_limit_can_be_set_below_what_is_held_and_then_nothing_new_is_created(self) -> None:
+        self.hold("simulation", 10)
+        self.set("simulation", 5)
+        self.assertEqual(["simulation"], self.blockers("simulation"))
+        (row,) = self.admin.list_over(base.ADMIN)
+        self.assertEqual(("simulation", 5, 10, -5), (row.project_id, row.limit, row.subtree, row.available))
+
+    def test_resources_may_be_used_at_every_level_and_the_parent_alone_is_named(self) -> None:
+        """A leaf that has room under a full parent: the parent itself holds the rest."""
+        self.hold("physics", 25)
+        self.assertEqual([], self.blockers("higgs", 5))
+        self.assertEqual(["physics"], self.blockers("higgs", 6))
+        self.assertEqual(["higgs", "physics"], self.blockers("higgs", 11))
+
+    def test_a_sibling_over_its_lowered_limit_fills_the_parent(self) -> None:
+        self.set("higgs", 20)
+        self.hold("higgs", 20)
+        self.set("higgs", 5)
+        self.set("simulation", 25)
+        self.assertEqual(["physics"], self.blockers("simulation", 11))
+
+    def test_exactly_what_fits_every_level_can_be_created(self) -> None:
+        self.hold("web", 5)
+        self.hold("workflow", 30)
+        self.hold("higgs", 10)
+        self.hold("simulation", 10)
+        self.assertEqual([], self.blockers("web", 25))
+        self.hold("web", 25)
+        rows = {row.project_id: row for row in self.admin.tree(base.ADMIN)}
+        self.assertEqual((30, 60, 80), (rows["web"].used, rows["operations"].subtree, rows["atlas"].subtree))
+
+    def test_a_child_starts_at_zero(self) -> None:
+        self.admin.add_project(base.ADMIN, "newcomer", "web")
+        self.assertEqual(["newcomer"], self.blockers("newcomer"))
+
+    def test_an_unlimited_child_below_a_finite_parent_is_refused(self) -> None:
+        self.assertIn("cannot be unlimited", self.refused("higgs", UNLIMITED))
+
+    def test_an_unlimited_parent_bounds_nothing(self) -> None:
+        self.set("atlas", UNLIMITED)
+        self.set("physics", UNLIMITED)
+        self.set("higgs", 10**9)
+        self.assertEqual([], self.blockers("higgs", 1000))
+
+    def test_zero_allows_nothing_at_any_level(self) -> None:
+        for project_id in ("higgs", "simulation", "physics"):
+            self.set(project_id, 0)
+        self.assertEqual(["higgs", "physics"], self.blockers("higgs"))
+        self.assertEqual(["physics"], self.blockers("physics"))
+
+    def test_a_move_that_would_overbook_is_refused(self) -> None:
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.move_project, base.ADMIN, "higgs", "operations")
+        self.assertIn("operations", str(error))
+        self.set("web", 20)
+        self.hold("higgs", 4)
+        self.admin.move_project(base.ADMIN, "higgs", "operations")
+        self.assert_invariants()
+        rows = {row.project_id: row.subtree for row in self.admin.tree(base.ADMIN)}
+        self.assertEqual((0, 4, 4), (rows["physics"], rows["operations"], rows["atlas"]))
+
+    def test_an_unset_limit_is_the_start_again(self) -> None:
+        self.admin.unset_limit(base.ADMIN, "gpu", "higgs")
+        self.assertEqual(["higgs"], self.blockers("higgs"))
+        error = self.assertRaises(exceptions.LimitRefused, self.admin.unset_limit, base.ADMIN, "gpu", "atlas")
+        self.assertIn("atlas", str(error))
+
+
+class TestLevels(LimitsTestCase):
+    def test_each_blocks_in_turn(self) -> None:
+        """A tenant with 100, its department with 50, a user with 10."""
+        self.set(None, 0)
+        self.grow({"tenant": None, "department": "tenant", "user": "department"})
+        for project_id, limit in (("tenant", 100), ("department", 50), ("user", 10)):
+            self.set(project_id, limit)
+        self.hold("user", 10)
+        self.assertEqual(["user"], self.blockers("user"))
+        self.hold("department", 40)
+        self.assertEqual(["department"], self.blockers("department"))
+        self.hold("tenant", 50)
+        self.assertEqual(["tenant"], self.blockers("tenant"))
+        self.assertEqual(["department", "tenant", "user"], self.blockers("user"))
+
+
+class TestTwoLevels(LimitsTestCase):
+    policy = StrictTwoLevel
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 8)
+        self.grow({"domain": None, "a": "domain", "b": "domain"})
+
+    def test_overbooking_is_allowed_and_the_parent_blocks(self) -> None:
+        self.set("a", 5)
+        self.set("b", 5)
+        self.hold("a", 5)
+        self.assertEqual([], self.blockers("b", 3))
+        self.assertEqual(["domain"], self.blockers("b", 4))
+        self.assertEqual(["b", "domain"], self.blockers("b", 6))
+
+    def test_no_child_above_its_parent(self) -> None:
+        for limit in (9, UNLIMITED):
+            self.assertRaises(exceptions.LimitRefused, self.set, "a", limit)
+        self.set("a", 8)
+        self.assertRaises(exceptions.LimitRefused, self.set, "domain", 7)
+        self.set("domain", UNLIMITED)
+        self.set("a", UNLIMITED)
+
+    def test_no_third_level(self) -> None:
+        self.assertRaises(exceptions.LimitRefused, self.admin.add_project, base.ADMIN, "c", "a")
+        self.admin.add_project(base.ADMIN, "other")
+        self.assertRaises(exceptions.LimitRefused, self.admin.move_project, base.ADMIN, "domain", "other")
+
+    def test_zero(self) -> None:
+        self.set("a", 0)
+        self.assertEqual(["a"], self.blockers("a"))
+
+
+class TestFlat(LimitsTestCase):
+    policy = Flat
+
+    def test_each_project_by_itself(self) -> None:
+        self.set(None, 3)
+        self.grow({"parent": None, "child": "parent"})
+        self.set("child", UNLIMITED)
+        self.hold("child", 50)
+        self.assertEqual([], self.blockers("parent", 3))
+        self.assertEqual(["parent"], self.blockers("parent", 4))
+        self.set("parent", 0)
+        self.assertEqual([], self.blockers("child", 50))
+
+
+class TestMissing(LimitsTestCase):
+    def test_refused_with_the_way_to_set_one(self) -> None:
+        error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
+        self.assertIn("cyborg-quota limit set --default gpu=10", str(error))
+        self.assertEqual([], self.engine.list_reservations(base.ADMIN))
+        self.set(None, 1)
+        self.quotas.reserve(self.context, {"gpu": 1})
+
+    def test_unlimited_where_configured(self) -> None:
+        engine = self.make_limited(missing_is_unlimited=True)
+        engine.reserve(self.context, {"gpu": 1000})
+        self.assertEqual(UNLIMITED, engine.get_usages(self.context)["gpu"].limit)
+
+    def test_a_root_has_the_default(self) -> None:
+        self.set(None, 2)
+        self.assertEqual(["p1"], self.blockers("p1", 3))
+        self.assertEqual(2, self.quotas.get_usages(self.context)["gpu"].limit)
+
+
+class TestTree(LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, UNLIMITED)
+
+    def refused(self, call: Any, *args: Any) -> str:
+        return str(self.assertRaises(exceptions.ProjectRefused, call, base.ADMIN, *args))
+
+    def test_unknown_ones(self) -> None:
+        self.assertIn("nowhere", self.refused(self.admin.add_project, "a", "nowhere"))
+        self.assertIn("not known", self.refused(self.admin.move_project, "a", None))
+        self.assertIn("not known", self.refused(self.admin.remove_project, "a"))
+        self.assertEqual([], self.admin.list_projects(base.ADMIN))
+
+    def test_a_cycle(self) -> None:
+        self.grow({"a": None, "b": "a", "c": "b"})
+        for parent in ("a", "b", "c"):
+            self.assertIn("below itself", self.refused(self.admin.move_project, "a", parent))
+
+    def test_too_deep(self) -> None:
+        engine = self.make_limited(max_depth=3)
+        for project_id, parent_id in (("a", None), ("b", "a"), ("c", "b")):
+            engine.administration.add_project(base.ADMIN, project_id, parent_id)
+        self.assertIn("max_depth", self.refused(engine.administration.add_project, "d", "c"))
+        engine.administration.add_project(base.ADMIN, "x")
+        self.assertIn("4 levels", self.refused(engine.administration.move_project, "a", "x"))
+
+    def test_a_project_with_usage_cannot_be_removed(self) -> None:
+        self.grow({"a": None, "b": "a"})
+        self.set("b", UNLIMITED)
+        self.assertIn("children", self.refused(self.admin.remove_project, "a"))
+        (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
+        self.assertIn("holds", self.refused(self.admin.remove_project, "b"))
+        self.quotas.rollback(base.Context("b"), [uuid])
+        self.admin.remove_project(base.ADMIN, "b")
+        self.assert_invariants()
+        self.assertEqual([("a", None)], self.admin.list_projects(base.ADMIN))
+
+    def test_a_removed_project_can_be_charged_again_as_a_root(self) -> None:
+        """The engine remembers its old path and rows, and finds that they are gone."""
+        self.grow({"a": None, "b": "a"})
+        self.set("b", 1)
+        (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
+        self.quotas.release(base.Context("b"), [uuid])
+        other = self.make_limited()
+        other.administration.remove_project(base.ADMIN, "b")
+        self.hold("b", 5)
+        self.assert_invariants()
+
+    def test_admins_only(self) -> None:
+        for call, args in (
+            (self.admin.list_projects, ()),
+            (self.admin.add_project, ("x",)),
+            (self.admin.move_project, ("x", None)),
+            (self.admin.remove_project, ("x",)),
+            (self.admin.set_limit, ("gpu", 1)),
+            (self.admin.unset_limit, ("gpu",)),
+            (self.admin.list_limits, ()),
+            (self.admin.tree, ()),
+            (self.admin.list_over, ()),
+        ):
+            self.assertRaises(exceptions.NotAuthorized, call, self.context, *args)
+
+    def test_bad_limits(self) -> None:
+        for limit in (-2, True, 1.5, "3", None, 2**63):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, base.ADMIN, "gpu", limit)
+        self.assertRaises(exceptions.UnknownResource, self.admin.set_limit, base.ADMIN, "tpu", 1)
+
+
+class TestOtherDriver(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def test_it_says_that_limits_are_not_kept_here(self) -> None:
+        error = self.assertRaises(exceptions.ConfigurationError, lambda: self.engine.administration)
+        self.assertIn("[limits] driver", str(error))
