@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from cyborg_quota.conf import database, limits, quota
+from cyborg_quota.conf import database, keystone, limits, quota
 
-_GROUPS = (quota, limits, database)
+_GROUPS = (quota, limits, keystone, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -38,3 +38,7 @@ class LimitDriver(abc.ABC):
     @abc.abstractmethod
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         """The limit of each (project_id, resource), for display. What is left out is unlimited."""
+
+    def parent_of(self, project_id: str) -> str | None:
+        """Where this driver's source puts the project: the id of its parent, or None where it does not say."""
+        return None

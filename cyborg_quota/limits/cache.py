@@ -31,6 +31,9 @@ MOST_ANSWERS: Final = 20_000
 PAUSE_SECONDS: Final = 2.0
 """After a source failed to answer, nobody asks it again for so long: a hung one would hold every caller in turn."""
 
+_PATIENCES: Final = 4
+"""So many calls one answer may take: to find Keystone, to log in there, to find its API, and the question."""
+
 _WARN_EVERY_SECONDS: Final = 60.0
 _EVERYTHING: Final = object()
 """Stands among the keys for the source as a whole."""
@@ -100,32 +103,33 @@ class Cache:
                 now = self._clock()
                 answer = self._answers.get(key)
                 age = None if answer is None else now - answer.asked_at
+                if answer is not None and age is not None and age < self._ttl:
+                    return answer.value  # type: ignore[no-any-return]
                 outage = self._outages.get(_EVERYTHING) or self._outages.get(key)
                 flight = self._flights.get(key)
-                mine = flight is None and (outage is None or now >= outage.next_try)
-                if age is not None and answer is not None:
-                    meanwhile = flight is not None and age < self._ttl + self._patience
-                    if age < self._ttl or meanwhile:
-                        return answer.value  # type: ignore[no-any-return]
-                if mine:
+                is_paused = outage is not None and now < outage.next_try
+                is_mine = flight is None and not is_paused
+                if is_mine:
                     flight = self._take_off(key, now)
-            if flight is None or (not mine and outage is not None):
-                assert outage is not None
+            if is_paused and outage is not None:
                 return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
-            if mine:
+            assert flight is not None
+            if is_mine:
                 return self._ask(key, flight, ask)
-            if not flight.wait(4 * self._patience):
-                raise exceptions.LimitsUnavailable(
-                    "another thread has been waiting for the answer all the time", 4 * self._patience
-                )
+            if answer is not None and age is not None and age < self._ttl + self._patience:
+                return answer.value  # type: ignore[no-any-return]
+            if not flight.wait(_PATIENCES * self._patience):
+                raise exceptions.LimitsUnavailable("another thread still waits for the answer", self._clock() - now)
 
     def _take_off(self, key: Hashable, now: float) -> threading.Event:
         """This thread asks. In an outage nobody else does, until there is an answer or plenty of time has passed."""
-        for name in (_EVERYTHING, key):
-            if name in self._outages:
-                self._outages[name] = dataclasses.replace(self._outages[name], next_try=now + 4 * self._patience)
+        for name in {_EVERYTHING, key} & set(self._outages):
+            self._pause(name, now + _PATIENCES * self._patience)
         flight = self._flights[key] = threading.Event()
         return flight
+
+    def _pause(self, name: Hashable, until: float) -> None:
+        self._outages[name] = dataclasses.replace(self._outages[name], next_try=until)
 
     def _ask(self, key: Hashable, flight: threading.Event, ask: Callable[[], T]) -> T:
         began = self._clock()
@@ -134,6 +138,8 @@ class Cache:
         except Unanswered as error:
             with self._lock:
                 now = self._clock()
+                if not error.whole:
+                    self._outages.pop(_EVERYTHING, None)  # a refusal is an answer too
                 outage = self._note_outage(_EVERYTHING if error.whole else key, error.reason, began, now)
                 answer = self._answers.get(key)
             return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
@@ -141,7 +147,7 @@ class Cache:
             with self._lock:
                 # Not the source's fault: the next may try at once.
                 for name in {_EVERYTHING, key} & set(self._outages):
-                    self._outages[name] = dataclasses.replace(self._outages[name], next_try=began)
+                    self._pause(name, began)
             raise
         else:
             self._keep(key, _Answer(value, began))

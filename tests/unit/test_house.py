@@ -54,6 +54,8 @@ GUARDED = {
     "cotyledon": {"cmd"},
     "tqdm": {"cmd"},
     "matplotlib": {"cmd"},
+    "keystoneauth1": {"limits"},
+    "oslo_limit": {"limits"},
 }
 GUARD_EXCEPTIONS = {("cyborg_quota.conf.database", "oslo_db.options")}
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way to Keystone, as oslo.limit's own group [oslo_limit] describes it, and why it failed, in words.
+
+oslo.limit makes its session from the global configuration only; here it is made from the one that is passed in.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Any, Final
+
+from keystoneauth1 import exceptions as ksa
+from keystoneauth1 import loading
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.exceptions.connection import SSLError
+from oslo_config import cfg
+from oslo_limit import opts as oslo_limit_opts
+
+from cyborg_quota import exceptions
+from cyborg_quota.limits.cache import Unanswered
+
+GROUP: Final = "oslo_limit"
+
+ROLE_HINT: Final = (
+    "It needs the role reader on the system: openstack role add --user USER --user-domain DOMAIN --system all reader; "
+    f"and [{GROUP}] system_scope = all"
+)
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register [oslo_limit] on ``conf``: the session's, the adapter's, the chosen auth plugin's, and the endpoint's."""
+    loading.register_session_conf_options(conf, GROUP)
+    loading.register_adapter_conf_options(conf, GROUP, include_deprecated=False)
+    loading.register_auth_conf_options(conf, GROUP)
+    for _, options in oslo_limit_opts.list_opts():
+        conf.register_opts([option for option in options if option.dest.startswith("endpoint_")], group=GROUP)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Raise ConfigurationError where [oslo_limit] cannot be used, whatever Keystone says. No I/O."""
+    _load_auth(conf)
+    if "@" in urllib.parse.urlsplit(auth_url(conf) or "").netloc:
+        # keystoneauth1 logs the URL.
+        raise exceptions.ConfigurationError(
+            f"[{GROUP}] auth_url holds a user's name: set username and password instead."
+        )
+    if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
+        raise exceptions.ConfigurationError(
+            f"[{GROUP}] says not whose limits are meant: set endpoint_id (see openstack endpoint list --service "
+            "accelerator), or endpoint_service_type and endpoint_region_name."
+        )
+
+
+def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
+    """[oslo_limit] endpoint_NAME. The oslo.limit of 2024.1 has endpoint_id only."""
+    return getattr(conf[GROUP], f"endpoint_{name}", None)
+
+
+def auth_url(conf: cfg.ConfigOpts) -> str | None:
+    """Where Keystone is; None with a plugin that has no such option."""
+    return getattr(conf[GROUP], "auth_url", None)
+
+
+def make_adapter(conf: cfg.ConfigOpts, timeout_seconds: float) -> Adapter:
+    """A way to Keystone's API, version 3, with a session of its own. No I/O yet."""
+    auth = _load_auth(conf)
+    timeout = timeout_seconds if conf[GROUP].timeout is None else conf[GROUP].timeout
+    session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout)
+    adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
+    adapter.service_type = adapter.service_type or "identity"
+    if not (adapter.version or adapter.min_version or adapter.max_version):
+        adapter.version = "3"
+    return adapter
+
+
+def _load_auth(conf: cfg.ConfigOpts) -> Any:
+    try:
+        auth = loading.load_auth_from_conf_options(conf, GROUP)
+    except ksa.MissingRequiredOptions as error:
+        missing = ", ".join(option.dest for option in error.options)
+        raise exceptions.ConfigurationError(f"[{GROUP}] lacks {missing}.") from None
+    except ksa.NoMatchingPlugin:
+        raise exceptions.ConfigurationError(
+            f"[{GROUP}] auth_type = {conf[GROUP].auth_type}: keystoneauth1 knows no such plugin."
+        ) from None
+    if auth is None:
+        raise exceptions.ConfigurationError(f"[{GROUP}] lacks auth_type: set it to password.")
+    return auth
+
+
+def failure(error: Exception, url: str | None) -> Unanswered:
+    """What an error of keystoneauth1 means. Its own text is left out: it may quote whatever came over the wire."""
+    place = f"Keystone at {url}" if url else "Keystone"
+    whole = True
+    if isinstance(error, (ksa.ConnectTimeout, ksa.RequestTimeout)):
+        reason = f"{place} does not answer in time"
+    elif isinstance(error, SSLError):
+        reason = f"{place} cannot be reached: TLS fails; see [{GROUP}] cafile"
+    elif isinstance(error, ksa.ConnectFailure):
+        reason = f"{place} cannot be reached; is it running, and [{GROUP}] auth_url right?"
+    elif isinstance(error, (ksa.Unauthorized, ksa.AuthorizationFailure)):
+        reason = (
+            f"{place} does not let the user of [{GROUP}] in: it is unknown, its password is wrong, or it has no role "
+            f"there. {ROLE_HINT}"
+        )
+    elif isinstance(error, (ksa.EndpointNotFound, ksa.CatalogException)):
+        reason = f"the catalog of {place} has no identity endpoint for [{GROUP}] valid_interfaces and region_name"
+    elif isinstance(error, ksa.DiscoveryFailure):
+        reason = f"{place} does not say which versions it speaks; is [{GROUP}] auth_url right?"
+    elif isinstance(error, ksa.HttpError):
+        reason = f"{place} answered {error.http_status}"
+        whole = error.http_status in (502, 503, 504)
+    else:
+        reason = f"{place} cannot be asked ({type(error).__name__})"
+    return Unanswered(reason, whole=whole)
+

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Keystone in memory, as far as the limit driver looks, to be put in the place of an adapter."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from cyborg_quota import conf
+
+AUTH_URL = "http://keystone.example:5000/v3"
+PASSWORD = "not-to-be-seen"
+SERVICE, REGION, ENDPOINT = "service-1", "RegionOne", "endpoint-1"
+
+
+def settings(**options: Any) -> cfg.ConfigOpts:
+    """A configuration with the driver keystone; ``options``: group__name=value."""
+    from cyborg_quota.limits import keystone_session
+
+    made = cfg.ConfigOpts()
+    conf.register_opts(made)
+    made([], default_config_files=[], default_config_dirs=[])
+    keystone_session.register_opts(made)
+    values = {
+        "limits__driver": "keystone",
+        "oslo_limit__auth_type": "v3password",
+        "oslo_limit__endpoint_id": ENDPOINT,
+        **options,
+    }
+    register_auth(made, str(values["oslo_limit__auth_type"]))
+    password = {
+        "oslo_limit__auth_url": AUTH_URL,
+        "oslo_limit__username": "reader",
+        "oslo_limit__password": PASSWORD,
+        "oslo_limit__user_domain_id": "default",
+        "oslo_limit__system_scope": "all",
+    }
+    for name, value in {**password, **values}.items():
+        group, _, option = name.partition("__")
+        made.set_override(option, value, group=group)
+    return made
+
+
+def register_auth(made: cfg.ConfigOpts, auth_type: str) -> None:
+    """What loading does once it knows the plugin, so that a test can set the plugin's options."""
+    from keystoneauth1 import loading
+
+    made.register_opts(loading.get_auth_plugin_conf_options(auth_type), group="oslo_limit")
+
+
+@dataclasses.dataclass
+class Response:
+    """An answer, as far as the client looks."""
+
+    status_code: int
+    body: Any
+
+    def json(self) -> Any:
+        if isinstance(self.body, Exception):
+            raise self.body
+        return self.body
+
+
+@dataclasses.dataclass
+class Access:
+    system_scoped: bool = True
+    role_names: tuple[str, ...] = ("reader",)
+
+
+class FakeAuth:
+    def __init__(self) -> None:
+        self.access = Access()
+
+    def get_access(self, _session: object) -> Access:
+        return self.access
+
+
+class FakeKeystone:
+    """Answers GET like Keystone, from what a test has set; ``paths`` lists what it was asked."""
+
+    def __init__(self) -> None:
+        self.auth = FakeAuth()
+        self.session = object()
+        self.model = "flat"
+        self.services = [{"id": SERVICE, "type": "accelerator", "name": "cyborg"}]
+        self.endpoints = [{"id": ENDPOINT, "service_id": SERVICE, "region_id": REGION, "interface": "public"}]
+        self.registered: dict[tuple[str, str | None], int] = {}
+        self.limits: dict[tuple[str, str, str | None], int] = {}
+        """By (project or domain, resource, region)."""
+        self.projects: dict[str, str | None] = {}
+        """The domain of each; None: it is a domain."""
+        self.instead: dict[str, Any] = {}
+        """By first path element, or "" for all: an exception to raise, or a Response."""
+        self.paths: list[str] = []
+        self.made = 0
+        self._lock = threading.Lock()
+
+    def connect(self, _conf: cfg.ConfigOpts, _timeout: float) -> FakeKeystone:
+        self.made += 1
+        return self
+
+    def register(self, resource: str, limit: int, region: str | None = REGION) -> None:
+        self.registered[resource, region] = limit
+
+    def set_limit(self, holder: str, resource: str, limit: int, region: str | None = REGION) -> None:
+        self.limits[holder, resource, region] = limit
+
+    def get(self, path: str, params: Mapping[str, str], raise_exc: bool) -> Response:
+        assert not raise_exc
+        with self._lock:
+            query = "&".join(f"{name}={value}" for name, value in params.items())
+            self.paths.append(f"{path}?{query}" if query else path)
+        first, _, last = path.strip("/").partition("/")
+        instead = self.instead.get(first, self.instead.get(""))
+        if isinstance(instead, Exception):
+            raise instead
+        return instead if instead is not None else self._answer(first, last, params)
+
+    def _answer(self, first: str, last: str, params: Mapping[str, str]) -> Response:
+        if last == "model":
+            return Response(200, {"model": {"name": self.model}})
+        if first == "projects":
+            if last not in self.projects:
+                return Response(404, {"error": {}})
+            domain_id = self.projects[last]
+            return Response(200, {"project": {"id": last, "domain_id": domain_id, "is_domain": domain_id is None}})
+        if last:
+            found = [one for one in self.endpoints if one["id"] == last]
+            return Response(200, {"endpoint": found[0]}) if found else Response(404, {})
+        rows = [
+            one for one in self._rows(first) if all(one.get(name) == value for name, value in params.items())
+        ]
+        return Response(200, {first: rows, "links": {"next": None}})
+
+    def _rows(self, what: str) -> list[dict[str, Any]]:
+        if what == "registered_limits":
+            return [
+                {"service_id": SERVICE, "region_id": region, "resource_name": resource, "default_limit": limit}
+                for (resource, region), limit in self.registered.items()
+            ]
+        if what == "limits":
+            return [
+                {
+                    "service_id": SERVICE,
+                    "region_id": region,
+                    "resource_name": resource,
+                    "resource_limit": limit,
+                    "project_id": None if self._is_domain(holder) else holder,
+                    "domain_id": holder if self._is_domain(holder) else None,
+                }
+                for (holder, resource, region), limit in self.limits.items()
+            ]
+        return {"services": self.services, "endpoints": self.endpoints}[what]
+
+    def _is_domain(self, holder: str) -> bool:
+        return holder in self.projects and self.projects[holder] is None

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long an answer is used, who asks again, and what happens when nobody answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.limits import cache as caches
+from cyborg_quota.limits.cache import Unanswered
+
+TTL, STALE, PATIENCE = 60.0, 600.0, 5.0
+
+
+class CacheTestCase(base.BaseTestCase):
+    """``cache`` under a clock that stands still, and ``source``, which counts how often it is asked."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger())
+        self.now = 1000.0
+        self.cache = self.make_cache()
+        self.asked = 0
+        self.value: Any = "first"
+        self.error: Exception | None = None
+
+    def make_cache(self, **changes: Any) -> caches.Cache:
+        settings = {"ttl_seconds": TTL, "stale_seconds": STALE, "patience_seconds": PATIENCE, **changes}
+        return caches.Cache(clock=lambda: self.now, **settings)
+
+    def source(self) -> Any:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def get(self, key: str = "k") -> Any:
+        return self.cache.get(key, self.source)
+
+    def break_down(self, *, whole: bool = True) -> None:
+        self.error = Unanswered("it is away", whole=whole)
+
+
+class TestAge(CacheTestCase):
+    def test_an_answer_is_used_until_the_ttl_and_not_longer(self) -> None:
+        self.assertEqual("first", self.get())
+        self.value = "second"
+
+        self.now += TTL - 0.001
+        self.assertEqual(("first", 1), (self.get(), self.asked))
+        self.now += 0.001
+        self.assertEqual(("second", 2), (self.get(), self.asked))
+
+    def test_the_age_counts_from_the_question(self) -> None:
+        """The source may have looked at once, and answered late."""
+
+        def slowly() -> str:
+            self.now += 4.0
+            return "looked at the start"
+
+        self.cache.get("k", slowly)
+        self.now += TTL - 4.0
+        self.assertEqual("first", self.get())
+
+    def test_nothing_is_an_answer_and_is_kept(self) -> None:
+        self.value = None
+        self.assertIsNone(self.get())
+        self.assertIsNone(self.get())
+        self.assertEqual(1, self.asked)
+
+        self.value, self.now = "there now", self.now + TTL
+        self.assertEqual("there now", self.get())
+
+    def test_a_ttl_of_zero_asks_each_time(self) -> None:
+        self.cache = self.make_cache(ttl_seconds=0.0)
+        self.get()
+        self.get()
+        self.assertEqual(2, self.asked)
+
+    def test_keys_are_apart(self) -> None:
+        self.get("a")
+        self.value = "second"
+        self.assertEqual(("first", "second"), (self.get("a"), self.get("b")))
+
+    def test_memory_is_bounded_and_the_oldest_goes_first(self) -> None:
+        self.cache = self.make_cache(most_answers=3)
+        for key in "abca":
+            self.get(key)
+        self.now += TTL
+        self.get("a")  # refreshed: no longer the oldest
+        self.get("d")
+        self.assertEqual((3, 5), (len(self.cache), self.asked))
+        self.get("a")
+        self.assertEqual(5, self.asked)
+        self.get("b")
+        self.assertEqual(6, self.asked)
+
+    def test_refusals_are_bounded_too(self) -> None:
+        self.cache = self.make_cache(most_answers=3)
+        self.break_down(whole=False)
+        for key in range(10):
+            self.assertRaises(exceptions.LimitsUnavailable, self.get, str(key))
+        self.assertEqual(3, len(self.cache._outages))
+
+
+class TestOutage(CacheTestCase):
+    def test_stale_answers_for_a_bounded_time_then_an_error(self) -> None:
+        self.get()
+        self.break_down()
+        self.now += TTL
+        began = self.now
+        self.assertEqual("first", self.get())
+        self.now = began + STALE - 0.001
+        self.assertEqual("first", self.get())
+
+        self.now += 0.001
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
+
+        self.assertEqual(("it is away", STALE), (error.reason, error.seconds))
+        self.assertIn("for 600 s (it is away)", str(error))
+
+    def test_without_any_answer_the_error_comes_at_once(self) -> None:
+        self.break_down()
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
+        self.assertEqual(0.0, error.seconds)
+
+    def test_an_old_answer_is_not_dug_out(self) -> None:
+        """Nobody asked for an hour: the answer of then says nothing about now."""
+        self.get()
+        self.now += 3600.0
+        self.break_down()
+        self.assertRaises(exceptions.LimitsUnavailable, self.get)
+
+    def test_after_a_failure_there_is_a_pause(self) -> None:
+        """A hung source would hold each caller for a time-out, one after the other."""
+        self.get()
+        self.break_down()
+        self.now += TTL
+        for key in ("k", "k", "k"):
+            self.assertEqual("first", self.get(key))
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
+        self.assertEqual(2, self.asked)
+
+        self.now += caches.PAUSE_SECONDS
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
+        self.assertEqual(3, self.asked)
+
+    def test_it_is_back(self) -> None:
+        self.get()
+        self.break_down()
+        self.now += TTL
+        self.get()
+        self.error, self.value = None, "second"
+        self.now += caches.PAUSE_SECONDS
+
+        self.assertEqual("second", self.get())
+        self.assertIn("Limits can be read again, after 2 s (it is away)", self.log.output)
+
+        self.now += TTL + STALE
+        self.break_down()
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
+        self.assertEqual(0.0, error.seconds, "a new outage is counted afresh")
+
+    def test_one_refused_question_does_not_stop_the_others(self) -> None:
+        self.break_down(whole=False)
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "forbidden")
+        self.error = None
+        self.assertEqual("first", self.get("allowed"))
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "forbidden")
+
+    def test_a_refusal_shows_that_the_source_is_back(self) -> None:
+        self.break_down()
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "a")
+        self.now += caches.PAUSE_SECONDS
+        self.break_down(whole=False)
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "a")
+        self.error = None
+        self.assertEqual("first", self.get("b"))
+
+    def test_the_warning_comes_once_a_minute(self) -> None:
+        self.get()
+        self.break_down()
+        self.now += TTL
+        for _ in range(100):
+            self.get()
+            self.now += 1.0
+        self.assertEqual(2, self.log.output.count("it is away"))
+        self.assertIn("are used until they are 660 s old", self.log.output)
+
+    def test_a_bug_comes_out_and_is_not_kept(self) -> None:
+        self.error = KeyError("bug")
+        self.assertRaises(KeyError, self.get)
+        self.error = None
+        self.assertEqual("first", self.get())
+
+    def test_a_bug_in_an_outage_lets_the_next_one_try(self) -> None:
+        self.break_down()
+        self.assertRaises(exceptions.LimitsUnavailable, self.get)
+        self.now += caches.PAUSE_SECONDS
+        self.error = KeyError("bug")
+        self.assertRaises(KeyError, self.get)
+        self.error = None
+        self.assertEqual("first", self.get())
+
+
+class TestThreads(CacheTestCase):
+    """One question at a time per key."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+        self.addCleanup(self.go_on.set)
+
+    def held(self) -> Any:
+        self.entered.set()
+        assert self.go_on.wait(30)
+        return self.source()
+
+    def start(self, *jobs: Callable[[], Any]) -> tuple[list[threading.Thread], list[Any]]:
+        results: list[Any] = []
+
+        def run(job: Callable[[], Any]) -> None:
+            try:
+                results.append(job())
+            except exceptions.QuotaError as error:
+                results.append(error)
+
+        threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        return threads, results
+
+    def join(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+
+    def test_without_an_answer_the_others_wait_for_the_one(self) -> None:
+        threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
+        self.assertTrue(self.entered.wait(30))
+        self.go_on.set()
+        self.join(threads)
+        self.assertEqual((["first"] * 8, 1), (results, self.asked))
+
+    def test_with_one_they_use_it_meanwhile(self) -> None:
+        self.get()
+        self.now += TTL
+        self.value = "second"
+        threads, results = self.start(lambda: self.cache.get("k", self.held))
+        self.assertTrue(self.entered.wait(30))
+
+        self.assertEqual(("first", 1), (self.get(), self.asked))
+
+        self.go_on.set()
+        self.join(threads)
+        self.assertEqual((["second"], "second", 2), (results, self.get(), self.asked))
+
+    def test_but_not_one_of_long_ago(self) -> None:
+        """Nobody asked for minutes: the limit may have been changed long since, and the source is well."""
+        self.get()
+        self.now += TTL + PATIENCE
+        self.value = "second"
+        threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 4)
+        self.assertTrue(self.entered.wait(30))
+        self.go_on.set()
+        self.join(threads)
+        self.assertEqual((["second"] * 4, 2), (results, self.asked))
+
+    def test_other_keys_are_not_held_up(self) -> None:
+        threads, _ = self.start(lambda: self.cache.get("k", self.held))
+        self.assertTrue(self.entered.wait(30))
+        self.assertEqual("first", self.get("other"))
+        self.go_on.set()
+        self.join(threads)
+
+    def test_a_failure_reaches_all_who_waited(self) -> None:
+        self.break_down()
+        threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
+        self.assertTrue(self.entered.wait(30))
+        self.go_on.set()
+        self.join(threads)
+        self.assertEqual((["it is away"] * 8, 1), ([one.reason for one in results], self.asked))
+
+    def test_in_an_outage_one_tries_and_nobody_waits(self) -> None:
+        self.get()
+        self.break_down()
+        self.now += TTL
+        self.get()
+        self.now += caches.PAUSE_SECONDS
+        threads, results = self.start(lambda: self.cache.get("k", self.held))
+        self.assertTrue(self.entered.wait(30))
+
+        self.assertEqual("first", self.get())
+        self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
+        self.assertEqual(2, self.asked)
+
+        self.error = None
+        self.go_on.set()
+        self.join(threads)
+        self.assertEqual((["first"], "first"), (results, self.get("other")))
+
+    def test_waiting_ends(self) -> None:
+        self.cache = self.make_cache(patience_seconds=0.01)
+        threads, _ = self.start(lambda: self.cache.get("k", self.held))
+        self.assertTrue(self.entered.wait(30))
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
+        self.assertIn("another thread", error.reason)
+        self.go_on.set()
+        self.join(threads)

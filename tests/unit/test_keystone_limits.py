@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the limit driver keystone makes of what Keystone says."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import fixtures as fx
+from keystoneauth1 import exceptions as ksa
+from oslotest import base
+
+from cyborg_quota import Constraint, exceptions
+from cyborg_quota.limits.cache import Cache
+from cyborg_quota.limits.keystone import Answers, KeystoneLimitDriver
+from cyborg_quota.limits.keystone_client import KeystoneClient
+from tests import keystones
+from tests.keystones import PASSWORD, Response
+
+TTL, STALE = 60.0, 600.0
+
+
+class DriverTestCase(base.BaseTestCase):
+    """``keystone`` with a registered gpu (10) and fpga (4), and ``driver`` under a clock that stands still."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger())
+        self.keystone = keystones.FakeKeystone()
+        self.keystone.register("gpu", 10)
+        self.keystone.register("fpga", 4)
+        self.keystone.projects = {"dom": None, "p1": "dom", "p2": "dom", "other": None, "q1": "other"}
+        self.now = 0.0
+        self.driver = self.make_driver()
+
+    def make_driver(self, **changes: Any) -> KeystoneLimitDriver:
+        options = {name: changes.pop(name) for name in list(changes) if "__" in name}
+        settings = keystones.settings(**options)
+
+        def answers() -> Answers:
+            cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, patience_seconds=5.0, clock=lambda: self.now)
+            return Answers(KeystoneClient(settings, 5.0, self.keystone.connect), cache)  # type: ignore[arg-type]
+
+        return KeystoneLimitDriver(answers, **changes)
+
+    def constraints(self, *path: str, resources: tuple[str, ...] = ("gpu",)) -> list[Constraint]:
+        return self.driver.get_constraints(path or ("p1",), resources)
+
+    def unavailable(self) -> str:
+        """The reason of the error; neither it nor the log holds the password."""
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.constraints)
+        self.assertNotIn(PASSWORD, str(error))
+        self.assertNotIn(PASSWORD, self.log.output)
+        return error.reason
+
+
+class TestFlat(DriverTestCase):
+    def test_a_registered_limit_is_the_default(self) -> None:
+        self.assertEqual(
+            [Constraint("p1", "gpu", 10), Constraint("p1", "fpga", 4)], self.constraints(resources=("gpu", "fpga"))
+        )
+
+    def test_a_project_limit_is_that_projects(self) -> None:
+        self.keystone.set_limit("p1", "gpu", 3)
+        self.assertEqual([Constraint("p1", "gpu", 3)], self.constraints("p1"))
+        self.assertEqual([Constraint("p2", "gpu", 10)], self.constraints("p2"))
+
+    def test_zero_and_unlimited_are_limits(self) -> None:
+        self.keystone.set_limit("p1", "gpu", 0)
+        self.keystone.set_limit("p2", "gpu", -1)
+        self.keystone.register("fpga", 0)
+        self.assertEqual(
+            [Constraint("p1", "gpu", 0), Constraint("p1", "fpga", 0)], self.constraints(resources=("gpu", "fpga"))
+        )
+        self.assertEqual([Constraint("p2", "gpu", -1)], self.constraints("p2"))
+
+    def test_the_domain_says_nothing(self) -> None:
+        self.keystone.set_limit("dom", "gpu", 1)
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", "dom"))
+        self.assertIsNone(self.driver.parent_of("p1"))
+
+    def test_a_project_that_keystone_does_not_know_has_the_default(self) -> None:
+        self.assertEqual([Constraint("gone", "gpu", 10)], self.constraints("gone"))
+
+
+class TestTwoLevels(DriverTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone.model = "strict_two_level"
+
+    def test_the_domain_bounds_the_subtree(self) -> None:
+        self.keystone.set_limit("p1", "gpu", 3)
+        self.keystone.set_limit("dom", "gpu", 8)
+        self.assertEqual(
+            [Constraint("p1", "gpu", 3), Constraint("dom", "gpu", 8, "subtree")], self.constraints("p1", "dom")
+        )
+
+    def test_where_nothing_is_set_the_default_holds_for_both(self) -> None:
+        self.assertEqual(
+            [Constraint("p1", "gpu", 10), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
+        )
+
+    def test_an_unlimited_project_under_a_bounded_domain_and_the_reverse(self) -> None:
+        self.keystone.set_limit("p1", "gpu", -1)
+        self.keystone.set_limit("other", "gpu", -1)
+        self.keystone.set_limit("q1", "gpu", 0)
+        self.assertEqual(
+            [Constraint("p1", "gpu", -1), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
+        )
+        self.assertEqual(
+            [Constraint("q1", "gpu", 0), Constraint("other", "gpu", -1, "subtree")], self.constraints("q1", "other")
+        )
+
+    def test_the_parent_is_the_domain(self) -> None:
+        self.assertEqual(("dom", "other"), (self.driver.parent_of("p1"), self.driver.parent_of("q1")))
+        self.assertEqual((None, None), (self.driver.parent_of("dom"), self.driver.parent_of("gone")))
+
+    def test_without_the_domain_on_the_path_only_the_project(self) -> None:
+        for path in (("p1",), ("p1", "other"), ("p1", "elsewhere", "root")):
+            self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints(*path))
+
+    def test_a_domain_that_holds_something_itself(self) -> None:
+        self.keystone.set_limit("dom", "gpu", 8)
+        self.assertEqual([Constraint("dom", "gpu", 8, "subtree")], self.constraints("dom"))
+
+    def test_an_unknown_project_does_not_pass_in_silence(self) -> None:
+        error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
+        self.assertIn("'gone': Keystone does not know it", str(error))
+        asked = len(self.keystone.paths)
+        self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
+        self.assertEqual(asked, len(self.keystone.paths), "that, too, is an answer")
+
+    def test_the_model_may_change(self) -> None:
+        self.assertEqual("dom", self.driver.parent_of("p1"))
+        self.keystone.model = "flat"
+        self.now += TTL
+        self.assertIsNone(self.driver.parent_of("p1"))
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", "dom"))
+
+    def test_a_model_of_the_future(self) -> None:
+        self.keystone.model = "three_level"
+        error = self.assertRaises(exceptions.ConfigurationError, self.constraints)
+        self.assertIn("'three_level'", str(error))
+
+
+class TestMissing(DriverTestCase):
+    def test_refused_with_the_command_that_registers_it(self) -> None:
+        error = self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
+        self.assertEqual("gpu.A100", error.resource)
+        self.assertIn(
+            "openstack registered limit create --service service-1 --region RegionOne --default-limit N gpu.A100",
+            str(error),
+        )
+
+    def test_the_service_is_called_by_its_name_where_that_is_known(self) -> None:
+        self.driver = self.make_driver(service_name="cyborg", names={"gpu": "accelerator_gpu"})
+        error = self.assertRaises(exceptions.LimitNotSet, self.constraints)
+        self.assertIn("--service cyborg --region RegionOne --default-limit N accelerator_gpu", str(error))
+
+    def test_unlimited(self) -> None:
+        self.driver = self.make_driver(refuses_missing=False)
+        self.assertEqual([], self.constraints("p1", resources=("gpu.A100",)))
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
+        self.assertEqual({("p1", "gpu"): 10}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"]))
+
+    def test_what_is_refused_is_shown_as_zero(self) -> None:
+        self.assertEqual(
+            {("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"])
+        )
+
+    def test_once_registered_it_is_seen_after_the_ttl(self) -> None:
+        self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
+        self.keystone.register("gpu.A100", 2)
+        self.now += TTL - 1
+        self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
+        self.now += 1
+        self.assertEqual([Constraint("p1", "gpu.A100", 2)], self.constraints("p1", resources=("gpu.A100",)))
+
+
+class TestNamesAndRegions(DriverTestCase):
+    def test_other_names(self) -> None:
+        self.keystone.register("accelerator_gpu", 6)
+        self.keystone.set_limit("p1", "accelerator_gpu", 5)
+        self.driver = self.make_driver(names={"gpu": "accelerator_gpu"})
+        self.assertEqual(
+            [Constraint("p1", "gpu", 5), Constraint("p1", "fpga", 4)], self.constraints(resources=("gpu", "fpga"))
+        )
+        self.assertEqual({("p2", "gpu"): 6}, self.driver.get_limits(["p2"], ["gpu"]))
+
+    def test_another_regions_limits_do_not_count(self) -> None:
+        self.keystone.register("gpu", 99, "RegionTwo")
+        self.keystone.set_limit("p1", "gpu", 98, "RegionTwo")
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
+
+    def test_limits_of_no_region_count_where_the_region_has_none(self) -> None:
+        self.keystone.register("gpu", 99, None)
+        self.keystone.set_limit("p1", "gpu", 98, None)
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
+
+        del self.keystone.registered["gpu", keystones.REGION]
+        self.now += TTL
+        self.assertEqual([Constraint("p1", "gpu", 98)], self.constraints())
+        self.assertEqual([Constraint("p2", "gpu", 99)], self.constraints("p2"))
+
+
+class TestService(DriverTestCase):
+    """Whose limits: [oslo_limit] endpoint_id, or the service's type or name, region and interface."""
+
+    by_type = {
+        "oslo_limit__endpoint_id": None,
+        "oslo_limit__endpoint_service_type": "accelerator",
+        "oslo_limit__endpoint_region_name": keystones.REGION,
+        "oslo_limit__endpoint_interface": "publicURL",
+    }
+
+    def test_by_endpoint(self) -> None:
+        self.constraints()
+        self.assertEqual("/endpoints/endpoint-1", self.keystone.paths[0])
+        self.assertIn("/limits?service_id=service-1&project_id=p1", self.keystone.paths)
+
+    def test_by_type(self) -> None:
+        self.driver = self.make_driver(**self.by_type)
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
+        self.assertEqual(
+            [
+                "/services?type=accelerator",
+                "/endpoints?service_id=service-1&interface=public&region_id=RegionOne",
+            ],
+            self.keystone.paths[:2],
+        )
+
+    def test_not_one_service_or_endpoint(self) -> None:
+        self.driver = self.make_driver(**self.by_type)
+        self.keystone.services *= 2
+        self.assertIn("2 services with type accelerator, and not one", self.unavailable())
+
+        self.keystone.services.pop()
+        self.keystone.endpoints.clear()
+        self.now += 10
+        self.assertIn("0 endpoints with type accelerator, interface public, region RegionOne", self.unavailable())
+
+    def test_an_endpoint_that_is_not_there(self) -> None:
+        self.keystone.endpoints.clear()
+        self.assertIn("no endpoint endpoint-1 ([oslo_limit] endpoint_id)", self.unavailable())
+
+
+class TestCosts(DriverTestCase):
+    """How often Keystone is asked."""
+
+    def test_once_per_ttl(self) -> None:
+        for _ in range(5):
+            self.constraints()
+        self.assertEqual(4, len(self.keystone.paths))  # the endpoint, the defaults, the model, the project's limits
+        self.constraints("p2")
+        self.assertEqual(5, len(self.keystone.paths))
+        self.now += TTL
+        self.constraints()
+        self.assertEqual(9, len(self.keystone.paths))
+        self.assertEqual(1, self.keystone.made)
+
+    def test_two_levels(self) -> None:
+        self.keystone.model = "strict_two_level"
+        self.driver.parent_of("p1")
+        self.constraints("p1", "dom")
+        self.assertEqual(6, len(self.keystone.paths))
+        self.driver.parent_of("p2")
+        self.constraints("p2", "dom")
+        self.assertEqual(8, len(self.keystone.paths))
+
+    def test_a_list_of_all_projects_is_one_call(self) -> None:
+        self.keystone.set_limit("p7", "gpu", 3)
+        self.keystone.set_limit("dom", "gpu", 8)
+        projects = [f"p{number}" for number in range(1000)]
+        limits = self.driver.get_limits([*projects, "dom"], ["gpu", "fpga"])
+        self.assertEqual(2002, len(limits))
+        self.assertEqual((3, 10, 8), (limits["p7", "gpu"], limits["p8", "gpu"], limits["dom", "gpu"]))
+        self.assertEqual(3, len(self.keystone.paths))
+
+    def test_one_project_is_not_a_list_of_all(self) -> None:
+        self.keystone.set_limit("p1", "gpu", 3)
+        self.assertEqual({("p1", "gpu"): 3}, self.driver.get_limits(["p1"], ["gpu"]))
+        self.assertNotIn("/limits?service_id=service-1", self.keystone.paths)
+
+    def test_one_domain(self) -> None:
+        self.keystone.model = "strict_two_level"
+        self.keystone.set_limit("dom", "gpu", 8)
+        self.assertEqual({("dom", "gpu"): 8}, self.driver.get_limits(["dom"], ["gpu"]))
+
+    def test_nothing_to_look_up(self) -> None:
+        self.assertEqual([], self.driver.get_constraints(("p1",), []))
+        self.assertEqual({}, self.driver.get_limits([], ["gpu"]))
+
+
+class TestFaults(DriverTestCase):
+    def test_a_changed_limit_is_seen_after_the_ttl(self) -> None:
+        self.constraints()
+        self.keystone.set_limit("p1", "gpu", 2)
+        self.now += TTL - 0.001
+        self.assertEqual(10, self.constraints()[0].limit)
+        self.now += 0.001
+        self.assertEqual(2, self.constraints()[0].limit)
+
+    def test_stale_then_unavailable_then_back(self) -> None:
+        self.constraints()
+        self.keystone.instead[""] = ksa.ConnectFailure(f"Unable to establish connection to {keystones.AUTH_URL}")
+        self.now += TTL
+        self.assertEqual(10, self.constraints()[0].limit)
+        self.now += STALE
+        reason = self.unavailable()
+        self.assertIn("Keystone at http://keystone.example:5000/v3 cannot be reached", reason)
+
+        self.keystone.instead.clear()
+        self.now += 10
+        self.assertEqual(10, self.constraints()[0].limit)
+
+    def test_what_keystoneauth_raises(self) -> None:
+        for error, words in (
+            (ksa.ConnectTimeout("x"), "does not answer in time"),
+            (ksa.ConnectFailure("x"), "cannot be reached"),
+            (ksa.connection.SSLError("x"), "TLS fails"),
+            (ksa.Unauthorized("x"), "--system all reader"),
+            (ksa.EndpointNotFound("x"), "no identity endpoint"),
+            (ksa.EmptyCatalog("x"), "no identity endpoint"),
+            (ksa.DiscoveryFailure("x"), "which versions"),
+            (ksa.ServiceUnavailable("x"), "answered 503"),
+            (ksa.UnknownConnectionError("x", None), "UnknownConnectionError"),
+        ):
+            self.keystone.instead[""] = error
+            self.now += 10
+            self.assertIn(words, self.unavailable())
+
+    def test_what_keystone_answers(self) -> None:
+        for answer, words in (
+            (Response(401, {}), "does not let the user of [oslo_limit] in"),
+            (Response(403, {}), "may not read /endpoints/endpoint-1 in Keystone. It needs the role reader"),
+            (Response(500, {}), "answered 500"),
+            (Response(200, ValueError("no JSON")), "is no JSON"),
+            (Response(200, ["a list"]), "is no JSON"),
+            (Response(200, {"hello": "world"}), "not Keystone's API"),
+            (Response(200, {"endpoint": []}), "not Keystone's API"),
+        ):
+            self.keystone.instead[""] = answer
+            self.now += 10
+            self.assertIn(words, self.unavailable())
+
+    def test_a_list_that_was_cut_short_is_no_answer(self) -> None:
+        """The missing limit would be taken for the default."""
+        self.keystone.instead["registered_limits"] = Response(200, {"registered_limits": [], "truncated": True})
+        self.assertIn("list_limit", self.unavailable())
+
+    def test_a_user_who_is_shown_a_part_only(self) -> None:
+        """Keystone gives it a shorter list of limits, and no error."""
+        for access, is_enough in (
+            (keystones.Access(system_scoped=False, role_names=("reader", "member")), False),
+            (keystones.Access(system_scoped=False, role_names=("admin",)), True),
+            (keystones.Access(system_scoped=False, role_names=("service",)), True),
+            (keystones.Access(), True),
+        ):
+            self.keystone.auth.access = access
+            self.now += TTL
+            if is_enough:
+                self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
+            else:
+                self.assertIn("its own project's limits only. It needs the role reader", self.unavailable())
+
+    def test_a_project_that_may_not_be_read_does_not_stop_flat(self) -> None:
+        self.keystone.instead["projects"] = Response(403, {})
+        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
+
+
+class TestSharing(DriverTestCase):
+    def test_threads_share_one_session_and_one_question(self) -> None:
+        barrier = threading.Barrier(8)
+        results: list[list[Constraint]] = []
+
+        def look() -> None:
+            barrier.wait(30)
+            results.append(self.constraints())
+
+        threads = [threading.Thread(target=look) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual([[Constraint("p1", "gpu", 10)]] * 8, results)
+        self.assertEqual((4, 1), (len(self.keystone.paths), self.keystone.made))
+
+    def test_a_forked_child_makes_its_own_session(self) -> None:
+        self.assertEqual(0, self.keystone.made, "none before the first use")
+        self.constraints()
+        held = self.driver._answers()._cache._lock  # another thread of the parent may hold it
+        with held:
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    found = self.constraints()
+                    status = 0 if found == [Constraint("p1", "gpu", 10)] and self.keystone.made == 2 else 2
+                finally:
+                    os._exit(status)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        self.assertEqual(1, self.keystone.made)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[oslo_limit], and real sockets: nobody there, and somebody who never answers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from typing import Any
+from unittest import mock
+
+import fixtures as fx
+from oslo_config import cfg
+from oslotest import base
+
+from cyborg_quota import conf, exceptions, limits, make_engine
+from cyborg_quota.limits import keystone_session
+from cyborg_quota.limits.keystone import KeystoneLimitDriver
+from tests import keystones
+from tests.keystones import PASSWORD
+
+
+class TestConfiguration(base.BaseTestCase):
+    """What cannot work is said when the driver is made, which asks nobody."""
+
+    def refused(self, **options: Any) -> str:
+        settings = keystones.settings(**options)
+        return str(self.assertRaises(exceptions.ConfigurationError, make_engine, settings))
+
+    def test_it_is_found_by_its_name(self) -> None:
+        engine = make_engine(keystones.settings())
+        self.assertIsInstance(engine._driver._limits, KeystoneLimitDriver)
+
+    def test_an_untouched_configuration(self) -> None:
+        made = cfg.ConfigOpts()
+        conf.register_opts(made)
+        made([], default_config_files=[], default_config_dirs=[])
+        made.set_override("driver", "keystone", group="limits")
+        error = self.assertRaises(exceptions.ConfigurationError, make_engine, made)
+        self.assertEqual("[oslo_limit] lacks auth_type: set it to password.", str(error))
+
+    def test_what_is_missing(self) -> None:
+        self.assertIn("[oslo_limit] lacks auth_url", self.refused(oslo_limit__auth_url=None))
+        self.assertIn("endpoint_id", self.refused(oslo_limit__endpoint_id=None))
+
+    def test_a_password_in_the_url(self) -> None:
+        said = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
+        self.assertIn("[oslo_limit] auth_url holds a user", said)
+        self.assertNotIn(PASSWORD, said)
+
+    def test_an_unknown_plugin(self) -> None:
+        settings = keystones.settings()
+        settings.set_override("auth_type", "telepathy", group="oslo_limit")
+        error = self.assertRaises(exceptions.ConfigurationError, make_engine, settings)
+        self.assertIn("auth_type = telepathy", str(error))
+
+    def test_without_the_packages(self) -> None:
+        settings = keystones.settings()
+        self.useFixture(fx.MockPatch("cyborg_quota.limits.keystone_session"))
+        del limits.keystone_session
+        with mock.patch.dict(sys.modules, {"cyborg_quota.limits.keystone_session": None}):
+            error = self.assertRaises(exceptions.ConfigurationError, KeystoneLimitDriver.from_conf, settings)
+        self.assertIn("pip install 'cyborg_quota[keystone]'", str(error))
+
+    def test_the_time_out_of_oslo_limit_comes_first(self) -> None:
+        settings = keystones.settings()
+        self.assertEqual(5.0, keystone_session.make_adapter(settings, 5.0).session.timeout)
+        settings.set_override("timeout", 2.5, group="oslo_limit")
+        self.assertEqual(2.5, keystone_session.make_adapter(settings, 5.0).session.timeout)
+
+    def test_options_registered_by_oslo_limit_itself(self) -> None:
+        """Where somebody uses oslo.limit in the same process."""
+        from oslo_limit import opts
+
+        settings = keystones.settings()
+        for group, options in opts.list_opts():
+            settings.register_opts([one for one in options if one.dest.startswith("endpoint_")], group=group)
+        KeystoneLimitDriver.from_conf(settings)
+
+
+class TestSockets(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger())
+        self.listener = socket.socket()
+        self.addCleanup(self.listener.close)
+        self.listener.bind(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+
+    def unavailable(self, **options: Any) -> exceptions.LimitsUnavailable:
+        driver = KeystoneLimitDriver.from_conf(
+            keystones.settings(
+                oslo_limit__auth_url=f"http://127.0.0.1:{self.port}/v3",
+                limits__keystone_timeout=0.2,
+                **options,
+            )
+        )
+        error = self.assertRaises(exceptions.LimitsUnavailable, driver.get_constraints, ("p1",), ("gpu",))
+        self.assertNotIn(PASSWORD, str(error))
+        self.assertNotIn(PASSWORD, self.log.output)
+        return error
+
+    def test_nobody_listens(self) -> None:
+        error = self.unavailable()
+        self.assertIn(f"Keystone at http://127.0.0.1:{self.port}/v3 cannot be reached", error.reason)
+
+    def test_somebody_never_answers(self) -> None:
+        self.listener.listen()
+        for auth_type in ("v3password", "password"):
+            began = time.monotonic()
+            error = self.unavailable(oslo_limit__auth_type=auth_type)
+            self.assertIn("does not answer in time", error.reason)
+            self.assertLess(time.monotonic() - began, 1.0)
