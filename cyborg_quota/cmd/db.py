@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,12 +16,18 @@ _DAY = 86400
 
 
 @contextmanager
-def open_database(conf: Any, *, verified: bool = True) -> Iterator[Any]:
-    """The database that ``conf`` names; ``verified``: it must have a schema that this code can work with."""
+def open_database(conf: Any, *, verified: bool = True, patient: bool = False) -> Iterator[Any]:
+    """The database that ``conf`` names.
+
+    ``verified``: it must have a schema that this code can work with. ``patient``: a statement may take its time.
+    """
     from cyborg_quota.db import api, schema
     from cyborg_quota.drivers import settings
 
-    database = api.Database(settings.database_settings(conf), verify=schema.check if verified else None)
+    how = settings.database_settings(conf)
+    if patient:
+        how = dataclasses.replace(how, statement_timeout_seconds=None)
+    database = api.Database(how, verify=schema.check if verified else None)
     try:
         yield database
     finally:
@@ -39,7 +46,8 @@ class Sync(base.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.db import schema
 
-        with open_database(self.conf, verified=False) as database:
+        # Another host's sync is waited for, and a large table takes longer to alter than any charge.
+        with open_database(self.conf, verified=False, patient=True) as database:
             before, after = schema.sync(database)
         return ("from_revision", "to_revision"), (formats.Optional(before), after)
 

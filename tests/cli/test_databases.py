@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+
+import sqlalchemy as sa
 import testscenarios
 
 from tests import fixtures
@@ -20,6 +23,12 @@ time,event,consumer,project,resource,amount
 3,release,a,ABC,gpu,2
 """
 
+OTHER_SYNC = {
+    "mariadb": "SELECT GET_LOCK(CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota'), 5)",
+    "postgresql": "SELECT pg_advisory_xact_lock(6216302001)",
+}
+"""What another host's db sync holds."""
+
 
 class DatabasesTest(base.CliTestCase):
     scenarios = fixtures.SCENARIOS
@@ -30,6 +39,22 @@ class DatabasesTest(base.CliTestCase):
         self.assertIsNone(made["from_revision"])
         self.assertEqual(made["to_revision"], self.good("db", "version")["revision"])
         self.assertEqual(made["to_revision"], self.good("db", "sync")["from_revision"])
+
+    def test_sync_waits_for_another_host_s(self) -> None:
+        """It gave up with the time-out that a charge's statement has."""
+        if self.backend == "sqlite":
+            self.skipTest("its lock is the file's own, with a time-out of its own")
+        url = fixtures.fresh_url(self.backend, "cli")
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        self.configure("[quota]\nstatement_timeout = 1\nretry_seconds = 0.5", url=url)
+        with ThreadPoolExecutor(1) as aside:
+            with engine.connect() as other:
+                other.execute(sa.text(OTHER_SYNC[self.backend]))
+                syncing = aside.submit(self.call, "db", "sync", "-f", "json")
+                self.assertRaises(TimeoutError, syncing.result, 3)
+            ended = syncing.result(30)
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        self.assertEqual([], self.good("usage", "list"))
 
     def test_from_reserve_to_release(self) -> None:
         self.limit("gpu:3")
