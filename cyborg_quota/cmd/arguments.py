@@ -11,7 +11,7 @@ from typing import Any
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import MAX_AMOUNT
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
 
 def amount(text: str) -> tuple[str, int]:

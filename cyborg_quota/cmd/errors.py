@@ -33,5 +33,7 @@ def exit_status(error: BaseException) -> int:
     """2 where the input was wrong, 1 where it was right and the answer is no."""
     if isinstance(error, Located):
         return exit_status(error.cause)
+    if isinstance(error, exceptions.UsageOverflow):
+        return REFUSED  # the same amount fits once the project holds less
     wrong = (exceptions.InvalidRequest, exceptions.ConfigurationError, cfg.Error)
     return BAD_USAGE if isinstance(error, wrong) else REFUSED

@@ -44,6 +44,12 @@ class ReservationTest(base.CliTestCase):
         )
         self.assertEqual([], self.good("reservation", "list"))
 
+    def test_a_full_counter_is_a_refusal(self) -> None:
+        """It was called bad usage (2), though the same amount fits an empty project."""
+        self.good("reserve", "--project", "p1", "gpu=2147483647")
+        self.assertIn("cannot hold 1 more of gpu", self.refused(1, "reserve", "--project", "p1", "gpu=1"))
+        self.good("reserve", "--project", "p2", "gpu=1")
+
     def test_the_example_of_the_specification(self) -> None:
         self.limit("fpga:5")
         self.good("commit", self.reserve("fpga=3"))
@@ -59,7 +65,8 @@ class ReservationTest(base.CliTestCase):
     def test_bad_amounts(self) -> None:
         for amount in ("gpu", "gpu=", "=1", "gpu=x", "gpu=1.5", "gpu=\u0661", "gpu=1_0", f"gpu={'9' * 5000}"):
             self.assertIn("RESOURCE=AMOUNT", self.misused("reserve", "--project", "p1", amount))
-        self.assertIn("at most 2147483647", self.misused("reserve", "--project", "p1", "gpu=2147483648"))
+        for much in ("2147483648", "99999999999"):
+            self.assertIn("at most 2147483647", self.misused("reserve", "--project", "p1", f"gpu={much}"))
         self.misused("reserve", "--project", "p1")
         self.misused("reserve", "gpu=1")
         self.assertIn("must not be zero", self.refused(2, "reserve", "--project", "p1", "gpu=0"))
