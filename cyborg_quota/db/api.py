@@ -153,7 +153,7 @@ class Database:
         )
 
     def _once(self, work: Work[T], read: bool) -> T:
-        with (self._reader if read else self.engine).connect() as connection:
+        with self._connect(read) as connection:
             try:
                 with connection.begin():
                     if self._verify is not None:
@@ -169,6 +169,15 @@ class Database:
                 # open still. Such a connection must not go back to the pool.
                 connection.invalidate()
                 raise
+
+    def _connect(self, read: bool) -> Connection:
+        try:
+            return (self._reader if read else self.engine).connect()
+        except TypeError as error:
+            # A driver's connect() takes keywords, and the URL brings them.
+            raise exceptions.ConfigurationError(
+                f"[database] connection names a parameter that its driver does not take: {error}."
+            ) from None
 
     @property
     def _reader(self) -> sa.Engine:

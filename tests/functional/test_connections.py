@@ -85,6 +85,14 @@ class TestServer(OutageTestCase):
         error = self.assert_unavailable(self.url())
         self.assertLess(error.seconds, RETRY_SECONDS)
 
+    def test_a_parameter_that_no_driver_takes(self) -> None:
+        """PyMySQL answers with a bare TypeError."""
+        url = sa.make_url(str(fixtures.admin_url(self.backend))).update_query_dict({"nonsense": "1"})
+        engine = fixtures.make_engine(url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
+        self.addCleanup(engine.close)
+        error = self.assertRaises(exceptions.QuotaError, engine.reserve, base.ADMIN, {"gpu": 1})
+        self.assertIn("nonsense", str(error))
+
     def test_wrong_host(self) -> None:
         self.assert_unavailable(self.url(host="nowhere.invalid"))
 
