@@ -121,7 +121,10 @@ class Reserver:
     def _explain(
         self, order: Order, charged: projects.Way, constraints: Sequence[Constraint], request: dict[str, int]
     ) -> None:
-        """Raise what the figures say now; return where they show room, or the path is not the one that was charged."""
+        """Raise what the figures say now; return where they show room, or the path is not the one that was charged.
+
+        ``from None``: the row's refusal is how it was found, and no part of the answer.
+        """
         self._paths.forget(order.project_id)
         way = self._paths.get(order.project_id, sorted(request))
         if way.project_ids != charged.project_ids:
@@ -129,10 +132,10 @@ class Reserver:
         figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
         found = overs.judge(order.project_id, constraints, figures, request)
         if found:
-            raise exceptions.OverQuota(found if order.sees_all else overs.veiled(found, order.project_id))
+            raise exceptions.OverQuota(found if order.sees_all else overs.veiled(found, order.project_id)) from None
         own = {resource: figures.get((order.project_id, resource), Figures()) for resource in request}
         for resource in overs.overflowing(own, request):
-            raise exceptions.UsageOverflow(order.project_id, resource, request[resource])
+            raise exceptions.UsageOverflow(order.project_id, resource, request[resource]) from None
 
     def _recognize(self, order: Order, pending: Sequence[_Pending]) -> bool:
         """Somebody holds what was asked for: ourselves (True: all done), or the same consumers, rightly or not."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import testscenarios
 
 from cyborg_quota import UNLIMITED, Claim, Constraint, Over, Usage, exceptions
@@ -67,6 +69,12 @@ class TestLimits(base.LedgerTestCase):
         self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 9})
         error = self.refused({"gpu": 2, "fpga": 1})
         self.assertEqual(["gpu"], [over.resource for over in error.overs])
+
+    def test_a_refusal_shows_nothing_of_how_it_was_found(self) -> None:
+        """An internal exception stood above it in every traceback."""
+        self.limits.limits[None, "gpu"] = 0
+        error = self.refused({"gpu": 1})
+        self.assertNotIn("_Refused", "".join(traceback.format_exception(error)))
 
     def test_none_of_the_resources_is_charged(self) -> None:
         self.limits.limits[None, "gpu"] = 1
