@@ -241,6 +241,13 @@ class TestExamples(base.BaseTestCase):
         program = re.sub(r"(?m)^    ", "", found[0])
         self.assertEqual("attach here\n", self.run_python("-c", program))
 
+    def test_the_program_of_the_readme_works_on_the_quick_start_s_database(self) -> None:
+        """Whoever goes on there has what the trace left, and its limit: a project of the trace may be full."""
+        project_ids = re.findall(r'RequestContext\(project_id="(\w+)"\)', PAGES["README.rst"])
+        trace = (ROOT / "etc/cyborg_quota/traces/example.csv").read_text().splitlines()
+        self.assertEqual(1, len(project_ids))
+        self.assertNotIn(project_ids[0], {line.split(",")[3] for line in trace})
+
     def test_conductor(self) -> None:
         program = (
             "import conductor, cyborg_quota; from oslo_config import cfg; from oslo_context import context as oc\n"
