@@ -14,6 +14,7 @@ No row is locked before that statement, and the callers go leaf first, root last
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Collection, Iterable, Sequence
 
@@ -82,24 +83,75 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
     ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
+    return _CHARGE(connection, _parameters(change)).rowcount == 1
+
+
+def _parameters(change: Change) -> dict[str, int]:
     growth = change.used + change.reserved
     room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
-    result = _CHARGE(
-        connection,
-        {
-            "b_id": change.node.usage_id,
-            "b_generation": change.node.generation,
-            "b_room": room if change.room is None else min(room, change.room),
-            "b_subtree_room": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
-            "b_least_used": max(0, -change.used),
-            "b_least_reserved": max(0, -change.reserved),
-            "b_least_subtree": max(0, -change.subtree),
-            "b_reserved": change.reserved,
-            "b_used": change.used,
-            "b_subtree": change.subtree,
-        },
+    return {
+        "b_id": change.node.usage_id,
+        "b_generation": change.node.generation,
+        "b_room": room if change.room is None else min(room, change.room),
+        "b_subtree_room": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
+        "b_least_used": max(0, -change.used),
+        "b_least_reserved": max(0, -change.reserved),
+        "b_least_subtree": max(0, -change.subtree),
+        "b_reserved": change.reserved,
+        "b_used": change.used,
+        "b_subtree": change.subtree,
+    }
+
+
+@functools.cache
+def _charge_of(size: int) -> Statement:
+    """The same for several rows, each with bounds and amounts of its own: ``... <= CASE id WHEN :id_0 THEN ...``"""
+    ids = [sa.bindparam(f"b_id_{index}", type_=_usage.id.type) for index in range(size)]
+
+    def by_row(name: str) -> sa.Case[int]:
+        amounts = [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)]
+        return sa.case(dict(zip(ids, amounts, strict=True)), value=_usage.id)
+
+    return Statement(
+        sa.update(quota_usages)
+        .where(
+            _usage.id.in_(ids),
+            _usage.generation == by_row("generation"),
+            _usage.used + _usage.reserved <= by_row("room"),
+            _usage.subtree <= by_row("subtree_room"),
+            _usage.used >= by_row("least_used"),
+            _usage.reserved >= by_row("least_reserved"),
+            _usage.subtree >= by_row("least_subtree"),
+        )
+        .values(
+            reserved=_usage.reserved + by_row("reserved"),
+            used=_usage.used + by_row("used"),
+            subtree=_usage.subtree + by_row("subtree"),
+            updated_at=clock.utc_now(),
+        )
     )
-    return result.rowcount == 1
+
+
+_MOST_TOGETHER = 64
+
+
+def goes_together(connection: sa.Connection, count: int) -> bool:
+    """Whether so many rows are charged by one statement here.
+
+    MariaDB takes them in the order of their ids, and saves a round trip a level (with a statement a row, 8 levels
+    ran at 0.64 of one). PostgreSQL promises no order inside a statement, and deadlocks.
+    """
+    return 1 < count <= _MOST_TOGETHER and connection.dialect.name in ("mysql", "mariadb")
+
+
+def charge_all(connection: sa.Connection, changes: Sequence[Change]) -> bool:
+    """Charge every row, in lock order. False: one refused, and what was written must be rolled back."""
+    if not goes_together(connection, len(changes)):
+        return all(charge(connection, change) for change in changes)
+    parameters = {
+        f"{name}_{index}": value for index, change in enumerate(changes) for name, value in _parameters(change).items()
+    }
+    return _charge_of(len(changes))(connection, parameters).rowcount == len(changes)
 
 
 _FENCE = (

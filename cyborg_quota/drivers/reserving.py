@@ -90,9 +90,8 @@ class Reserver:
         def work(connection: Connection) -> bool:
             if not _insert(connection, order, rows):
                 return False
-            for change in changes:
-                if not usages.charge(connection, change):
-                    raise _Refused
+            if not usages.charge_all(connection, changes):
+                raise _Refused
             return True
 
         try:

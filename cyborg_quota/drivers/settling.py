@@ -35,6 +35,10 @@ class _NotInFlight(Exception):
     """Somebody else has settled it, or its time is over: look."""
 
 
+class _WalkSingly(Exception):
+    """One of several rows refused its part: roll back, and go row by row, to find out which."""
+
+
 class _RowsMissing(Exception):
     """A project of a live reservation has lost its usage rows: make them, and come again."""
 
@@ -56,10 +60,10 @@ class Settler:
     def settle(self, call: Call, selection: Selection, life_microseconds: int = 0) -> None:
         """Do ``call`` to what ``selection`` means. Raises ReservationError as the table of transitions has it."""
 
-        def work(connection: Connection) -> Plan:
+        def work(connection: Connection, counting: Counting) -> Plan:
             rows = self._find(connection, call, selection)
             plan = transitions.decide(call, rows)
-            self._apply(connection, plan.moves, life_microseconds)
+            self._apply(connection, counting, plan.moves, life_microseconds)
             return plan
 
         if call in _ENDS_FLIGHT and self._settle_recent(call, selection):
@@ -75,10 +79,10 @@ class Settler:
             return False
         plan = transitions.decide(call, rows)
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection, counting: Counting) -> None:
             if not reservations.end_flight(connection, [row.uuid for row in rows], plan.moves[0].to, self.grace):
                 raise _NotInFlight
-            Counting(connection, self._paths).apply(plan.moves)
+            counting.apply(plan.moves)
 
         try:
             self._write(work)
@@ -89,9 +93,9 @@ class Settler:
     def expire_batch(self, limit: int) -> int:
         """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
 
-        def work(connection: Connection) -> int:
+        def work(connection: Connection, counting: Counting) -> int:
             rows = reservations.overdue(connection, limit, self.grace)
-            self._apply(connection, transitions.decide("expire", rows).moves, 0)
+            self._apply(connection, counting, transitions.decide("expire", rows).moves, 0)
             return len(rows)
 
         return self._write(work)
@@ -99,17 +103,25 @@ class Settler:
     def expire_rows(self, uuids: Sequence[str]) -> None:
         """Expire those of these reservations that are overdue."""
         self._write(
-            lambda connection: self._apply(
+            lambda connection, counting: self._apply(
                 connection,
+                counting,
                 transitions.decide("expire", reservations.by_uuids(connection, uuids, None, self.grace)).moves,
                 0,
             )
         )
 
-    def _write(self, work: Callable[[Connection], T]) -> T:
+    def _write(self, work: Callable[[Connection, Counting], T]) -> T:
+        singly = False
+
+        def once(connection: Connection) -> T:
+            return work(connection, Counting(connection, self._paths, singly=singly))
+
         for _ in range(_MOST_TRIES):
             try:
-                return self._database.write(work)
+                return self._database.write(once)
+            except _WalkSingly:
+                singly = True
             except _RowsMissing as missing:
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; it is made anew. Run: "
@@ -150,7 +162,7 @@ class Settler:
     def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
-    def _apply(self, connection: Connection, moves: Sequence[Move], life_microseconds: int) -> None:
+    def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], life_microseconds: int) -> None:
         """Move rows, then counters. Raises TransactionMoved when somebody else was quicker."""
         by_kind: dict[tuple[State, State], list[Move]] = {}
         for move in moves:
@@ -164,15 +176,16 @@ class Settler:
             if not is_done:
                 raise TransactionMoved
         if any(before != after for before, after in by_kind):
-            Counting(connection, self._paths).apply(moves)
+            counting.apply(moves)
 
 
 class Counting:
     """The counters' side of one transaction."""
 
-    def __init__(self, connection: Connection, paths: Paths) -> None:
+    def __init__(self, connection: Connection, paths: Paths, *, singly: bool) -> None:
         self._connection = connection
         self._paths = paths
+        self._singly = singly
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
@@ -187,6 +200,11 @@ class Counting:
         for (project_id, resource), (reserved, used) in sums.items():
             if reserved or used:
                 self._plan(project_id, resource, reserved, used)
+        if not self._singly and usages.goes_together(self._connection, len(self._queue)):
+            changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
+            if changes and not usages.charge_all(self._connection, sorted(changes, key=_lock_order)):
+                raise _WalkSingly
+            return
         while self._queue:
             _, usage_id = heapq.heappop(self._queue)
             change = self._changes.pop(usage_id)
@@ -224,6 +242,10 @@ class Counting:
         if surprise:
             for ancestor in self._ancestors[node.usage_id]:
                 self._change(ancestor).subtree += surprise
+
+
+def _lock_order(change: usages.Change) -> tuple[int, str, str]:
+    return change.node.lock_order
 
 
 def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures]:

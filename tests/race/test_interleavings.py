@@ -15,6 +15,7 @@ import testscenarios
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.drivers.settling import Counting
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -152,7 +153,8 @@ class TestHealFence(InterleavingTestCase):
         def commit(connection: Connection) -> None:
             driver: Any = self.engine._driver
             rows = driver._settler._look(connection, base.Selection(None, uuids=[uuid]))
-            driver._settler._apply(connection, base.decide("commit", rows).moves, 0)
+            counting = Counting(connection, driver._paths, singly=False)
+            driver._settler._apply(connection, counting, base.decide("commit", rows).moves, 0)
 
         committing, may_end = self.held_open(commit)
         healing = Aside(lambda: self.engine.heal(base.ADMIN))
