@@ -3,50 +3,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, names, requests
-from cyborg_quota.drivers.keeping import LimitKeeper
+from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
-from cyborg_quota.types import UNLIMITED, Figures
+from cyborg_quota.types import UNLIMITED, Figures, LimitRecord, TreeRow
+
+if TYPE_CHECKING:
+    from cyborg_quota.drivers.keeping import LimitKeeper
+    from cyborg_quota.limits.book import Book
 
 MAX_LIMIT = 2**62
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LimitRecord:
-    """One limit. ``project_id`` None is the resource's default; ``is_own`` says that it was set, not inherited."""
+class Administration:
+    """Limits and projects. Every call needs an admin's context.
 
-    project_id: str | None
-    resource: str
-    limit: int
-    is_own: bool = True
+    Where ``[limits] driver`` is not ``database`` every call but ``list_limits`` raises LimitsReadOnly.
+    """
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TreeRow:
-    """A project in the tree, for one resource. ``available`` is what its own limit leaves for its subtree."""
-
-    project_id: str
-    depth: int
-    resource: str
-    limit: int | None
-    used: int
-    subtree: int
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
+        self._driver = driver
+        self._resources = resources
 
     @property
-    def available(self) -> int | None:
-        return None if self.limit is None or self.limit == UNLIMITED else self.limit - self.subtree
-
-
-class Administration:
-    """Limits and projects. Every call needs an admin's context; ``may_set`` can let others set single limits."""
-
-    def __init__(self, keeper: LimitKeeper, resources: Mapping[str, Any]) -> None:
-        self._keeper = keeper
-        self._resources = resources
+    def _keeper(self) -> LimitKeeper:
+        return self._driver.keeper
 
     # --- projects ---
 
@@ -84,21 +68,37 @@ class Administration:
 
         Raises UnknownResource, LimitRefused.
         """
-        requests.admin_only(context, "set_limit")
-        self._keeper.set(requests.optional_name("project_id", project_id), self._known(resource), check_limit(limit))
+        self._set(context, "set_limit", {resource: check_limit(limit)}, project_id)
 
     def unset_limit(self, context: Context, resource: str, project_id: str | None = None) -> None:
         """Take a limit away: what is inherited holds again. Raises LimitRefused where that may not be."""
-        requests.admin_only(context, "unset_limit")
-        resource = names.check_name("resource", resource)
-        self._keeper.set(requests.optional_name("project_id", project_id), resource, None)
+        self._set(context, "unset_limit", {resource: None}, project_id)
+
+    def set_limits(self, context: Context, limits: Mapping[str, int | None], project_id: str | None = None) -> None:
+        """Set several limits ({resource: limit}) of a project, or the defaults, all or none; None takes one away."""
+        checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
+        self._set(context, "set_limits", checked, project_id)
+
+    def _set(self, context: Context, action: str, limits: Mapping[str, int | None], project_id: str | None) -> None:
+        requests.admin_only(context, action)
+        project_id = requests.optional_name("project_id", project_id)
+        unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
+        if unknown:
+            raise exceptions.UnknownResource([str(resource) for resource in unknown], self._resources)
+        self._keeper.set(project_id, {names.check_name("resource", name): limit for name, limit in limits.items()})
 
     def list_limits(self, context: Context, project_id: str | None = None) -> list[LimitRecord]:
-        """Every limit that is set, the defaults first; of one project all that hold for it, inherited ones too."""
+        """Every limit that is set, the defaults first; of one project all that hold for it, inherited ones too.
+
+        Works with every limit driver, but one that knows no defaults raises InvalidRequest without a project.
+        """
         requests.admin_only(context, "list_limits")
-        book = self._keeper.book()
+        project_id = requests.optional_name("project_id", project_id)
+        try:
+            book = self._keeper.book()
+        except exceptions.LimitsReadOnly:
+            return self._ask_driver(project_id)
         if project_id is not None:
-            names.check_name("project_id", project_id)
             found = {resource: book.limit(project_id, resource) for resource in book.resources}
             return [
                 LimitRecord(project_id, resource, limit, (project_id, resource) in book.overrides)
@@ -109,28 +109,49 @@ class Administration:
             LimitRecord(*key, limit=limit) for key, limit in sorted(book.overrides.items())
         ]
 
+    def _ask_driver(self, project_id: str | None) -> list[LimitRecord]:
+        if project_id is not None:
+            usages = self._driver.get_usages(project_id, self._resources)
+            return [
+                LimitRecord(project_id, resource, usage.limit, is_own=False)
+                for resource, usage in sorted(usages.items())
+            ]
+        defaults = self._driver.limits.defaults()
+        if defaults is None:
+            raise exceptions.InvalidRequest("This limit driver can only say what limits one project has; name it.")
+        return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
+
     def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
         """The whole tree, or what lies below one project, parents before their children; a row per resource."""
         requests.admin_only(context, "tree")
-        book, figures = self._keeper.book(), self._keeper.figures()
+        project_id = requests.optional_name("project_id", project_id)
+        book = self._keeper.book()
+        tops = book.roots if project_id is None else [project_id]
+        return self._rows(book, _walk(tops, book.children_of))
+
+    def path(self, context: Context, project_id: str) -> list[TreeRow]:
+        """What bounds one project: itself and every project above it, root first; a row per resource."""
+        requests.admin_only(context, "path")
+        book = self._keeper.book()
+        return self._rows(book, enumerate(reversed(book.path(names.check_name("project_id", project_id)))))
+
+    def _rows(self, book: Book, walk: Iterable[tuple[int, str]]) -> list[TreeRow]:
+        figures = self._keeper.figures()
         resources = sorted(set(book.resources) | {resource for _, resource in figures})
-        tops = book.roots if project_id is None else [names.check_name("project_id", project_id)]
-        rows = []
-        for depth, one in _walk(tops, book.children_of):
-            for resource in resources:
-                now = figures.get((one, resource), Figures())
-                rows.append(TreeRow(one, depth, resource, book.limit(one, resource), now.used, now.subtree))
-        return rows
+        return [
+            TreeRow(one, book.parents.get(one), depth, resource, book.limit(one, resource), now.used, now.subtree)
+            for depth, one in walk
+            for resource in resources
+            for now in [figures.get((one, resource), Figures())]
+        ]
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """Where more is held than the limit allows now: after one was lowered, this is how to learn it."""
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
-    def _known(self, resource: str) -> str:
-        if not isinstance(resource, str) or resource not in self._resources:
-            raise exceptions.UnknownResource([str(resource)], self._resources)
-        return resource
+    def _is_known(self, resource: object) -> bool:
+        return isinstance(resource, str) and resource in self._resources
 
 
 def check_limit(limit: object) -> int:

@@ -67,8 +67,8 @@ class QuotaEngine:
 
     @property
     def administration(self) -> Administration:
-        """Limits and the project tree. Raises ConfigurationError where the limit driver keeps none of its own."""
-        return Administration(self._driver.keeper, self._resources)
+        """Limits and the project tree. Where the limit driver keeps none of its own, they can only be looked at."""
+        return Administration(self._driver, self._resources)
 
     # --- reserving ---
 

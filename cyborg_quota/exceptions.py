@@ -197,6 +197,14 @@ class LimitsUnavailable(QuotaError):
         super().__init__(f"Limits have been unavailable for {seconds:.0f} s ({reason}). Nothing was charged.")
 
 
+class LimitsReadOnly(QuotaError):
+    """[limits] driver is not database: limits and the tree are not changed here, but where ``where`` says."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(f"Limits are not set here: [limits] driver is not database. They are set {where}.")
+
+
 class LimitRefused(QuotaError):
     """A limit, or a place in the tree, that the policy does not allow. ``problems``: one sentence each."""
 

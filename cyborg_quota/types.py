@@ -167,6 +167,33 @@ class Drift:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LimitRecord:
+    """One limit. ``project_id`` None is the resource's default; ``is_own`` says that it was set, not inherited."""
+
+    project_id: str | None
+    resource: str
+    limit: int
+    is_own: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A project in the tree, for one resource. ``available`` is what its own limit leaves for its subtree."""
+
+    project_id: str
+    parent_id: str | None
+    depth: int
+    resource: str
+    limit: int | None
+    used: int
+    subtree: int
+
+    @property
+    def available(self) -> int | None:
+        return None if self.limit is None or self.limit == UNLIMITED else self.limit - self.subtree
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
     """Which reservations a settling call means: exactly one of the three is given.
 

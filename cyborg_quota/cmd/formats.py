@@ -37,9 +37,11 @@ class _Column(_Base):
 
 
 class Limit(_Column):
-    """A limit: -1 for programs, ``unlimited`` for persons."""
+    """A limit: -1 for programs, ``unlimited`` for persons; null and ``not set`` where there is none."""
 
     def human_readable(self) -> str:
+        if self._value is None:
+            return "not set"
         return "unlimited" if self._value == UNLIMITED else str(self._value)
 
 
@@ -48,6 +50,24 @@ class Available(_Column):
 
     def human_readable(self) -> str:
         return "unlimited" if self._value is None else str(self._value)
+
+
+class Default(_Column):
+    """Whose limit it is: null for programs, ``(default)`` for persons where it is everybody's."""
+
+    def human_readable(self) -> str:
+        return "(default)" if self._value is None else str(self._value)
+
+
+class Indented(_Column):
+    """A project in a tree: two blanks a level for persons."""
+
+    def __init__(self, value: str, depth: int) -> None:
+        super().__init__(value)
+        self._depth = depth
+
+    def human_readable(self) -> str:
+        return "  " * self._depth + str(self._value)
 
 
 class Optional(_Column):

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from cyborg_quota.drivers.keeping import LimitKeeper
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import Claim, Drift, Over, Reservation, Selection, State, Usage, UsageRecord
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.drivers.keeping import LimitKeeper
 
 
 class QuotaDriver(abc.ABC):
@@ -101,7 +104,12 @@ class QuotaDriver(abc.ABC):
     @property
     @abc.abstractmethod
     def keeper(self) -> LimitKeeper:
-        """What changes limits and the tree. Raises ConfigurationError where the limit driver keeps none."""
+        """What changes limits and the tree. Raises LimitsReadOnly where the limit driver keeps none."""
+
+    @property
+    @abc.abstractmethod
+    def limits(self) -> LimitDriver:
+        """Where limits come from."""
 
     @abc.abstractmethod
     def close(self) -> None:

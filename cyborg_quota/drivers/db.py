@@ -68,10 +68,12 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def keeper(self) -> LimitKeeper:
         if not isinstance(self._limits, DatabaseLimitDriver):
-            raise exceptions.ConfigurationError(
-                "Limits are not kept here: [limits] driver is not database. They are set where that driver reads them."
-            )
+            raise exceptions.LimitsReadOnly(self._limits.set_where)
         return LimitKeeper(self._database, Tree(self._database, self._paths), self._limits)
+
+    @property
+    def limits(self) -> LimitDriver:
+        return self._limits
 
     def close(self) -> None:
         self._database.close()

@@ -6,7 +6,7 @@ Such changes are rare, and take turns: two administrators who set two siblings a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from cyborg_quota import exceptions
@@ -37,21 +37,23 @@ class LimitKeeper:
         """Every usage row."""
         return self._database.read(usages.read)
 
-    def set(self, project_id: str | None, resource: str, limit: int | None) -> None:
-        """Set the limit of a project, or (None) the default; ``limit`` None takes it away. Raises LimitRefused."""
+    def set(self, project_id: str | None, limits: Mapping[str, int | None]) -> None:
+        """Set limits of a project, or (None) the defaults, all or none; a limit None is taken away.
+
+        Raises LimitRefused.
+        """
 
         def work(connection: Connection) -> None:
             tables.take_turns(connection)
             book = self._read(connection)
-            if project_id is None:
-                _put(book.defaults, resource, limit)
-                touched = book.projects
-                tables.set_default(connection, resource, limit)
-            else:
-                _put(book.overrides, (project_id, resource), limit)
-                touched = [project_id]
-                tables.set_override(connection, project_id, resource, limit)
-            self._refuse(book, touched, [resource])
+            for resource, limit in sorted(limits.items()):
+                if project_id is None:
+                    _put(book.defaults, resource, limit)
+                    tables.set_default(connection, resource, limit)
+                else:
+                    _put(book.overrides, (project_id, resource), limit)
+                    tables.set_override(connection, project_id, resource, limit)
+            self._refuse(book, book.projects if project_id is None else [project_id], list(limits))
 
         self._database.write(work)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from oslo_config import cfg
 
-from cyborg_quota.db.api import Database
 from cyborg_quota.types import Constraint
+
+if TYPE_CHECKING:
+    from cyborg_quota.db.api import Database
 
 
 class LimitDriver(abc.ABC):
@@ -18,6 +21,9 @@ class LimitDriver(abc.ABC):
     A race can therefore never overspend; only a limit's value can be stale, for as long as the driver documents.
     Loaded by stevedore from the namespace ``cyborg_quota.limits``; shared by threads.
     """
+
+    set_where: ClassVar[str] = "where that driver reads them"
+    """Where its limits are set, for a sentence that says that here they are not."""
 
     @classmethod
     @abc.abstractmethod
@@ -41,4 +47,8 @@ class LimitDriver(abc.ABC):
 
     def parent_of(self, project_id: str) -> str | None:
         """Where this driver's source puts the project: the id of its parent, or None where it does not say."""
+        return None
+
+    def defaults(self) -> Mapping[str, int] | None:
+        """What holds for every project, by resource, for display. None: only asked for a project can it say."""
         return None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from oslo_config import cfg
 
@@ -14,6 +15,8 @@ from cyborg_quota.types import UNLIMITED, Constraint
 
 class ConfigLimitDriver(base.LimitDriver):
     """``[limits] limits = fpga:5,gpu:10``. A resource that is not named is unlimited."""
+
+    set_where: ClassVar[str] = "in the configuration, [limits] limits"
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = dict(limits)
@@ -34,6 +37,9 @@ class ConfigLimitDriver(base.LimitDriver):
             for resource in resources
             if resource in self._limits
         }
+
+    def defaults(self) -> Mapping[str, int]:
+        return dict(self._limits)
 
 
 def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:

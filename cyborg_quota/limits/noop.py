@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from oslo_config import cfg
 
@@ -14,6 +15,8 @@ from cyborg_quota.types import Constraint
 class NoopLimitDriver(base.LimitDriver):
     """Counts everything and refuses nothing."""
 
+    set_where: ClassVar[str] = "nowhere while [limits] driver is noop, which has none"
+
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
         return cls()
@@ -22,4 +25,7 @@ class NoopLimitDriver(base.LimitDriver):
         return []
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+        return {}
+
+    def defaults(self) -> Mapping[str, int]:
         return {}

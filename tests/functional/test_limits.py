@@ -340,5 +340,8 @@ class TestOtherDriver(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[:1]
 
     def test_it_says_that_limits_are_not_kept_here(self) -> None:
-        error = self.assertRaises(exceptions.ConfigurationError, lambda: self.engine.administration)
-        self.assertIn("[limits] driver", str(error))
+        admin = self.engine.administration
+        for call in (admin.list_projects, admin.tree, admin.list_over):
+            error = self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN)
+            self.assertIn("[limits] driver", str(error))
+        self.assertRaises(exceptions.LimitsReadOnly, admin.set_limit, base.ADMIN, "gpu", 1)

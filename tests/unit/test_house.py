@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "drivers": LEAVES | {"db", "limits"},
     "engine": LEAVES | {"requests", "drivers", "administration"},
     "attachment": LEAVES | {"requests", "engine"},
-    "administration": LEAVES | {"requests", "drivers"},
+    "administration": LEAVES | {"requests", "drivers", "limits"},
     "factory": LEAVES | {"engine", "drivers", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "requests", "conf", "engine", "attachment", "factory"},

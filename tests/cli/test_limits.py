@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project tree and its limits through the command line alone."""
+
+from __future__ import annotations
+
+from tests.cli import base
+
+DATABASE = "[limits]\ndriver = database\n"
+TREE = ["project_id", "parent_id", "depth", "resource", "limit", "used", "subtree_used", "available"]
+
+
+class LimitTestCase(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure(DATABASE)
+
+    def done(self, *argv: str) -> None:
+        """Run a command that must succeed in silence."""
+        ended = self.call(*argv)
+        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+
+    def grow(self) -> None:
+        """atlas (100) over physics (30) over higgs (10); physics holds 25."""
+        self.done("limit", "set", "--default", "gpu=0")
+        for argv in (["atlas"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
+            self.done("project", "add", *argv)
+        for project, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
+            self.done("limit", "set", "--project", project, f"gpu={limit}")
+        self.good("reserve", "--project", "physics", "--consumer", "c", "gpu=25")
+        self.done("commit", "--project", "physics", "--consumer", "c")
+
+
+class ProjectTest(LimitTestCase):
+    def test_add_move_list_and_remove(self) -> None:
+        self.done("limit", "set", "--default", "gpu=10")
+        for name in ("a", "b"):
+            self.done("project", "add", name)
+        self.done("project", "add", "c", "--parent", "a")
+        self.done("project", "move", "c", "--parent", "b")
+        rows = self.good("project", "list")
+        self.assertEqual([["project_id", "parent_id"]] * 3, [list(row) for row in rows])
+        self.assertEqual([("a", None), ("b", None), ("c", "b")], [tuple(row.values()) for row in rows])
+        self.done("project", "move", "c", "--root")
+        self.done("project", "remove", "b")
+        self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
+
+    def test_refusals_are_one_line(self) -> None:
+        self.done("project", "add", "a")
+        self.assertIn("'nowhere' is not known", self.refused(1, "project", "add", "b", "--parent", "nowhere"))
+        self.assertIn("'b' is not known", self.refused(1, "project", "move", "b", "--root"))
+        self.assertIn("below itself", self.refused(1, "project", "move", "a", "--parent", "a"))
+        self.assertIn("'b' is not known", self.refused(1, "project", "remove", "b"))
+        self.assertIn("Invalid project_id", self.refused(2, "project", "add", " "))
+
+    def test_bad_usage(self) -> None:
+        self.assertIn("--parent --root", self.misused("project", "move", "a"))
+        self.assertIn("not allowed with", self.misused("project", "move", "a", "--root", "--parent", "b"))
+        self.misused("project", "add")
+
+
+class LimitTest(LimitTestCase):
+    def test_set_list_and_unset(self) -> None:
+        self.done("limit", "set", "--default", "gpu=10")
+        self.done("limit", "set", "fpga=5", "--default")
+        self.done("limit", "set", "--project", "p", "gpu=20", "fpga=-1")
+        rows = self.good("limit", "list")
+        self.assertEqual(["project_id", "resource", "limit", "is_own"], list(rows[0]))
+        self.assertEqual(
+            [(None, "fpga", 5), (None, "gpu", 10), ("p", "fpga", -1), ("p", "gpu", 20)],
+            [(row["project_id"], row["resource"], row["limit"]) for row in rows],
+        )
+        self.done("limit", "unset", "--project", "p", "gpu")
+        self.assertEqual(
+            "p fpga -1 True\np gpu 10 False\n", self.call("limit", "list", "--project", "p", "-f", "value").out
+        )
+        table = self.call("limit", "list").out
+        self.assertIn("| (default)  | gpu      | 10        | True   |", table)
+        self.assertIn("| p          | fpga     | unlimited | True   |", table)
+        self.done("limit", "unset", "--default", "gpu", "fpga")
+
+    def test_several_are_set_together_or_not_at_all(self) -> None:
+        self.grow()
+        before = self.good("limit", "list")
+        error = self.refused(1, "limit", "set", "--project", "physics", "fpga=0", "gpu=101")
+        self.assertIn("children of atlas would sum up to 101", error)
+        self.assertEqual(before, self.good("limit", "list"))
+
+    def test_a_limit_holds(self) -> None:
+        self.assertIn("limit set --default gpu=10", self.refused(1, "reserve", "--project", "p", "gpu=1"))
+        self.done("limit", "set", "--default", "gpu=1")
+        self.good("reserve", "--project", "p", "gpu=1")
+        self.assertIn("Quota exceeded", self.refused(1, "reserve", "--project", "p", "gpu=1"))
+
+    def test_bad_usage(self) -> None:
+        self.assertIn("--default --project", self.misused("limit", "set", "gpu=1"))
+        self.assertIn("not allowed with", self.misused("limit", "set", "--default", "--project", "p", "gpu=1"))
+        for limit in ("gpu", "gpu=x", "gpu=-2", "=1", "gpu=99999999999"):
+            self.misused("limit", "set", "--default", limit)
+        self.assertIn("two limits", self.refused(2, "limit", "set", "--default", "gpu=1", "gpu=2"))
+        self.assertIn("Unknown resource", self.refused(2, "limit", "set", "--default", "tpu=1"))
+        self.misused("limit", "set", "--default")
+        self.misused("limit", "show")
+
+    def test_the_tree_is_indented_for_persons(self) -> None:
+        self.grow()
+        self.assertEqual(
+            [
+                ["project_id", "resource", "limit", "used", "subtree_used", "available"],
+                ["atlas", "gpu", "100", "0", "25", "75"],
+                ["  physics", "gpu", "30", "25", "25", "5"],
+                ["    higgs", "gpu", "10", "0", "0", "10"],
+            ],
+            table(self.call("limit", "tree").out),
+        )
+        self.assertEqual(["physics", "  higgs"], [row[0] for row in table(self.tree("physics").out)[1:]])
+
+    def tree(self, project: str, *more: str) -> base.Ended:
+        return self.call("limit", "tree", "--project", project, *more)
+
+    def test_and_has_columns_for_programs(self) -> None:
+        self.grow()
+        rows = self.good("limit", "tree")
+        self.assertEqual([TREE] * 3, [list(row) for row in rows])
+        self.assertEqual(
+            [
+                ("atlas", None, 0, "gpu", 100, 0, 25, 75),
+                ("physics", "atlas", 1, "gpu", 30, 25, 25, 5),
+                ("higgs", "physics", 2, "gpu", 10, 0, 0, 10),
+            ],
+            [tuple(row.values()) for row in rows],
+        )
+        self.assertEqual(
+            "physics 0\nhiggs 1\n", self.tree("physics", "-f", "value", "-c", "project_id", "-c", "depth").out
+        )
+        self.assertIn("| depth |", self.tree("physics", "-c", "depth").out)
+
+    def test_a_resource_nobody_limits(self) -> None:
+        self.configure(f"{DATABASE}missing = unlimited\n")
+        self.good("reserve", "--project", "p", "gpu=1")
+        self.assertEqual((None, None), tuple(self.good("limit", "tree")[0][name] for name in ("limit", "available")))
+        self.assertEqual(["p", "gpu", "not set", "0", "1", "unlimited"], table(self.call("limit", "tree").out)[1])
+
+    def test_show_goes_upwards(self) -> None:
+        self.grow()
+        self.good("reserve", "--project", "higgs", "gpu=2")
+        rows = self.good("limit", "show", "--project", "higgs")
+        self.assertEqual(
+            [("atlas", 0, 73), ("physics", 1, 3), ("higgs", 2, 8)],
+            [(row["project_id"], row["depth"], row["available"]) for row in rows],
+        )
+        self.assertEqual([], self.good("limit", "show", "--project", "atlas")[1:])
+
+    def test_over(self) -> None:
+        self.grow()
+        self.assertEqual([], self.good("limit", "over"))
+        self.done("limit", "set", "--project", "higgs", "gpu=0")
+        self.done("limit", "set", "--project", "physics", "gpu=5")
+        ended = self.call("limit", "over", "-f", "json")
+        self.assertEqual((1, ""), (ended.status, ended.err))
+        self.assertEqual(
+            [("physics", 5, -20)], [(row["project_id"], row["limit"], row["available"]) for row in ended.json]
+        )
+        self.assertEqual("physics", table(self.call("limit", "over").out)[1][0])
+
+
+class OtherDriverTest(LimitTestCase):
+    def test_config(self) -> None:
+        self.limit("gpu:5,fpga:-1")
+        self.assertEqual("None fpga -1 True\nNone gpu 5 True\n", self.call("limit", "list", "-f", "value").out)
+        rows = self.good("limit", "list", "--project", "p")
+        self.assertEqual([("p", "fpga", -1, False), ("p", "gpu", 5, False)], [tuple(row.values()) for row in rows])
+        self.assertIn("[limits] limits", self.refused(1, "limit", "set", "--default", "gpu=1"))
+        self.assertIn("[limits] limits", self.refused(1, "project", "add", "p"))
+
+    def test_noop(self) -> None:
+        self.configure()
+        self.assertEqual([], self.good("limit", "list"))
+        for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "gpu"], ["tree"], ["over"]):
+            self.assertIn("noop", self.refused(1, "limit", *argv))
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a printed table; the first of each row with its leading blanks."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if not line.startswith("+")]
+    return [[first[1:].rstrip(), *(cell.strip() for cell in rest)] for first, *rest in rows]
