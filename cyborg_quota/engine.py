@@ -17,6 +17,7 @@ from cyborg_quota.types import (
     STATES,
     Claim,
     Drift,
+    Notice,
     Over,
     Reservation,
     Resource,
@@ -100,8 +101,8 @@ class QuotaEngine:
         group: str | None = None,
     ) -> list[str]:
         """Reserve for several consumers in one transaction, all or none. Returns UUIDs, claim by claim."""
-        project_id = self._project(context, project_id)
-        checked = self._claims(claims)
+        project_id = requests.project_of(context, project_id)
+        checked = requests.check_claims(claims, self._resources)
         life = names.expire_microseconds(expire, self._expire_seconds)
         uuids = self._driver.reserve(
             project_id, checked, requests.optional_name("group", group), life, sees_all=requests.is_admin(context)
@@ -111,7 +112,7 @@ class QuotaEngine:
 
     def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
         """What would block ``deltas`` now: one entry per offended constraint, sorted. Writes nothing."""
-        project_id = self._project(context, project_id)
+        project_id = requests.project_of(context, project_id)
         request = {
             resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
         }
@@ -131,8 +132,8 @@ class QuotaEngine:
         deltas raise ReservationConflict.
         """
         requests.admin_only(context, "adopt")
-        project_id = self._project(context, project_id)
-        checked = self._claims(claims)
+        project_id = requests.project_of(context, project_id)
+        checked = requests.check_claims(claims, self._resources)
         for claim in checked:
             for resource, delta in claim.deltas.items():
                 if delta < 0:
@@ -208,7 +209,7 @@ class QuotaEngine:
 
     def get_usages(self, context: Context, project_id: str | None = None) -> dict[str, Usage]:
         """{resource: Usage(limit, used, reserved, available)} of one project."""
-        return self._driver.get_usages(self._project(context, project_id), self._resources)
+        return self._driver.get_usages(requests.project_of(context, project_id), self._resources)
 
     def list_usages(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
         """Every project's usage, or one's; sorted by project and resource. Admin only."""
@@ -269,6 +270,11 @@ class QuotaEngine:
             raise exceptions.InvalidRequest("The age of what is purged must be between 0 seconds and 100 years.")
         return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
 
+    def notices(self, context: Context) -> list[Notice]:
+        """Who has crossed a threshold of a limit since anybody last asked; for the periodic job. Admin only."""
+        requests.admin_only(context, "notices")
+        return self._driver.notices()
+
     def audit(self, context: Context) -> list[Drift]:
         """The counters that differ from the reservations; none, unless somebody wrote them by hand. Admin only."""
         requests.admin_only(context, "audit")
@@ -285,9 +291,3 @@ class QuotaEngine:
     def close(self) -> None:
         """Give back the driver's connections. The engine may be used again."""
         self._driver.close()
-
-    def _project(self, context: Context, project_id: str | None) -> str:
-        return requests.project_of(context, project_id)
-
-    def _claims(self, claims: Iterable[Claim]) -> list[Claim]:
-        return requests.check_claims(claims, self._resources)

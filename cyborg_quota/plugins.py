@@ -14,7 +14,7 @@ from cyborg_quota import exceptions
 def load(namespace: str, option: str, name: str) -> Any:
     """The class behind ``name`` in ``namespace``; ``option`` is named in the ConfigurationError if there is none."""
     try:
-        return stevedore_driver.DriverManager(namespace, name, warn_on_missing_entrypoint=False).driver
+        return stevedore_driver.DriverManager(namespace, name).driver
     except stevedore_exception.NoMatches:
         raise exceptions.ConfigurationError(
             f"{option} = {name}: no such entry point in {namespace}. Is the package that brings it installed?"

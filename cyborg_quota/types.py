@@ -194,6 +194,25 @@ class TreeRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Notice:
+    """A project's standing has crossed a threshold of its limit.
+
+    ``before`` and ``now`` are the highest thresholds reached, in percent: 0 for none, 101 for more than the limit.
+    """
+
+    project_id: str
+    resource: str
+    limit: int
+    held: int
+    before: int
+    now: int
+
+    def __str__(self) -> str:
+        where = {0: "below every threshold", 101: "over the limit"}.get(self.now, f"at {self.now} % of the limit")
+        return f"project {self.project_id}, resource {self.resource}: {where} (held {self.held}, limit {self.limit})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
     """Which reservations a settling call means: exactly one of the three is given.
 

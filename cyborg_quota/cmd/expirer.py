@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.cmd import base
+from cyborg_quota.cmd import base, notifying
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Upkeep:
         self._engine = engine
         self._context = base.admin_context()
         self._purge_age = conf.quota.purge_age
+        self._send = notifying.sender(conf)
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -61,6 +62,13 @@ class Upkeep:
         """Delete what ended long ago; how many rows."""
         return self._engine.purge(self._context, self._purge_age, progress=self._go_on)
 
+    def tell(self) -> int:
+        """Tell who has crossed a threshold of a limit; how many crossings."""
+        notices = self._engine.notices(self._context)
+        for notice in notices:
+            notifying.tell(notice, self._send)
+        return len(notices)
+
     def turn(self, job: Callable[[], int], done: str, longest_wait_seconds: float) -> None:
         """One turn of the service: waits a little, does the job, logs what came of it. Raises nothing."""
         if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
@@ -70,7 +78,7 @@ class Upkeep:
         if isinstance(outcome, Exception):
             LOG.error("%s Tried again at the next turn.", outcome)
         elif outcome is not None:
-            LOG.log(logging.INFO if outcome else logging.DEBUG, "%s %d reservations.", done, outcome)
+            LOG.log(logging.INFO if outcome else logging.DEBUG, done, outcome)
 
     def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
         try:
@@ -99,11 +107,12 @@ class Expirer(cotyledon.Service):
         self._upkeep = Upkeep(conf, self._engine)
         self._periodic = periodics.PeriodicWorker(
             [
-                self._job(self._upkeep.expire, "Expired", conf.quota.expire_interval),
-                self._job(self._upkeep.purge, "Purged", conf.quota.purge_interval),
+                self._job(self._upkeep.expire, "Expired %d reservations.", conf.quota.expire_interval),
+                self._job(self._upkeep.purge, "Purged %d reservations.", conf.quota.purge_interval),
+                self._job(self._upkeep.tell, "Told of %d crossed thresholds.", conf.notices.interval),
             ],
             # A long purge must not keep expiry waiting.
-            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=2),
+            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
         )
 
     def _job(
@@ -134,6 +143,7 @@ def _once(conf: cfg.ConfigOpts) -> int:
     try:
         print(f"expired {upkeep.expire()}")
         print(f"purged {upkeep.purge()}")
+        upkeep.tell()
     finally:
         engine.close()
     return DONE

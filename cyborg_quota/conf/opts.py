@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from cyborg_quota.conf import database, keystone, limits, quota
+from cyborg_quota.conf import database, keystone, limits, notices, quota
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """(group, options) for each group."""
-    return [*quota.list_opts(), *limits.list_opts(), *keystone.list_opts(), *database.list_opts()]
+    groups = (quota, limits, keystone, notices, database)
+    return [options for group in groups for options in group.list_opts()]

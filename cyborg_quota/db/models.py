@@ -53,6 +53,8 @@ quota_usages = sa.Table(
     sa.Column("subtree", sa.BigInteger, nullable=False),
     # Counts the moves of the project in the tree. A charge names the generation it read; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
+    # The threshold that was last told (percent of the limit; 101: over it); see drivers/telling.py.
+    sa.Column("told", sa.SmallInteger, nullable=False, server_default="0"),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),

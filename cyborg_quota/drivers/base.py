@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import Claim, Drift, Over, Reservation, Selection, State, Usage, UsageRecord
+from cyborg_quota.types import Claim, Drift, Notice, Over, Reservation, Selection, State, Usage, UsageRecord
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.drivers.keeping import LimitKeeper
@@ -92,6 +92,10 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Delete what ended longer ago, and fold committed rows of no consumer and no group. Returns how many rows."""
+
+    @abc.abstractmethod
+    def notices(self) -> list[Notice]:
+        """The crossings of thresholds that nobody has told yet; each is returned to one caller alone."""
 
     @abc.abstractmethod
     def audit(self) -> list[Drift]:

@@ -24,6 +24,7 @@ from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.reserving import Order, Reserver
 from cyborg_quota.drivers.settings import DriverSettings, driver_settings
 from cyborg_quota.drivers.settling import Settler
+from cyborg_quota.drivers.telling import Teller
 from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -32,6 +33,7 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Figures,
+    Notice,
     Over,
     Reservation,
     Selection,
@@ -58,7 +60,9 @@ class DbQuotaDriver(base.QuotaDriver):
         limits.use(self._database)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
-        self._reserver = Reserver(self._database, self._paths, limits, self._settler)
+        self._tree = Tree(self._database, self._paths)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree)
+        self._teller = Teller(self._patient, limits, settings.thresholds)
         self._healer = Healer(self._database, self._patient, self._paths)
 
     @classmethod
@@ -183,6 +187,9 @@ class DbQuotaDriver(base.QuotaDriver):
         for usage_id in self._patient.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
             purged += self._fold(usage_id, age_microseconds)
         return purged
+
+    def notices(self) -> list[Notice]:
+        return self._teller.notices()
 
     def audit(self) -> list[Drift]:
         return self._patient.read(upkeep.audit)

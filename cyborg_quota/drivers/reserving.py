@@ -21,6 +21,7 @@ from cyborg_quota.db import inserting, projects, reservations, usages
 from cyborg_quota.db.api import Connection, Database, DuplicateEntry, new_uuid
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.settling import Settler
+from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import COMMITTED, RESERVED, Claim, Constraint, Figures, State
 
@@ -59,8 +60,9 @@ class Order:
 class Reserver:
     """Charges claims."""
 
-    def __init__(self, database: Database, paths: Paths, limits: LimitDriver, settler: Settler) -> None:
+    def __init__(self, database: Database, paths: Paths, limits: LimitDriver, settler: Settler, tree: Tree) -> None:
         self._database = database
+        self._tree = tree
         self._paths = paths
         self._limits = limits
         self._settler = settler
@@ -82,7 +84,7 @@ class Reserver:
             return True
         request = overs.requested(one.claim for one in pending)
         resources = sorted({resource for one in pending for resource in one.claim.deltas})
-        way = self._paths.get(order.project_id, resources)
+        way = self._way(order.project_id, resources)
         constraints = self._constraints(order, way, request)
         changes = _changes(way, constraints, request, order.state)
         rows = _rows(order, way, pending)
@@ -105,6 +107,15 @@ class Reserver:
             self._explain(order, way, constraints, request)
             return False
         return self._recognize(order, pending)
+
+    def _way(self, project_id: str, resources: Sequence[str]) -> projects.Way:
+        """The path to charge; first put right, where the limits' source knows the project's parent."""
+        way = self._paths.get(project_id, resources)
+        parent_id = self._limits.parent_of(project_id)
+        if parent_id is None or way.project_ids[1:] == (parent_id,):
+            return way
+        self._tree.place(project_id, parent_id)
+        return self._paths.get(project_id, resources)
 
     def _constraints(self, order: Order, way: projects.Way, request: dict[str, int]) -> list[Constraint]:
         if order.life_microseconds is None or not request:

@@ -19,6 +19,7 @@ class DriverSettings:
     database: DatabaseSettings
     expire_grace_seconds: float = 0.0
     batch_rows: int = 500
+    thresholds: tuple[int, ...] = (80, 95)
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
@@ -27,6 +28,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         database=database_settings(conf),
         expire_grace_seconds=conf.quota.expire_grace,
         batch_rows=conf.quota.batch_rows,
+        thresholds=tuple(conf.notices.thresholds),
     )
 
 

@@ -25,6 +25,9 @@ class LimitDriver(abc.ABC):
     set_where: ClassVar[str] = "where that driver reads them"
     """Where its limits are set, for a sentence that says that here they are not."""
 
+    bounds_subtree: bool = False
+    """Whether a project's limit is held against all that lies below it too, for display and notices."""
+
     @classmethod
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:

@@ -30,6 +30,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         self.policy = policy
         self.starts = starts
         self.max_depth = max_depth
+        self.bounds_subtree = policy.bounds_subtree
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:

@@ -17,7 +17,7 @@ from cyborg_quota.conf import opts
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
-OUR_GROUPS = ("limits", "quota")
+OUR_GROUPS = ("limits", "notices", "quota")
 """Word by word. The texts of oslo.db and oslo.log are theirs, and differ between their releases."""
 
 

@@ -13,6 +13,9 @@ from cyborg_quota.types import UNLIMITED, Constraint
 class Policy(abc.ABC):
     """Decides over limits; pure. Loaded by stevedore from the namespace ``cyborg_quota.policies``."""
 
+    bounds_subtree: bool = True
+    """Whether a limit bounds what lies below its project too."""
+
     @abc.abstractmethod
     def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
         """What ``book`` breaks at these projects, as sentences without a full stop; none where it is allowed.

@@ -13,6 +13,8 @@ from cyborg_quota.types import UNLIMITED, Constraint
 class Flat(base.Policy):
     """Any limit may be set, and bounds what the project itself holds."""
 
+    bounds_subtree = False
+
     def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
         return []
 

@@ -34,6 +34,10 @@ def _moment() -> Any:
 def upgrade() -> None:
     # MariaDB commits each statement: one that was cut short before begins here again.
     present = set(sa.inspect(op.get_bind()).get_table_names())
+    columns = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("quota_usages")}
+    if "told" not in columns:
+        # With a default of the server's: the previous release does not name the column.
+        op.add_column("quota_usages", sa.Column("told", sa.SmallInteger, nullable=False, server_default="0"))
     if "limit_defaults" not in present:
         op.create_table(
             "limit_defaults",

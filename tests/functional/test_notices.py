@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thresholds are told once per crossing, whoever looks and however often; on every database."""
+
+from __future__ import annotations
+
+import logging
+
+import fixtures as fx
+import testscenarios
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import conf as quota_conf
+from cyborg_quota.cmd import notifying
+from cyborg_quota.drivers.telling import OVER, level
+from cyborg_quota.types import Notice
+from tests import base
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestNotices(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.limits.limits["p1", "gpu"] = 20
+
+    def told(self) -> list[tuple[int, int, int]]:
+        """(held, before, now) of each notice since the last look."""
+        return [(one.held, one.before, one.now) for one in self.quotas.notices(base.ADMIN)]
+
+    def test_once_on_the_way_up_and_once_on_the_way_down(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 15})
+        self.assertEqual([], self.told())
+        (some,) = self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual([(16, 0, 80)], self.told())
+        self.assertEqual([], self.told())
+        (more,) = self.quotas.reserve(self.context, {"gpu": 3})
+        self.assertEqual([(19, 80, 95)], self.told())
+        self.quotas.rollback(self.context, [more])
+        self.assertEqual([(16, 95, 80)], self.told())
+        self.quotas.rollback(self.context, [some])
+        self.assertEqual([(15, 80, 0)], self.told())
+        self.assertEqual([], self.told())
+
+    def test_a_lowered_limit_that_leaves_a_project_over(self) -> None:
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 10}))
+        self.assertEqual([], self.told())
+        self.limits.limits["p1", "gpu"] = 9
+        self.assertEqual([(10, 0, OVER)], self.told())
+        self.limits.limits["p1", "gpu"] = 10
+        self.assertEqual([(10, OVER, 95)], self.told())
+
+    def test_several_hosts_tell_it_once(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 20})
+        self.engine.close()
+        told = race(*[lambda: len(self.engine.notices(base.ADMIN))] * 4)
+        self.assertEqual(1, sum(told))
+
+    def test_unlimited_and_zero(self) -> None:
+        self.limits.limits["p1", "gpu"] = -1
+        self.quotas.reserve(self.context, {"gpu": 1000})
+        self.assertEqual([], self.told())
+        self.limits.limits["p1", "gpu"] = 0
+        self.assertEqual([(1000, 0, OVER)], self.told())
+
+    def test_admins_only(self) -> None:
+        self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.quotas.notices, self.context)
+
+
+class TestLevel(base.BackendTestCase):
+    scenarios: list[object] = []
+
+    def test_rounding_is_towards_silence(self) -> None:
+        for held, limit, expected in (
+            (0, 0, 0),
+            (1, 0, OVER),
+            (7, 9, 0),
+            (8, 9, 80),
+            (9, 9, 95),
+            (10, 9, OVER),
+            (5, -1, 0),
+        ):
+            self.assertEqual(expected, level(held, limit, [80, 95]), (held, limit))
+
+
+class TestTelling(base.BackendTestCase):
+    scenarios: list[object] = []
+    NOTICE = Notice("p1", "gpu", 10, 9, 0, 80)
+
+    def test_the_line_in_the_log(self) -> None:
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO))
+        notifying.tell(self.NOTICE, None)
+        self.assertEqual(
+            "threshold crossed: project p1, resource gpu: at 80 % of the limit (held 9, limit 10)"
+            " [project_id=p1 resource=gpu limit=10 held=9 level_before=0 level=80]\n",
+            log.output,
+        )
+
+    def test_a_notification_over_a_real_transport(self) -> None:
+        import oslo_messaging
+        from oslo_messaging.notify import _impl_test
+
+        conf = cfg.ConfigOpts()
+        quota_conf.register_opts(conf)
+        conf([], project="cyborg_quota", default_config_files=[])
+        self.assertIsNone(notifying.sender(conf))
+        conf.set_override("notifications", True, "notices")
+        oslo_messaging.get_notification_transport(conf)  # registers its options
+        conf.set_override("driver", ["test"], "oslo_messaging_notifications")
+        conf.set_override("transport_url", "fake://", "oslo_messaging_notifications")
+        _impl_test.reset()
+        send = notifying.sender(conf)
+        assert send is not None
+
+        notifying.tell(self.NOTICE, send)
+
+        ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
+        self.assertEqual(("WARN", "cyborg_quota.threshold"), (message["priority"], message["event_type"]))
+        self.assertEqual("p1", message["payload"]["project_id"])
+        self.assertEqual("WARN", priority)
+
+    def test_a_transport_that_fails_is_logged(self) -> None:
+        log = self.useFixture(fx.FakeLogger())
+
+        def send(_notice: Notice) -> None:
+            raise OSError("no bus")
+
+        notifying.tell(self.NOTICE, send)
+        self.assertIn("no bus", log.output)
