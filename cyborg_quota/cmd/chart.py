@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import os
 from collections import Counter
@@ -37,6 +38,10 @@ def require(path: str) -> None:
     """Raise BadUsage, before hours of replay, where no chart can be drawn to ``path``."""
     if importlib.util.find_spec("matplotlib") is None:
         raise BadUsage("--chart needs matplotlib: pip install 'cyborg_quota[chart]'")
+    try:
+        importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:  # it is there, but does not fit what is installed beside it (numpy, most often)
+        raise BadUsage(f"--chart needs matplotlib, which cannot be loaded here: {error}.") from None
     if not path.lower().endswith(".png"):
         raise BadUsage(f"--chart {path!a}: the name must end in .png.")
     if not os.path.isdir(os.path.dirname(path) or ".") or os.path.isdir(path):

@@ -142,7 +142,7 @@ class BadReplayTest(ReplayCase):
         path = self.write("0,commit,nobody,p,gpu,1")
         self.assertIn("line 2: Reservation 'nobody' was not found", self.refused(1, "replay", path))
         path = self.write("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
-        self.assertIn("line 3: Project p2 cannot hold", self.refused(2, "replay", path))
+        self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 
     def test_a_consumer_that_holds_something_else_already(self) -> None:
         self.good("reserve", "--project", "p", "--consumer", "a", "gpu=1")
@@ -229,6 +229,18 @@ class ChartTest(ReplayCase):
         self.useFixture(fx.MonkeyPatch("importlib.util.find_spec", lambda _name: None))
         line = self.refused(2, "replay", EXAMPLE, "--chart", str(self.directory / "chart.png"))
         self.assertIn("cyborg_quota[chart]", line)
+
+    def test_a_chart_library_that_does_not_load_is_told_before_the_replay(self) -> None:
+        """An old matplotlib beside a new numpy: it was found out after the last event, as an internal error."""
+
+        def fail(name: str) -> None:
+            raise ImportError(f"{name}: numpy.core.multiarray failed to import")
+
+        self.useFixture(fx.MonkeyPatch("importlib.util.find_spec", lambda _name: True))
+        self.useFixture(fx.MonkeyPatch("importlib.import_module", fail))
+        line = self.refused(2, "replay", EXAMPLE, "--chart", str(self.directory / "chart.png"))
+        self.assertIn("numpy.core.multiarray", line)
+        self.assertEqual([], self.good("usage", "list"))
         self.assertEqual([], self.good("usage", "list"))
 
     def test_a_file_that_cannot_be_written(self) -> None:
