@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits in trees against a plain model that walks the whole tree at every question; on every database.
+
+Random trees, limits, moves and charges. After every step: what the policy forbids is nowhere true, every refusal names
+the projects that the model names, and the ledger's invariants hold.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis
+import testscenarios
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.drivers.db import DbQuotaDriver
+from cyborg_quota.drivers.settings import DriverSettings
+from cyborg_quota.limits.book import Starts
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.policies.flat import Flat
+from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+UNLIMITED = -1
+PROJECTS = st.sampled_from(["a", "b", "c", "d", "e"])
+PARENTS = st.sampled_from([None, "a", "b", "c", "d", "e"])
+LIMITS = st.sampled_from([UNLIMITED, 0, 1, 2, 3, 4, 6, 8, 12])
+POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLevel, "flat": Flat}
+EXAMPLES = {"sqlite": 60, "mariadb": 8, "postgresql": 8}
+MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
+MAX_DEPTH = 4
+
+
+class Wishes:
+    """The limits of one resource, as a person would keep them on paper."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.default: int | None = None
+        self.own: dict[str, int] = {}
+        self.parents: dict[str, str | None] = {}
+        self.held: dict[str, int] = {}
+
+    def copy(self) -> Wishes:
+        other = Wishes(self.policy)
+        other.default, other.own, other.parents = self.default, dict(self.own), dict(self.parents)
+        other.held = dict(self.held)
+        return other
+
+    def limit(self, project: str) -> int | None:
+        if project in self.own:
+            return self.own[project]
+        return 0 if self.parents.get(project) is not None else self.default
+
+    def path(self, project: str) -> list[str]:
+        path = [project]
+        while (parent := self.parents.get(path[-1])) is not None and parent not in path:
+            path.append(parent)
+        return path
+
+    def below(self, project: str) -> list[str]:
+        return [one for one in {*self.parents, *self.held, project} if project in self.path(one)]
+
+    def children(self, project: str) -> list[str]:
+        return [one for one, parent in self.parents.items() if parent == project]
+
+    def is_allowed(self) -> bool:
+        """Whether the policy allows all of it."""
+        if self.policy == "flat":
+            return True
+        for parent in self.parents:
+            most, children = self.limit(parent), self.children(parent)
+            if self.policy == "strict_two_level" and children and self.parents[parent] is not None:
+                return False
+            if most is None or most == UNLIMITED:
+                continue
+            limits = [limit for child in children if (limit := self.limit(child)) is not None]
+            if UNLIMITED in limits:
+                return False
+            if self.policy == "strict_hierarchy" and sum(limits) > most:
+                return False
+            if self.policy == "strict_two_level" and any(limit > most for limit in limits):
+                return False
+        return True
+
+    def is_too_deep(self) -> bool:
+        return any(len(self.path(project)) > MAX_DEPTH for project in self.parents)
+
+    def blockers(self, project: str, amount: int) -> list[str] | None:
+        """Who blocks; None where a limit on the way is not set at all."""
+        found = []
+        path = self.path(project)
+        if any(self.limit(one) is None for one in path):
+            return None
+        for one in path[:1] if self.policy == "flat" else path:
+            most = self.limit(one)
+            counted = [one] if self.policy == "flat" else self.below(one)
+            if most != UNLIMITED and most is not None and sum(self.held.get(x, 0) for x in counted) + amount > most:
+                found.append(one)
+        return sorted(found)
+
+
+class Trees(stateful.RuleBasedStateMachine):
+    """Administrators and users. ``backend`` and ``policy`` are set by the test."""
+
+    backend = "sqlite"
+    policy = "strict_hierarchy"
+
+    def __init__(self) -> None:
+        super().__init__()
+        ledger = fixtures.EmptyLedger(self.backend)
+        ledger.setUp()
+        limits = DatabaseLimitDriver(POLICIES[self.policy](), Starts(), max_depth=MAX_DEPTH)
+        self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
+        self.engine.register_resource("gpu")
+        self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
+        self.wishes = Wishes(self.policy)
+
+    def teardown(self) -> None:
+        self.engine.close()
+
+    def change(self, wishes: Wishes, refusal: type[Exception] | None, call: str, *args: Any) -> None:
+        """Do it in the engine; it must be refused just where the model says so. On success the model follows."""
+        if refusal is None and wishes.is_too_deep():
+            refusal = exceptions.ProjectRefused
+        if refusal is None and not wishes.is_allowed():
+            refusal = exceptions.LimitRefused
+        try:
+            getattr(self.engine.administration, call)(base.ADMIN, *args)
+        except exceptions.QuotaError as error:
+            assert refusal is not None, f"{call}{args} was refused ({error}), the model allows it"
+            assert isinstance(error, refusal), f"{call}{args}: {error!r}, the model has {refusal.__name__}"
+            return
+        assert refusal is None, f"{call}{args} was allowed, the model refuses it ({refusal.__name__})"
+        self.wishes = wishes
+
+    @stateful.initialize(default=LIMITS)
+    def begin(self, default: int) -> None:
+        self.set_default(default)
+
+    @stateful.rule(limit=LIMITS)
+    def set_default(self, limit: int) -> None:
+        wishes = self.wishes.copy()
+        wishes.default = limit
+        self.change(wishes, None, "set_limit", "gpu", limit)
+
+    @stateful.rule()
+    def unset_default(self) -> None:
+        wishes = self.wishes.copy()
+        wishes.default = None
+        self.change(wishes, None, "unset_limit", "gpu")
+
+    @stateful.rule(project=PROJECTS, limit=LIMITS)
+    def set_limit(self, project: str, limit: int) -> None:
+        wishes = self.wishes.copy()
+        wishes.own[project] = limit
+        self.change(wishes, None, "set_limit", "gpu", limit, project)
+
+    @stateful.rule(project=PROJECTS)
+    def unset_limit(self, project: str) -> None:
+        wishes = self.wishes.copy()
+        wishes.own.pop(project, None)
+        self.change(wishes, None, "unset_limit", "gpu", project)
+
+    @stateful.rule(project=PROJECTS, parent=PARENTS)
+    def place(self, project: str, parent: str | None) -> None:
+        """Add or move, whichever it is."""
+        is_known = project in self.wishes.parents
+        wishes = self.wishes.copy()
+        wishes.parents[project] = parent
+        refusal: type[Exception] | None = None
+        if parent is not None and (
+            parent not in self.wishes.parents or parent == project or project in self.wishes.path(parent)
+        ):
+            refusal = exceptions.ProjectRefused
+        self.change(wishes, refusal, "move_project" if is_known else "add_project", project, parent)
+
+    @stateful.rule(project=PROJECTS)
+    def remove(self, project: str) -> None:
+        wishes = self.wishes.copy()
+        is_bound = project not in wishes.parents or bool(wishes.children(project)) or bool(wishes.held.get(project))
+        wishes.parents.pop(project, None)
+        wishes.own.pop(project, None)
+        wishes.held.pop(project, None)
+        self.change(wishes, exceptions.ProjectRefused if is_bound else None, "remove_project", project)
+
+    @stateful.rule(project=PROJECTS, amount=st.integers(1, 4))
+    def hold(self, project: str, amount: int) -> None:
+        expected = self.wishes.blockers(project, amount)
+        self.wishes.parents.setdefault(project, None)  # whoever asks is known from then on
+        try:
+            uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
+        except exceptions.OverQuota as error:
+            assert sorted(over.project_id for over in error.overs) == expected
+            return
+        except exceptions.LimitNotSet:
+            assert expected is None
+            return
+        assert expected == [], f"admitted, the model has {expected}"
+        self.quotas.commit(base.ADMIN, uuids)
+        self.wishes.held[project] = self.wishes.held.get(project, 0) + amount
+
+    @stateful.precondition(lambda self: any(self.wishes.held.values()))
+    @stateful.rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        project = data.draw(st.sampled_from(sorted(one for one, held in self.wishes.held.items() if held)))
+        (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
+        self.quotas.release(base.ADMIN, [first.uuid])
+        self.wishes.held[project] -= first.delta
+
+    @stateful.invariant()
+    def the_book_is_the_models(self) -> None:
+        assert self.wishes.is_allowed(), self.wishes.__dict__
+        rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
+        for project, row in rows.items():
+            assert row.limit == self.wishes.limit(project), (project, row, self.wishes.__dict__)
+            assert row.subtree == sum(self.wishes.held.get(one, 0) for one in self.wishes.below(project)), row
+            assert row.depth == len(self.wishes.path(project)) - 1, row
+
+
+class TestLimitModel(base.BackendTestCase):
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS, [(policy, {"policy": policy}) for policy in POLICIES]
+    )
+    policy = ""
+
+    def test_trees(self) -> None:
+        examples = EXAMPLES[self.backend] * MORE // (1 if self.policy == "strict_hierarchy" else 2)
+        stateful.run_state_machine_as_test(
+            type("Trees", (Trees,), {"backend": self.backend, "policy": self.policy}),
+            settings=hypothesis.settings(
+                max_examples=examples,
+                stateful_step_count=25,
+                deadline=None,
+                derandomize=bool(os.environ.get("CI")),
+                suppress_health_check=list(hypothesis.HealthCheck),
+                print_blob=True,
+            ),
+        )
