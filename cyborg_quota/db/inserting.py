@@ -20,7 +20,10 @@ _row = reservations.c
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewReservation:
-    """A row to be inserted. ``life_microseconds`` None: it does not expire (it is committed at once)."""
+    """A row to be inserted. ``life_microseconds`` None: it does not expire (it is committed at once).
+
+    ``place`` counts the rows of a consumer's claim from 1, in the order of their resources; None without a consumer.
+    """
 
     uuid: str
     usage_id: int
@@ -31,6 +34,7 @@ class NewReservation:
     group: str | None
     state: State
     life_microseconds: int | None
+    place: int | None = None
 
 
 _MOST_ROWS: Final = 64
@@ -49,7 +53,7 @@ def _insert_of(size: int, *, is_expiring: bool) -> Statement:
         "group_id": sa.bindparam("b_group"),
         "live": sa.literal_column("1"),
     }
-    own = ("uuid", "usage_id", "resource", "delta", "consumer_id")
+    own = ("uuid", "usage_id", "resource", "delta", "consumer_id", "place")
     rows = [
         {**shared, **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in own}}
         for index in range(size)
@@ -73,6 +77,7 @@ def _insert_if_free() -> Statement:
         "consumer_id": sa.bindparam("b_consumer", type_=_row.consumer_id.type),
         "group_id": sa.bindparam("b_group", type_=_row.group_id.type),
         "live": sa.literal_column("1"),
+        "place": sa.literal_column("1"),
     }
     held = sa.exists().where(
         holder.c.project_id == values["project_id"],
@@ -129,5 +134,6 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
             parameters[f"b_resource_{index}"] = row.resource
             parameters[f"b_delta_{index}"] = row.delta
             parameters[f"b_consumer_id_{index}"] = row.consumer
+            parameters[f"b_place_{index}"] = row.place
         _insert_of(size, is_expiring=is_expiring)(connection, parameters)
         begin += size

@@ -85,13 +85,17 @@ reservations = sa.Table(
     # 1 while reserved or committed, NULL after: a unique key passes over NULLs, so that it binds the live rows
     # alone also on MariaDB, which has no partial indexes.
     sa.Column("live", sa.SmallInteger),
+    # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
+    # two claims of one consumer at once, of whatever resources, meet at 1.
+    sa.Column("place", sa.SmallInteger),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
+    sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),
     sa.CheckConstraint("state IN ({})".format(", ".join(f"'{state}'" for state in STATES)), name="state"),
     # ``deleted`` and ``live`` follow the state.
     sa.CheckConstraint(
         "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
-        " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL)",
+        " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL AND place IS NULL)",
         name="ended",
     ),
     sa.Index("ix_reservations_usage", "usage_id", "state"),

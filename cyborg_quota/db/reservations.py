@@ -122,7 +122,12 @@ def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
 def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     now = clock.utc_now()
     return _from_state(size, *conditions).values(
-        state=sa.bindparam("b_after"), updated_at=now, deleted_at=now, deleted=sa.true(), live=sa.null()
+        state=sa.bindparam("b_after"),
+        updated_at=now,
+        deleted_at=now,
+        deleted=sa.true(),
+        live=sa.null(),
+        place=sa.null(),
     )
 
 
@@ -170,6 +175,7 @@ _GIVE_UP = ListStatement(
             deleted_at=clock.utc_now(),
             deleted=sa.true(),
             live=sa.null(),
+            place=sa.null(),
         )
     )
 )

@@ -123,6 +123,23 @@ class TestDeliveryRace(RaceTestCase):
             self.assertEqual((3, 0), self.figures(context.project_id))
         self.assert_invariants()
 
+    def test_one_consumer_asks_for_different_resources(self) -> None:
+        """No row of one claim stands in the way of the other's; the consumer holds one of them all the same."""
+        for turn in range(10):
+            context = base.Context(f"p{turn}")
+            wishes: list[dict[str, int]] = [{"fpga": 1}, {"gpu": 1}, {"gpu": 2, "fpga": 2}, {"gpu.A100": 1}]
+            answers = race(
+                *(
+                    functools.partial(self.answer, functools.partial(self.engine.reserve, context, wish, consumer="c"))
+                    for wish in wishes
+                )
+            )
+            self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
+            held = {one.resource: one.delta for one in self.engine.list_reservations(base.ADMIN, context.project_id)}
+            self.assertEqual(wishes[answers.index("ok")], held)
+            self.engine.close()
+        self.assert_invariants()
+
     def test_one_consumer_asks_for_different_things(self) -> None:
         """One of them is served; the others are told what it holds."""
         for turn in range(5):

@@ -82,18 +82,20 @@ def _make_reservations() -> None:
         sa.Column("consumer_id", _name()),
         sa.Column("group_id", _name()),
         sa.Column("live", sa.SmallInteger),
+        sa.Column("place", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name="pk_reservations"),
         sa.UniqueConstraint("uuid", name=op.f("uq_reservations_uuid")),
         sa.UniqueConstraint(
             "project_id", "consumer_id", "resource", "live", name=op.f("uq_reservations_live_consumer")
         ),
+        sa.UniqueConstraint("project_id", "consumer_id", "place", name=op.f("uq_reservations_live_claim")),
         sa.CheckConstraint(
             "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')",
             name=op.f("ck_reservations_state"),
         ),
         sa.CheckConstraint(
             "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
-            " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL)",
+            " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL AND place IS NULL)",
             name=op.f("ck_reservations_ended"),
         ),
         sqlite_autoincrement=True,
