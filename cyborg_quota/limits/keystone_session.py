@@ -113,4 +113,3 @@ def failure(error: Exception, url: str | None) -> Unanswered:
     else:
         reason = f"{place} cannot be asked ({type(error).__name__})"
     return Unanswered(reason, whole=whole)
-

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One private Keystone: started, stopped, hung, started again with another enforcement model; and its administrator."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import uuid
+from typing import Any
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.v3 import Password
+from keystoneauth1.session import Session
+
+from tests.integration import environment
+from tests.integration.environment import REGION
+from tests.servers import machine
+
+START_TIMEOUT_SECONDS = 60.0
+CALL_TIMEOUT_SECONDS = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class People:
+    """Who is there: ids, and users by name and password."""
+
+    domain_id: str
+    project_ids: tuple[str, ...]
+    reader: tuple[str, str]
+    member_of_the_first: tuple[str, str]
+
+
+class Keystone:
+    """A server whose data lives as long as this process."""
+
+    def __init__(self) -> None:
+        self._environment = environment.ensure()
+        self.port = machine.free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v3"
+        # Not in the temporary directory: a test has one of its own, which ends with it.
+        memory = os.access(machine.SHM, os.W_OK)
+        parent = machine.SHM if memory else environment.PLACE
+        self.place = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-keystone-", dir=parent))
+        shutil.copytree(self._environment.template, self.place, dirs_exist_ok=True)
+        with sqlite3.connect(self.place / "keystone.sqlite") as database:
+            database.execute("UPDATE endpoint SET url = ?", [self.url])
+        database.close()
+        self.model = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self.admin = self._log_in()
+
+    def start(self, model: str) -> None:
+        """Have it run with this enforcement model; nothing happens where it does."""
+        if self._process is not None and self._process.poll() is None and self.model == model:
+            return
+        self.stop()
+        self.model = model
+        config = environment.write_config(self.place, model)
+        serve = [str(self._environment.python), str(pathlib.Path(__file__).with_name("serve.py")), str(self.port)]
+        if setpriv := shutil.which("setpriv"):
+            serve = [setpriv, "--pdeathsig", "KILL", "--", *serve]
+        with (self.place / "serve.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                serve,
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(config)},
+            )
+        machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
+        if not self._is_up():
+            raise environment.NotAvailable((self.place / "serve.log").read_text()[-2000:])
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise environment.NotAvailable((self.place / "serve.log").read_text()[-2000:])
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        """End it; its data stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def hang(self) -> None:
+        """It keeps its port and its connections, and answers nobody."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After hang()."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def _log_in(self) -> Adapter:
+        auth = Password(
+            self.url,
+            username="admin",
+            password=self._environment.password,
+            user_domain_id="default",
+            system_scope="all",
+        )
+        session = Session(auth, timeout=CALL_TIMEOUT_SECONDS)
+        return Adapter(session, service_type="identity", endpoint_override=self.url)
+
+    # --- what an administrator does ---
+
+    def create(self, what: str, **body: Any) -> str:
+        """POST one of ``what``; returns its id."""
+        answer = self.admin.post(f"/{what}s", json={what: body}).json()
+        return str(answer[what]["id"])
+
+    def create_service(self) -> tuple[str, str]:
+        """A service of Cyborg's type with a name of its own, and its endpoint: their ids."""
+        service_id = self.create("service", type="accelerator", name=f"cyborg-{uuid.uuid4().hex[:8]}")
+        endpoint_id = self.create(
+            "endpoint", service_id=service_id, region_id=REGION, interface="public", url="http://127.0.0.1:6666"
+        )
+        return service_id, endpoint_id
+
+    def create_user(self, *, system_role: str | None = None, project_id: str | None = None) -> tuple[str, str]:
+        """A user with this role on the system, or the role member in a project: name and password."""
+        name, password = f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        user_id = self.create("user", name=name, password=password, domain_id="default")
+        if system_role is not None:
+            self.admin.put(f"/system/users/{user_id}/roles/{self._role_id(system_role)}")
+        if project_id is not None:
+            self.admin.put(f"/projects/{project_id}/users/{user_id}/roles/{self._role_id('member')}")
+        return name, password
+
+    def _role_id(self, name: str) -> str:
+        return str(self.admin.get("/roles", params={"name": name}).json()["roles"][0]["id"])
+
+    @functools.cached_property
+    def people(self) -> People:
+        """Made once: limits are a service's, and each test has a service of its own."""
+        domain_id = self.create("domain", name="a domain")
+        projects = tuple(self.create("project", name=name, domain_id=domain_id) for name in ("p1", "p2", "p3"))
+        return People(
+            domain_id,
+            projects,
+            reader=self.create_user(system_role="reader"),
+            member_of_the_first=self.create_user(project_id=projects[0]),
+        )
+
+    def register(self, service_id: str, resource: str, limit: int) -> None:
+        """Register a limit, or change it."""
+        wanted = {"service_id": service_id, "region_id": REGION, "resource_name": resource}
+        found = self.admin.get("/registered_limits", params=wanted).json()["registered_limits"]
+        if found:
+            changed = {"registered_limit": {"default_limit": limit}}
+            self.admin.patch(f"/registered_limits/{found[0]['id']}", json=changed)
+        else:
+            self.admin.post("/registered_limits", json={"registered_limits": [{**wanted, "default_limit": limit}]})
+
+    def set_limit(self, service_id: str, resource: str, limit: int, **holder: str) -> None:
+        """Set the limit of ``project_id=`` or ``domain_id=``, or change it.
+
+        Keystone 30 answers 200 to a change to 0, and changes nothing: so that one is deleted and made anew.
+        """
+        wanted = {"service_id": service_id, "region_id": REGION, "resource_name": resource, **holder}
+        found = self.admin.get("/limits", params=wanted).json()["limits"]
+        if found and limit != 0:
+            self.admin.patch(f"/limits/{found[0]['id']}", json={"limit": {"resource_limit": limit}})
+        else:
+            if found:
+                self.admin.delete(f"/limits/{found[0]['id']}")
+            self.admin.post("/limits", json={"limits": [{**wanted, "resource_limit": limit}]})
+
+
+@functools.cache
+def of_this_process(_pid: int) -> Keystone | environment.NotAvailable:
+    """The one that this process's tests share, or why there is none: nobody tries to install it again for each test."""
+    try:
+        made = Keystone()
+    except environment.NotAvailable as reason:
+        return reason
+    owner = os.getpid()
+
+    def close() -> None:
+        if os.getpid() == owner:
+            made.close()
+
+    atexit.register(close)
+    return made
+
+
+def running(model: str) -> Keystone:
+    """A Keystone that runs, with this enforcement model. Raises NotAvailable."""
+    found = of_this_process(os.getpid())
+    if isinstance(found, environment.NotAvailable):
+        raise found
+    found.start(model)
+    return found

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine with the limit driver keystone, against a real Keystone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.limits.cache import PAUSE_SECONDS
+from cyborg_quota.types import Over
+from tests import base, fixtures, keystones
+from tests.integration import environment
+from tests.integration import server as servers
+
+TTL, STALE = 0.4, 2.5
+
+
+class KeystoneTestCase(base.LedgerTestCase):
+    """A service of its own (gpu: 10 by default), a domain ``dom`` with projects ``p1`` to ``p3``, and ``quotas``."""
+
+    model = "flat"
+    timeout_seconds = 30.0
+    """Long, so that a busy machine is not taken for an outage, which would bring old limits back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger())
+        try:
+            self.keystone = servers.running(self.model)
+        except environment.NotAvailable as reason:
+            if fixtures.servers_are_required():
+                self.fail(f"no Keystone: {reason}")
+            self.skipTest(f"no Keystone: {reason}")
+        self.service, self.endpoint = self.keystone.create_service()
+        people = self.keystone.people
+        self.dom, (self.p1, self.p2, self.p3), self.user = people.domain_id, people.project_ids, people.reader
+        self.keystone.register(self.service, "gpu", 10)
+        self.quotas: QuotaEngine = fixtures.Checked(self.make_quotas(), self.url)  # type: ignore[assignment]
+
+    def make_quotas(self, **changes: Any) -> QuotaEngine:
+        username, password = self.user
+        options = {
+            "database__connection": self.url,
+            "quota__resources": ["gpu", "fpga"],
+            "limits__keystone_timeout": self.timeout_seconds,
+            "limits__keystone_cache_ttl": TTL,
+            "limits__keystone_stale_seconds": STALE,
+            "oslo_limit__auth_type": "password",
+            "oslo_limit__auth_url": self.keystone.url,
+            "oslo_limit__username": username,
+            "oslo_limit__password": password,
+            "oslo_limit__endpoint_id": self.endpoint,
+        }
+        engine = cyborg_quota.make_engine(keystones.settings(**{**options, **changes}))
+        self.addCleanup(engine.close)
+        return engine
+
+    def reserve(self, project_id: str, gpus: int = 1) -> None:
+        self.quotas.reserve(base.Context(project_id), {"gpu": gpus})
+
+    def blocking(self, project_id: str, gpus: int = 1) -> list[tuple[str, str, int]]:
+        """(project, scope, limit) of everything that a reserve offends."""
+        error = self.assertRaises(exceptions.OverQuota, self.reserve, project_id, gpus)
+        return [(over.project_id, over.scope, over.limit) for over in error.overs]
+
+    def eventually(self, act: Callable[[], object], error: type[Exception], seconds: float) -> float:
+        """Repeat ``act`` until it no longer raises ``error``; returns how long it took."""
+        began = time.monotonic()
+        while True:
+            try:
+                act()
+            except error:
+                if time.monotonic() - began > seconds:
+                    raise
+                time.sleep(0.05)
+            else:
+                return time.monotonic() - began
+
+
+class TestFlat(KeystoneTestCase):
+    def test_the_registered_limit_then_the_projects_own(self) -> None:
+        self.keystone.set_limit(self.service, "gpu", 2, project_id=self.p2)
+        self.reserve(self.p1, 10)
+        self.assertEqual([(self.p1, "project", 10)], self.blocking(self.p1))
+        self.reserve(self.p2, 2)
+        self.assertEqual([(self.p2, "project", 2)], self.blocking(self.p2))
+        self.assertEqual(2, self.quotas.get_usages(base.Context(self.p2))["gpu"].limit)
+
+    def test_limits_change_while_it_runs(self) -> None:
+        self.reserve(self.p1, 1)
+        self.keystone.set_limit(self.service, "gpu", 1, project_id=self.p1)
+        time.sleep(TTL)
+        self.assertEqual([(self.p1, "project", 1)], self.blocking(self.p1))
+
+        self.keystone.set_limit(self.service, "gpu", -1, project_id=self.p1)
+        time.sleep(TTL)
+        self.reserve(self.p1, 1000)
+
+        self.keystone.set_limit(self.service, "gpu", 0, project_id=self.p1)
+        time.sleep(TTL)
+        self.assertEqual([(self.p1, "project", 0)], self.blocking(self.p1))
+
+    def test_the_registered_limit_changes_while_it_runs(self) -> None:
+        self.reserve(self.p1, 4)
+        self.keystone.register(self.service, "gpu", 3)
+        time.sleep(TTL)
+        self.assertEqual([(self.p1, "project", 3)], self.blocking(self.p1))
+
+    def test_a_resource_is_registered_while_it_runs(self) -> None:
+        reserve = self.quotas.reserve, base.Context(self.p1), {"fpga": 1}
+        error = self.assertRaises(exceptions.LimitNotSet, *reserve)
+        command = f"limit create --service {self.service} --region RegionOne --default-limit N fpga"
+        self.assertIn(command, str(error))
+
+        self.keystone.register(self.service, "fpga", 1)
+        time.sleep(TTL)
+        self.quotas.reserve(base.Context(self.p1), {"fpga": 1})
+
+    def test_a_list_of_many_projects(self) -> None:
+        projects = [self.p1, self.p2, self.p3]
+        self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
+        for project_id in projects:
+            self.reserve(project_id)
+        shown = {one.project_id: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
+        self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
+
+    def test_the_service_by_its_name(self) -> None:
+        name = self.keystone.admin.get(f"/services/{self.service}").json()["service"]["name"]
+        quotas = self.make_quotas(
+            oslo_limit__endpoint_id=None,
+            oslo_limit__endpoint_service_name=name,
+            oslo_limit__endpoint_service_type="accelerator",
+            oslo_limit__endpoint_region_name="RegionOne",
+            limits__keystone_names={"fpga": "gpu"},
+        )
+        error = self.assertRaises(exceptions.OverQuota, quotas.reserve, base.Context(self.p1), {"fpga": 11})
+        self.assertEqual(10, error.overs[0].limit)
+
+    def refused_user(self, **changes: Any) -> str:
+        quotas = self.make_quotas(**changes)
+        error = self.assertRaises(exceptions.LimitsUnavailable, quotas.reserve, base.Context(self.p1), {"gpu": 1})
+        return str(error)
+
+    def test_a_user_who_may_not(self) -> None:
+        hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
+        said = self.refused_user(oslo_limit__password="wrong-password")
+        self.assertIn("does not let the user of [oslo_limit] in", said)
+        self.assertIn(hint, said)
+        self.assertNotIn("wrong-password", said + self.log.output)
+
+        name, password = self.keystone.people.member_of_the_first
+        said = self.refused_user(
+            oslo_limit__username=name,
+            oslo_limit__password=password,
+            oslo_limit__system_scope=None,
+            oslo_limit__project_id=self.p1,
+        )
+        self.assertIn("may not read /endpoints/", said)
+        self.assertIn(hint, said)
+
+
+class TestTwoLevels(KeystoneTestCase):
+    model = "strict_two_level"
+
+    def test_the_domain_blocks_and_is_named(self) -> None:
+        """5 + 5 under 8: Keystone compares each with the domain, and never the sum."""
+        self.keystone.set_limit(self.service, "gpu", 8, domain_id=self.dom)
+        for project_id in (self.p1, self.p2):
+            self.keystone.set_limit(self.service, "gpu", 5, project_id=project_id)
+        self.reserve(self.p1, 5)
+        self.reserve(self.p2, 3)
+
+        self.assertEqual([(self.dom, "subtree", 8)], self.blocking(self.p2))
+        self.assertEqual([(self.p1, "project", 5), (self.dom, "subtree", 8)], self.sorted_blocking(self.p1))
+        seen: list[Over] = self.quotas.check(base.Context(self.p2), {"gpu": 1})
+        self.assertEqual([(self.dom, 8, None)], [(over.project_id, over.limit, over.used) for over in seen])
+
+        self.keystone.set_limit(self.service, "gpu", 9, domain_id=self.dom)
+        time.sleep(TTL)
+        self.reserve(self.p2)
+        self.assertEqual([(self.dom, "subtree", 9)], self.blocking(self.p2))
+
+    def sorted_blocking(self, project_id: str) -> list[tuple[str, str, int]]:
+        return sorted(self.blocking(project_id), key=lambda one: one[1])
+
+    def test_the_default_bounds_the_domain_too(self) -> None:
+        self.reserve(self.p1, 6)
+        self.assertEqual([(self.dom, "subtree", 10)], self.blocking(self.p2, 5))
+        self.keystone.set_limit(self.service, "gpu", -1, domain_id=self.dom)
+        time.sleep(TTL)
+        self.reserve(self.p2, 5)
+
+    def test_an_unknown_project(self) -> None:
+        error = self.assertRaises(exceptions.InvalidName, self.reserve, "of-nobody")
+        self.assertIn("Keystone does not know it", str(error))
+
+
+class TestOutage(KeystoneTestCase):
+    timeout_seconds = 1.0
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.keystone.start, self.model)
+
+    def test_stopped_and_started_again(self) -> None:
+        self.reserve(self.p1)
+        self.keystone.stop()
+        time.sleep(TTL)
+
+        self.reserve(self.p1, 8)
+        self.assertEqual([(self.p1, "project", 10)], self.blocking(self.p1, 2), "the limit holds all the time")
+        self.assertEqual(1, self.log.output.count("Limits cannot be read"))
+        time.sleep(STALE)
+        error = self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.p1)
+        self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", str(error))
+        self.assertGreater(error.seconds, STALE / 2)
+        self.quotas.release(base.Context(self.p1), [one.uuid for one in self.quotas.list_reservations(base.ADMIN)])
+
+        self.keystone.start(self.model)
+        self.eventually(lambda: self.reserve(self.p1, 10), exceptions.LimitsUnavailable, 5.0)
+        self.assertIn("Limits can be read again", self.log.output)
+
+    def test_hung(self) -> None:
+        self.reserve(self.p1)
+        self.addCleanup(self.keystone.go_on)
+        self.keystone.hang()
+        time.sleep(TTL)
+
+        began = time.monotonic()
+        self.reserve(self.p1)
+        waited = time.monotonic() - began
+        self.assertTrue(0.9 < waited < 1.8, waited)
+        began = time.monotonic()
+        for _ in range(5):
+            self.reserve(self.p1)
+        self.assertLess(time.monotonic() - began, self.timeout_seconds, "after one time-out nobody waits for a while")
+        self.assertIn("does not answer in time", self.log.output)
+
+        self.keystone.go_on()
+        self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)
+        time.sleep(PAUSE_SECONDS)
+        self.assertEqual([(self.p1, "project", 7)], self.blocking(self.p1))
