@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from cyborg_quota import exceptions, names, requests
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
-from cyborg_quota.types import UNLIMITED, Figures, LimitRecord, TreeRow
+from cyborg_quota.types import MAX_LIMIT, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
 
 if TYPE_CHECKING:
     from cyborg_quota.drivers.keeping import LimitKeeper
     from cyborg_quota.limits.book import Book
-
-MAX_LIMIT = 2**62
 
 
 class Administration:
@@ -149,6 +147,32 @@ class Administration:
         """Where more is held than the limit allows now: after one was lowered, this is how to learn it."""
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
+
+    # --- everything at once ---
+
+    def export_limits(self, context: Context) -> dict[str, Any]:
+        """All limits and the whole tree as a document: see limits/document.py, and import_limits."""
+        from cyborg_quota.limits import document  # the YAML library is wanted by few
+
+        requests.admin_only(context, "export_limits")
+        return document.write(self._keeper.book())
+
+    def import_limits(self, context: Context, document: object, *, dry_run: bool = False) -> list[LimitChange]:
+        """Make limits and the tree as a document says, all of it or nothing; returns what that changed.
+
+        What the document does not mention stays as it is. A project lies where it stands there; a limit None is
+        taken away. ``dry_run`` writes nothing, and returns or raises what the import would.
+        Raises InvalidDocument, UnknownResource, LimitRefused (with every problem, and the changes).
+        """
+        from cyborg_quota.limits import document as documents
+
+        requests.admin_only(context, "import_limits")
+        keeper = self._keeper
+        wanted = documents.read(document)
+        unknown = wanted.resources - set(self._resources)
+        if unknown:
+            raise exceptions.UnknownResource(unknown, self._resources)
+        return keeper.apply(wanted, dry_run=dry_run)
 
     def _is_known(self, resource: object) -> bool:
         return isinstance(resource, str) and resource in self._resources

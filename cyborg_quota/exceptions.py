@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cyborg_quota.types import Over
+    from cyborg_quota.types import LimitChange, Over
 
 
 class QuotaError(Exception):
@@ -105,6 +105,15 @@ class InvalidReservationExpiration(InvalidRequest):
         self.expire = expire
         self.reason = reason
         super().__init__(f"Invalid reservation expiration {_shown(expire)}: {reason}.")
+
+
+class InvalidDocument(InvalidRequest):
+    """A document of limits that cannot be meant. ``place`` says where, as in ``projects[0].children[2].limits``."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place, self.reason = place, reason
+        shown = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
+        super().__init__(f"Invalid document of limits: {shown} {reason}.")
 
 
 class UsageOverflow(InvalidRequest):
@@ -206,10 +215,14 @@ class LimitsReadOnly(QuotaError):
 
 
 class LimitRefused(QuotaError):
-    """A limit, or a place in the tree, that the policy does not allow. ``problems``: one sentence each."""
+    """A limit, or a place in the tree, that the policy does not allow. ``problems``: one sentence each.
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    ``changes``: of an import, what it would have changed.
+    """
+
+    def __init__(self, problems: Sequence[str], changes: Sequence[LimitChange] = ()) -> None:
         self.problems = list(problems)
+        self.changes = list(changes)
         super().__init__("Not allowed: " + "; ".join(self.problems) + ". Nothing was changed.")
 
 

@@ -20,6 +20,9 @@ MAX_NAME_CHARS: Final = 255
 MAX_NAME_BYTES: Final = 765
 """And in bytes of UTF-8: one index holds three names, and a PostgreSQL index entry ends at 2704 bytes."""
 
+MAX_LIMIT: Final = 2**62
+"""The highest limit that can be set."""
+
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
 COMMITTED: Final = "committed"
@@ -210,6 +213,20 @@ class Notice:
     def __str__(self) -> str:
         where = {0: "below every threshold", 101: "over the limit"}.get(self.now, f"at {self.now} % of the limit")
         return f"project {self.project_id}, resource {self.resource}: {where} (held {self.held}, limit {self.limit})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LimitChange:
+    """One thing that an import changes: a project's place (its parents, before and after), or a limit.
+
+    ``project_id`` None is a default; ``resource`` None is a place; None before or after is a root, or no limit.
+    """
+
+    action: Literal["add project", "move project", "set limit", "unset limit"]
+    project_id: str | None
+    resource: str | None
+    before: str | int | None
+    after: str | int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

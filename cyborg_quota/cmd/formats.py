@@ -77,6 +77,13 @@ class Optional(_Column):
         return "" if self._value is None else str(self._value)
 
 
+class OptionalLimit(_Column):
+    """A limit that may be missing: null for programs, nothing for persons."""
+
+    def human_readable(self) -> str:
+        return "" if self._value is None else Limit(self._value).human_readable()
+
+
 def moment(value: datetime.datetime | None) -> Optional:
     """A stored time (naive UTC) as ISO 8601, always with microseconds."""
     return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")

@@ -68,6 +68,25 @@ def set_override(connection: Connection, project_id: str, resource: str, limit: 
     _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
 
 
+def set_overrides(
+    connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
+) -> None:
+    """Set many limits (None: take it away); ``known`` are those that stand already. They go in a few statements."""
+    now = clock.utc_now()
+    projects.insert_many(
+        connection,
+        project_limits,
+        [
+            {"project_id": project_id, "resource": resource, "most": limit, "created_at": now}
+            for (project_id, resource), limit in sorted(limits.items())
+            if limit is not None and (project_id, resource) not in known
+        ],
+    )
+    for (project_id, resource), limit in sorted(limits.items()):
+        if (project_id, resource) in known:
+            set_override(connection, project_id, resource, limit)
+
+
 def _replace(
     connection: Connection, table: sa.Table, key: sa.ColumnElement[bool], names: dict[str, str], limit: int | None
 ) -> None:

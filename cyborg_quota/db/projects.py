@@ -8,14 +8,14 @@ Three rules make I9 hold while the tree changes under running charges:
     that was on its way with the old path finds no row, and starts again on the new one. That also makes it safe to
     keep paths in memory: a stale one cannot charge.
 2.  A usage row is made, and an edge is changed, only by a transaction that has first changed the project's row here
-    (``_hold``). The two exclude each other, so no usage row can appear unseen while its project moves. The change
+    (``hold``). The two exclude each other, so no usage row can appear unseen while its project moves. The change
     is a real one (generation + 1): Galera certifies writes, not locks.
 3.  A project that has a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -27,6 +27,8 @@ from cyborg_quota.db.models import projects, quota_usages
 
 MAX_DEPTH: Final = 64
 """No walk to a root is longer: what keeps a cycle made by hand from hanging us."""
+
+_ROWS_A_STATEMENT: Final = 500
 
 
 def _path_query() -> sa.Select[Any]:
@@ -128,6 +130,17 @@ def insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[s
     connection.execute(statement, params)
 
 
+def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """INSERT in statements of a few hundred rows each: a driver's own executemany sends one at a time."""
+    for start in range(0, len(rows), _ROWS_A_STATEMENT):
+        connection.execute(sa.insert(table).values(list(rows[start : start + _ROWS_A_STATEMENT])))
+
+
+def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
+    """Make a usage row, of zeros. For a transaction that holds the project, or has added it."""
+    insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
+
+
 def ensure(connection: sa.Connection, project_id: str) -> None:
     """Make the project known, as a root, if it is not. A transaction of its own."""
     insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
@@ -140,7 +153,7 @@ _HOLD = (
 )
 
 
-def _hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
+def hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
     """Keep the edges at these projects still until the transaction ends. Always in the same order."""
     for project_id in sorted(set(project_ids)):
         if connection.execute(_HOLD, {"b_project": project_id}).rowcount != 1:
@@ -151,11 +164,11 @@ def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -
     """Make the usage rows that ``way`` lacks. A transaction of its own; the projects must be known (``ensure``)."""
     leaf = way.project_ids[0]
     lacking = {(project_id, resource) for resource in way.missing(resources) for project_id in way.lacking(resource)}
-    _hold(connection, {project_id for project_id, _ in lacking})
+    hold(connection, {project_id for project_id, _ in lacking})
     if read_way(connection, leaf, resources).project_ids != way.project_ids:
         raise TransactionMoved
     for project_id, resource in sorted(lacking):
-        insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
+        make_row(connection, project_id, resource)
 
 
 _BUMP = (
@@ -187,7 +200,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None) -> N
     """
     resources = resources_of(connection, project_id)
     goal = read_way(connection, parent_id, resources).project_ids if parent_id is not None else ()
-    _hold(connection, {project_id, *goal})
+    hold(connection, {project_id, *goal})
     old = read_way(connection, project_id, resources)
     connection.execute(_BUMP, {"b_project": project_id})
     held = {row.resource: row.subtree for row in connection.execute(_OWN_ROWS, {"b_project": project_id})}
@@ -207,6 +220,11 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None) -> N
     for change in usages.merge(changes):
         if change.subtree and not usages.charge(connection, change):
             raise TransactionMoved
+    set_parent(connection, project_id, parent_id)
+
+
+def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None) -> None:
+    """Change an edge, and nothing else. For a transaction that holds the project and moves the totals."""
     connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id})
 
 

@@ -13,10 +13,12 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db import usages
 from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.drivers import importing
 from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.book import Book
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.types import Figures
+from cyborg_quota.limits.document import Document
+from cyborg_quota.types import Figures, LimitChange
 
 Key = TypeVar("Key")
 
@@ -78,6 +80,12 @@ class LimitKeeper:
         """Forget a project that holds nothing. Raises ProjectRefused."""
         self._tree.remove(project_id)
 
+    def apply(self, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
+        """Make everything as a document says, or (``dry_run``) see what that would change. Raises LimitRefused."""
+        changes = importing.run(self._database, self._limits, wanted, dry_run=dry_run)
+        self._tree.forget_paths()
+        return changes
+
     def check_depth(self, book: Book, project_id: str) -> None:
         """Raise ProjectRefused where the tree would become deeper than [limits] max_depth."""
         levels = len(book.path(project_id)) - 1 + book.height(project_id)
@@ -85,10 +93,6 @@ class LimitKeeper:
             raise exceptions.ProjectRefused(
                 project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
             )
-
-    def problems(self, book: Book, projects: Collection[str]) -> list[str]:
-        """What the policy has against a book, at these projects."""
-        return self._limits.policy.problems(book, projects, book.resources)
 
     def _refuse(self, book: Book, projects: Collection[str], resources: Collection[str]) -> None:
         problems = self._limits.policy.problems(book, projects, resources)

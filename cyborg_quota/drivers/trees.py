@@ -47,6 +47,10 @@ class Tree:
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
+    def forget_paths(self) -> None:
+        """Read every path again: the tree has changed."""
+        self._paths.forget_all()
+
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
         self._paths.forget(parent_id)

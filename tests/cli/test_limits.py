@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 from tests.cli import base
 
 DATABASE = "[limits]\ndriver = database\n"
@@ -161,6 +163,81 @@ class LimitTest(LimitTestCase):
             [("physics", 5, -20)], [(row["project_id"], row["limit"], row["available"]) for row in ended.json]
         )
         self.assertEqual("physics", table(self.call("limit", "over").out)[1][0])
+
+
+EXAMPLE = """\
+defaults: {gpu: 10}
+projects:
+- id: atlas
+  limits: {gpu: 100}
+  children:
+  - id: physics
+    limits: {gpu: 30}
+"""
+
+
+class FileTest(LimitTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.file = self.directory / "limits.yaml"
+        self.file.write_text(EXAMPLE)
+
+    def test_import_and_export(self) -> None:
+        rows = self.good("limit", "import", str(self.file))
+        self.assertEqual(["change", "project_id", "resource", "before", "after"], list(rows[0]))
+        self.assertEqual(
+            [
+                ("set limit", None, "gpu", None, 10),
+                ("add project", "atlas", None, None, None),
+                ("set limit", "atlas", "gpu", None, 100),
+                ("add project", "physics", None, None, "atlas"),
+                ("set limit", "physics", "gpu", None, 30),
+            ],
+            [tuple(row.values()) for row in rows],
+        )
+        self.assertEqual(EXAMPLE, self.call("limit", "export").out)
+        copy = self.directory / "copy.yaml"
+        self.done("limit", "export", str(copy))
+        self.assertEqual(EXAMPLE, copy.read_text())
+        self.done("limit", "import", str(copy))
+
+    def test_a_dry_run_shows_both_and_writes_nothing(self) -> None:
+        self.assertEqual(5, len(self.good("limit", "import", "--dry-run", str(self.file))))
+        self.assertEqual([], self.good("limit", "list"))
+        self.file.write_text(EXAMPLE.replace("30", "-1").replace("atlas", "at las"))
+        ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
+        self.assertEqual((1, 5), (ended.status, len(ended.json)))
+        self.assertEqual(
+            "cyborg-quota: Not allowed: physics cannot be unlimited in gpu below at las, whose limit is 100. "
+            "Nothing was changed.\n",
+            ended.err,
+        )
+        self.assertEqual(ended.err, self.refused(1, "limit", "import", str(self.file)))
+        self.assertEqual([], self.good("project", "list"))
+
+    def test_a_file_that_cannot_be_meant(self) -> None:
+        self.file.write_text("projects: [{id: a, limit: {gpu: 1}}]")
+        error = self.refused(2, "limit", "import", str(self.file))
+        self.assertIn("limits.yaml", error)
+        self.assertIn("projects[0] has an unknown key 'limit'", error)
+        self.file.write_bytes(b"\xff\xfe\x00")
+        self.assertIn("is no YAML", self.refused(2, "limit", "import", str(self.file)))
+        self.assertIn("No such file", self.refused(2, "limit", "import", str(self.directory / "none")))
+        self.assertIn("Cannot write", self.refused(2, "limit", "export", str(self.directory)))
+
+    def test_from_stdin(self) -> None:
+        ended = self.spawned_with(EXAMPLE, "limit", "import", "-", "-f", "value", "-c", "after")
+        self.assertEqual((0, "10\nNone\n100\natlas\n30\n"), (ended.status, ended.out))
+
+    def spawned_with(self, text: str, *argv: str) -> base.Ended:
+        ended = subprocess.run(
+            [base.installed(base.PROGRAM), "--config-file", str(self.conf), *argv],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return base.Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 class OtherDriverTest(LimitTestCase):

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits and the project tree as a YAML document, and back. Pure::
+
+    defaults: {gpu: 10}
+    projects:
+    - id: atlas
+      limits: {gpu: 100}
+      children:
+      - id: physics
+        limits: {gpu: 30}
+
+What a document does not mention stays as it is. Where a project stands in it is where it shall lie: at the top it is
+a root. A limit null is taken away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import yaml
+
+from cyborg_quota import exceptions, names
+from cyborg_quota.limits.book import Book
+from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
+
+MAX_LEVELS: Final = 64
+"""No tree is deeper, whatever [limits] max_depth says."""
+
+_MAX_NESTING: Final = 4 * MAX_LEVELS
+_ENTRY_KEYS: Final = ("id", "limits", "children")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Document:
+    """What a document says. ``parents`` names parents before their children; a limit None is taken away."""
+
+    defaults: Mapping[str, int | None]
+    overrides: Mapping[tuple[str, str], int | None]
+    parents: Mapping[str, str | None]
+
+    @property
+    def resources(self) -> set[str]:
+        """Everything a limit is given for."""
+        given = [(resource, limit) for resource, limit in self.defaults.items()]
+        given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
+        return {resource for resource, limit in given if limit is not None}
+
+
+class _UniqueLoader(_Loader):  # type: ignore[misc]
+    """A key that stands twice is a mistake; YAML's own loader lets the last one win."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!a} stands twice", key.start_mark)
+                seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep=deep)
+
+
+def parse(text: bytes | str) -> Any:
+    """The value of a YAML text, for ``read``. Raises InvalidDocument."""
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            # The C loader calls itself for each level, and no one would catch it when the stack ends.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_NESTING:
+                raise exceptions.InvalidDocument("the text", f"is nested more than {_MAX_NESTING} deep")
+        return yaml.load(text, Loader=_UniqueLoader)
+    except exceptions.InvalidDocument:
+        raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = "the text" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
+        raise exceptions.InvalidDocument(place, f"is no YAML: {error.problem or error.context}") from None
+    except Exception as error:  # PyYAML lets a dozen kinds out: a date that is none, a number of 5000 digits
+        raise exceptions.InvalidDocument("the text", f"is no YAML: {type(error).__name__}") from None
+
+
+def render(value: Mapping[str, Any]) -> str:
+    """The text of a document that ``write`` made."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None))
+
+
+def read(value: object) -> Document:
+    """What a parsed document says. Raises InvalidDocument, which names the first thing that is wrong."""
+    top = _mapping("the document", value, ("defaults", "projects"))
+    defaults = _limits("defaults", top.get("defaults"))
+    overrides: dict[tuple[str, str], int | None] = {}
+    parents: dict[str, str | None] = {}
+    places: dict[str, str] = {}
+    todo = _entries("projects", top.get("projects"), None, 1)
+    while todo:
+        place, entry, parent_id, level = todo.pop()
+        found = _mapping(place, entry, _ENTRY_KEYS)
+        project_id = _name(f"{place}.id", "project_id", found.get("id"))
+        if project_id in places:
+            raise exceptions.InvalidDocument(place, f"project {project_id!a} stands at {places[project_id]} already")
+        if level > MAX_LEVELS:
+            raise exceptions.InvalidDocument(place, f"project {project_id!a} lies more than {MAX_LEVELS} levels deep")
+        places[project_id] = place
+        parents[project_id] = parent_id
+        for resource, limit in _limits(f"{place}.limits", found.get("limits")).items():
+            overrides[project_id, resource] = limit
+        todo += _entries(f"{place}.children", found.get("children"), project_id, level + 1)
+    return Document(defaults, overrides, parents)
+
+
+_Entry = tuple[str, object, "str | None", int]
+
+
+def _entries(place: str, value: object, parent_id: str | None, level: int) -> list[_Entry]:
+    """The entries of a list of projects, last first: they are taken from the end."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise exceptions.InvalidDocument(place, f"must be a list of projects, not {_kind(value)}")
+    return [(f"{place}[{index}]", entry, parent_id, level) for index, entry in enumerate(value)][::-1]
+
+
+def _mapping(place: str, value: object, keys: Collection[str]) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise exceptions.InvalidDocument(place, f"must be a mapping of {', '.join(keys)}, not {_kind(value)}")
+    for key in value:
+        if key not in keys:
+            raise exceptions.InvalidDocument(place, f"has an unknown key {_shown(key)}; known are {', '.join(keys)}")
+    return value
+
+
+def _limits(place: str, value: object) -> dict[str, int | None]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise exceptions.InvalidDocument(place, f"must be a mapping of resources to limits, not {_kind(value)}")
+    return {_name(place, "resource", key): _limit(f"{place}: {_shown(key)}", limit) for key, limit in value.items()}
+
+
+def _limit(place: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise exceptions.InvalidDocument(place, f"must be a whole number, -1 for unlimited, not {_kind(value)}")
+    if not UNLIMITED <= value <= MAX_LIMIT:
+        raise exceptions.InvalidDocument(place, f"must lie between -1 (unlimited) and {MAX_LIMIT}")
+    return value
+
+
+def _name(place: str, field: str, value: object) -> str:
+    if not isinstance(value, str):
+        hint = "" if value is None or isinstance(value, (dict, list)) else "; write it in quotes"
+        raise exceptions.InvalidDocument(place, f"needs a name, not {_kind(value)}{hint}")
+    try:
+        return names.check_name(field, value)
+    except exceptions.InvalidName as error:
+        raise exceptions.InvalidDocument(place, f"has a bad name: {str(error).rstrip('.')}") from None
+
+
+def _kind(value: object) -> str:
+    """What a value is, in words. Not the value: aliases can make a few lines of YAML endless."""
+    if value is None:
+        return "nothing"
+    return {dict: "a mapping", list: "a list", str: "text", bool: "yes or no"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
+
+
+def _shown(key: object) -> str:
+    text = ascii(key) if isinstance(key, str) else _kind(key)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def write(book: Book) -> dict[str, Any]:
+    """The document of everything that is set, and of the whole tree."""
+    limits: dict[str, dict[str, int]] = {}
+    for (project_id, resource), limit in sorted(book.overrides.items()):
+        limits.setdefault(project_id, {})[resource] = limit
+
+    def entry(project_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": project_id}
+        if project_id in limits:
+            found["limits"] = limits[project_id]
+        if project_id in book.children_of:
+            found["children"] = [entry(child) for child in book.children_of[project_id]]
+        return found
+
+    return {"defaults": dict(sorted(book.defaults.items())), "projects": [entry(root) for root in book.roots]}
+
+
+def apply(book: Book, document: Document) -> tuple[Book, list[LimitChange]]:
+    """The book as the document wants it, and what that changes: the defaults, then project by project."""
+    after = book.copy()
+    changes = []
+    for resource, limit in document.defaults.items():
+        changes += _put(after.defaults, resource, limit, None, resource)
+    by_project: dict[str, list[tuple[str, int | None]]] = {}
+    for (project_id, resource), limit in document.overrides.items():
+        by_project.setdefault(project_id, []).append((resource, limit))
+    for project_id, parent_id in document.parents.items():
+        if project_id not in after.parents:
+            changes.append(LimitChange("add project", project_id, None, None, parent_id))
+        elif after.parents[project_id] != parent_id:
+            changes.append(LimitChange("move project", project_id, None, after.parents[project_id], parent_id))
+        after.parents[project_id] = parent_id
+        for resource, limit in by_project.get(project_id, ()):
+            changes += _put(after.overrides, (project_id, resource), limit, project_id, resource)
+    return after, changes
+
+
+def _put(
+    where: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
+) -> list[LimitChange]:
+    before = where.get(key)
+    if before == limit:
+        return []
+    if limit is None:
+        del where[key]
+        return [LimitChange("unset limit", project_id, resource, before, None)]
+    where[key] = limit
+    return [LimitChange("set limit", project_id, resource, before, limit)]

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The YAML document of limits: what it says, what is wrong with it; and no text at all ends but in one of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import yaml
+from hypothesis import strategies as st
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.limits import document
+from cyborg_quota.limits.book import Book, Starts
+from cyborg_quota.types import MAX_LIMIT, LimitChange
+
+EXAMPLE = """
+defaults: {gpu: 10, fpga: -1}
+projects:
+- id: atlas
+  limits: {gpu: 100}
+  children:
+  - id: physics
+    limits: {gpu: 30, fpga: 0}
+    children: [{id: higgs}]
+  - id: operations
+- {id: alone}
+"""
+
+settings = hypothesis.settings(deadline=None, max_examples=200, derandomize=True, database=None)
+
+
+def read(text: str) -> document.Document:
+    return document.read(document.parse(text))
+
+
+def book(**parents: str | None) -> Book:
+    return Book({}, {}, dict(parents), Starts())
+
+
+class TestRead(base.BaseTestCase):
+    def refused(self, text: str, *words: str) -> None:
+        error = self.assertRaises(exceptions.InvalidDocument, read, text)
+        for word in words:
+            self.assertIn(word, str(error))
+        self.assertNotIn("\n", str(error))
+        self.assertLess(len(str(error)), 500)
+
+    def test_an_example(self) -> None:
+        found = read(EXAMPLE)
+        self.assertEqual({"gpu": 10, "fpga": -1}, found.defaults)
+        self.assertEqual({("atlas", "gpu"): 100, ("physics", "gpu"): 30, ("physics", "fpga"): 0}, found.overrides)
+        self.assertEqual(
+            [("atlas", None), ("physics", "atlas"), ("higgs", "physics"), ("operations", "atlas"), ("alone", None)],
+            list(found.parents.items()),
+        )
+
+    def test_what_may_be_missing(self) -> None:
+        for text in ("{}", "defaults:", "projects:", "projects: []", "projects: [{id: a, limits: , children: }]"):
+            self.assertEqual({}, read(text).defaults)
+
+    def test_the_offender_is_named(self) -> None:
+        one = "projects: [{id: a, children: [{id: b, %s}]}]"
+        for text, *words in (
+            ("", "the document must be a mapping", "not nothing"),
+            ("- a", "not a list"),
+            ("limits: {gpu: 1}", "unknown key 'limits'", "defaults, projects"),
+            (one % "limit: {gpu: 1}", "projects[0].children[0]", "unknown key 'limit'"),
+            (one % "limits: [gpu]", "projects[0].children[0].limits", "not a list"),
+            (one % "limits: {gpu: many}", "projects[0].children[0].limits: 'gpu'", "not text"),
+            (one % "limits: {gpu: 1.5}", "not a float"),
+            (one % "limits: {gpu: yes}", "not yes or no"),
+            (one % "limits: {gpu: -2}", "between -1"),
+            (one % f"limits: {{gpu: {MAX_LIMIT + 1}}}", str(MAX_LIMIT)),
+            (one % "limits: {5: 1}", "needs a name, not a int; write it in quotes"),
+            (one % "children: {id: c}", "must be a list of projects"),
+            (one % "children: [c]", "projects[0].children[0].children[0]", "not text"),
+            (one % "children: [{id: a}]", "'a' stands at projects[0] already"),
+            ("projects: [{limits: {gpu: 1}}]", "projects[0].id needs a name, not nothing"),
+            ("projects: [{id: 123}]", "write it in quotes"),
+            ("projects: [{id: ' a'}]", "blank"),
+            ("defaults: {gpu: 1, gpu: 2}", "line 1", "'gpu' stands twice"),
+            ("defaults: {gpu: 1", "line 2", "is no YAML"),
+            ("a: !!python/object:os.system {}", "is no YAML"),
+            ("defaults: {gpu: " + "9" * 5000 + "}", "is no YAML"),
+            ("defaults: {gpu: 2001-99-99}", "is no YAML"),
+            ("a: \x00", "is no YAML"),
+        ):
+            self.refused(text, *words)
+
+    def test_a_cycle_by_alias_is_a_project_that_stands_twice(self) -> None:
+        self.refused("projects: [&a {id: a, children: [*a]}]", "'a' stands at projects[0] already")
+        self.refused("projects: &a [*a]", "projects[0] must be a mapping")
+
+    def test_an_alias_may_spare_words(self) -> None:
+        found = read("projects: [{id: a, limits: &std {gpu: 1}}, {id: b, limits: *std}]")
+        self.assertEqual({("a", "gpu"): 1, ("b", "gpu"): 1}, found.overrides)
+
+    def test_a_few_lines_that_would_be_endless(self) -> None:
+        text = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
+            f"{new}: &{new} [{','.join(['*' + old] * 8)}]\n" for old, new in zip("abcdefghi", "bcdefghij", strict=True)
+        )
+        self.refused(text, "unknown key 'a'")
+        self.refused(text.replace("a: &a", "projects: &a", 1).split("\n")[0], "not text")
+
+    def test_however_deep(self) -> None:
+        """The C parser calls itself for each level: without a look before, this ends the process."""
+        for text in ("[" * 100_000, "- " * 50_000 + "x", "{a: " * 50_000, "projects: " + "[{id: a, children: " * 9999):
+            self.refused(text, "nested")
+        levels = "".join(f"[{{id: p{level}, children: " for level in range(65))
+        self.refused(f"projects: {levels}[]{'}]' * 65}", "'p64'", "64 levels")
+
+
+names_of_projects = st.text(min_size=1, max_size=12).filter(lambda text: not _is_bad(text))
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=4) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["id", "limits", "children", "defaults", "projects", "gpu", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=25,
+)
+
+
+def _is_bad(text: str) -> bool:
+    try:
+        document.names.check_name("project_id", text)
+    except exceptions.InvalidName:
+        return True
+    return False
+
+
+class TestFuzz(base.BaseTestCase):
+    def either_way(self, call: Any, value: Any) -> None:
+        try:
+            call(value)
+        except exceptions.InvalidDocument as error:
+            self.assertNotIn("\n", str(error))
+
+    @settings
+    @hypothesis.given(anything)
+    def test_any_value_is_a_document_or_refused(self, value: Any) -> None:
+        self.either_way(document.read, value)
+        self.either_way(document.read, {"projects": [{"id": "a", "children": value}]})
+        self.either_way(document.read, {"defaults": value})
+        self.either_way(lambda one: document.read(document.parse(yaml.safe_dump(one))), value)
+
+    @settings
+    @hypothesis.given(st.text(alphabet=st.sampled_from("ab:,-[]{}&*!|>'\"#%@` \n\t?~0159.e")) | st.text() | st.binary())
+    def test_any_text_is_a_document_or_refused(self, text: str | bytes) -> None:
+        self.either_way(lambda one: document.read(document.parse(one)), text)
+
+    @settings
+    @hypothesis.given(st.lists(st.tuples(names_of_projects, st.integers(0, 9), st.integers(-1, 2**62)), max_size=12))
+    def test_what_is_written_reads_as_the_same(self, rows: list[tuple[str, int, int]]) -> None:
+        """Whatever the names: yes, null, 1e5, -, a quote or an emoji."""
+        known: list[str | None] = [None]
+        parents: dict[str, str | None] = {}
+        overrides = {}
+        for project_id, above, limit in rows:
+            if project_id not in parents:
+                parents[project_id] = known[above % len(known)]
+                known.append(project_id)
+            overrides[project_id, "gpu"] = limit
+        before = Book({"gpu": 1}, overrides, parents, Starts())
+        text = document.render(document.write(before))
+        after, changes = document.apply(before, document.read(document.parse(text)))
+        self.assertEqual((before.parents, before.overrides, []), (after.parents, after.overrides, changes))
+        empty, _ = document.apply(book(), document.read(document.parse(text.encode())))
+        self.assertEqual((parents, overrides), (empty.parents, empty.overrides))
+
+
+class TestApply(base.BaseTestCase):
+    def test_what_is_not_mentioned_stays(self) -> None:
+        before = Book({"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, Starts())
+        after, changes = document.apply(before, read("projects: [{id: b, limits: {gpu: 5, fpga: }}, {id: d}]"))
+        self.assertEqual({"a": None, "b": None, "c": "b", "d": None}, after.parents)
+        self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.overrides))
+        self.assertEqual(
+            [
+                LimitChange("move project", "b", None, "a", None),
+                LimitChange("set limit", "b", "gpu", 2, 5),
+                LimitChange("unset limit", "b", "fpga", 3, None),
+                LimitChange("add project", "d", None, None, None),
+            ],
+            changes,
+        )
+        self.assertEqual("a", before.parents["b"])
+
+    def test_a_limit_null_that_was_not_set(self) -> None:
+        _, changes = document.apply(book(), read("defaults: {gpu: }"))
+        self.assertEqual([], changes)
