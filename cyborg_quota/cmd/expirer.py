@@ -182,6 +182,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exceptions.QuotaError, cfg.Error) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return exit_status(error)
+    except Exception as error:
+        LOG.debug("Not foreseen:", exc_info=True)
+        print(f"{PROG}: Internal error: {error!r}. (--debug shows where.)", file=sys.stderr)
+        return REFUSED
 
 
 if __name__ == "__main__":
