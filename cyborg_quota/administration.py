@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import exceptions, names, requests
+from cyborg_quota import authority, exceptions, names, requests
+from cyborg_quota.authority import Authority
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class Administration:
-    """Limits and projects. Every call needs an admin's context.
+    """Limits and projects. Every call needs an admin's context; a project's limit others may set too, by a rule.
 
     Where ``[limits] driver`` is not ``database`` every call but ``list_limits`` raises LimitsReadOnly.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Authority) -> None:
         self._driver = driver
         self._resources = resources
+        self._authority = authority
 
     @property
     def _keeper(self) -> LimitKeeper:
@@ -64,7 +66,8 @@ class Administration:
     def set_limit(self, context: Context, resource: str, limit: int, project_id: str | None = None) -> None:
         """Set the limit of a project, or (None) the resource's default. May lie below what is held already.
 
-        Raises UnknownResource, LimitRefused.
+        A project's may set whom the rule cyborg_quota:limit:set allows it: an admin, or the administrator of the
+        direct parent. Raises UnknownResource, LimitRefused.
         """
         self._set(context, "set_limit", {resource: check_limit(limit)}, project_id)
 
@@ -78,12 +81,25 @@ class Administration:
         self._set(context, "set_limits", checked, project_id)
 
     def _set(self, context: Context, action: str, limits: Mapping[str, int | None], project_id: str | None) -> None:
-        requests.admin_only(context, action)
+        if project_id is None:
+            requests.admin_only(context, action)
         project_id = requests.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
             raise exceptions.UnknownResource([str(resource) for resource in unknown], self._resources)
-        self._keeper.set(project_id, {names.check_name("resource", name): limit for name, limit in limits.items()})
+        checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
+        if project_id is None:
+            self._keeper.set_defaults(checked)
+        else:
+            self._keeper.set_limits(
+                project_id, checked, lambda parent_id: self._may_set(context, action, project_id, parent_id)
+            )
+
+    def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
+        if not self._authority.may_set(context, project_id, parent_id):
+            raise exceptions.NotAuthorized(
+                action, f"an admin's context, or an administrator's of the project's parent (rule {authority.RULE})"
+            )
 
     def list_limits(self, context: Context, project_id: str | None = None) -> list[LimitRecord]:
         """Every limit that is set, the defaults first; of one project all that hold for it, inherited ones too.

@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, names, requests
 from cyborg_quota.administration import Administration
+from cyborg_quota.authority import Authority
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
 from cyborg_quota.types import (
@@ -42,8 +43,11 @@ class QuotaEngine:
     may raise DatabaseUnavailable (nothing was answered: call again), SchemaError or InvalidRequest.
     """
 
-    def __init__(self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400) -> None:
+    def __init__(
+        self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400, authority: Authority | None = None
+    ) -> None:
         self._driver = driver
+        self._authority = authority or Authority()
         self._expire_seconds = reservation_expire_seconds
         self._resources: dict[str, Any] = {}
 
@@ -69,7 +73,7 @@ class QuotaEngine:
     @property
     def administration(self) -> Administration:
         """Limits and the project tree. Where the limit driver keeps none of its own, they can only be looked at."""
-        return Administration(self._driver, self._resources)
+        return Administration(self._driver, self._resources, self._authority)
 
     # --- reserving ---
 

@@ -46,9 +46,9 @@ class OverQuota(QuotaError):
 class NotAuthorized(QuotaError):
     """The context may not do this. Says nothing about what exists."""
 
-    def __init__(self, action: str) -> None:
+    def __init__(self, action: str, needs: str = "an admin's context") -> None:
         self.action = action
-        super().__init__(f"Not authorized: {action} needs an admin's context.")
+        super().__init__(f"Not authorized: {action} needs {needs}.")
 
 
 # --- bad input: refused before anything is written -----------------------------------------------------------
@@ -215,10 +215,7 @@ class LimitsReadOnly(QuotaError):
 
 
 class LimitRefused(QuotaError):
-    """A limit, or a place in the tree, that the policy does not allow. ``problems``: one sentence each.
-
-    ``changes``: of an import, what it would have changed.
-    """
+    """What the policy does not allow. ``problems``: one sentence each; ``changes``: what an import would change."""
 
     def __init__(self, problems: Sequence[str], changes: Sequence[LimitChange] = ()) -> None:
         self.problems = list(problems)

@@ -234,3 +234,11 @@ _EDGES = sa.select(projects.c.project_id, projects.c.parent_id)
 def edges(connection: sa.Connection) -> dict[str, str | None]:
     """The whole tree: parent by project."""
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(_EDGES)))
+
+
+_PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bindparam("b_project"))
+
+
+def parent_of(connection: sa.Connection, project_id: str) -> str | None:
+    """The project above; None for a root, and for a project nobody placed."""
+    return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()

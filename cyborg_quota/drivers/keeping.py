@@ -6,12 +6,13 @@ Such changes are rare, and take turns: two administrators who set two siblings a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import usages
+from cyborg_quota.db import projects, usages
 from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.drivers import importing
 from cyborg_quota.drivers.trees import Tree
@@ -21,6 +22,8 @@ from cyborg_quota.limits.document import Document
 from cyborg_quota.types import Figures, LimitChange
 
 Key = TypeVar("Key")
+
+_MOST_TRIES: Final = 20
 
 
 class LimitKeeper:
@@ -39,25 +42,46 @@ class LimitKeeper:
         """Every usage row."""
         return self._database.read(usages.read)
 
-    def set(self, project_id: str | None, limits: Mapping[str, int | None]) -> None:
-        """Set limits of a project, or (None) the defaults, all or none; a limit None is taken away.
-
-        Raises LimitRefused.
-        """
+    def set_defaults(self, limits: Mapping[str, int | None]) -> None:
+        """Set the defaults of these resources, all or none; a limit None is taken away. Raises LimitRefused."""
 
         def work(connection: Connection) -> None:
             tables.take_turns(connection)
             book = self._read(connection)
             for resource, limit in sorted(limits.items()):
-                if project_id is None:
-                    _put(book.defaults, resource, limit)
-                    tables.set_default(connection, resource, limit)
-                else:
-                    _put(book.overrides, (project_id, resource), limit)
-                    tables.set_override(connection, project_id, resource, limit)
-            self._refuse(book, book.projects if project_id is None else [project_id], list(limits))
+                _put(book.defaults, resource, limit)
+                tables.set_default(connection, resource, limit)
+            self._refuse(book, book.projects, list(limits))
 
         self._database.write(work)
+
+    def set_limits(
+        self, project_id: str, limits: Mapping[str, int | None], allow: Callable[[str | None], None]
+    ) -> None:
+        """Set limits of a project, all or none; a limit None is taken away. Raises LimitRefused.
+
+        ``allow`` is told the parent, and raises where that is not to be. It may look into files, so that it is asked
+        before the transaction, and again if the project has moved until then.
+        """
+
+        def work(connection: Connection) -> bool:
+            tables.take_turns(connection)
+            book = self._read(connection)
+            if book.parents.get(project_id) != parent_id:
+                return False
+            for resource, limit in sorted(limits.items()):
+                _put(book.overrides, (project_id, resource), limit)
+                tables.set_override(connection, project_id, resource, limit)
+            self._refuse(book, [project_id], list(limits))
+            return True
+
+        began = time.monotonic()
+        for _ in range(_MOST_TRIES):
+            parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
+            allow(parent_id)
+            if self._database.write(work):
+                return
+        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
     def place(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""

@@ -51,7 +51,7 @@ class SampleTest(base.BaseTestCase):
         self.assertRegex(self.sample["database"], r"(?m)^#connection = ")
         self.assertRegex(self.sample["DEFAULT"], r"(?m)^#log_file = ")
         self.assertRegex(self.sample["oslo_limit"], r"(?m)^#endpoint_id = ")
-        self.assertEqual({"DEFAULT", "database", "oslo_limit", *OUR_GROUPS}, set(self.sample))
+        self.assertEqual({"DEFAULT", "database", "oslo_limit", "oslo_policy", *OUR_GROUPS}, set(self.sample))
 
     def test_it_can_be_read_and_changes_nothing(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_QUOTA__PURGE_AGE"))

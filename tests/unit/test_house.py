@@ -32,10 +32,11 @@ ARROWS: dict[str, set[str]] = {
     # (The driver that keeps limits in our own tables.)
     "limits": LEAVES | {"db", "plugins"},
     "drivers": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"requests", "drivers", "administration"},
+    "engine": LEAVES | {"requests", "authority", "drivers", "administration"},
     "attachment": LEAVES | {"requests", "engine"},
-    "administration": LEAVES | {"requests", "drivers", "limits"},
-    "factory": LEAVES | {"engine", "drivers", "limits", "conf", "plugins"},
+    "authority": LEAVES | {"requests"},
+    "administration": LEAVES | {"requests", "authority", "drivers", "limits"},
+    "factory": LEAVES | {"engine", "authority", "drivers", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "requests", "conf", "engine", "attachment", "factory"},
     "cmd": LEAVES
@@ -54,6 +55,7 @@ GUARDED = {
     "cotyledon": {"cmd"},
     "tqdm": {"cmd"},
     "matplotlib": {"cmd"},
+    "oslo_policy": {"authority"},
     "keystoneauth1": {"limits"},
     "oslo_limit": {"limits"},
 }
