@@ -99,7 +99,7 @@ class FakeKeystone:
         self.made = 0
         self._lock = threading.Lock()
 
-    def connect(self, _conf: cfg.ConfigOpts, _timeout: float) -> FakeKeystone:
+    def connect(self, _conf: cfg.ConfigOpts) -> FakeKeystone:
         self.made += 1
         return self
 

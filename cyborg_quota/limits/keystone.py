@@ -113,10 +113,10 @@ class KeystoneLimitDriver(base.LimitDriver):
             cache = Cache(
                 ttl_seconds=options.keystone_cache_ttl,
                 stale_seconds=options.keystone_stale_seconds,
-                patience_seconds=options.keystone_timeout,
+                patience_seconds=keystone_session.timeout_seconds(conf),
                 clock=time.monotonic,
             )
-            return Answers(keystone_client.KeystoneClient(conf, options.keystone_timeout), cache)
+            return Answers(keystone_client.KeystoneClient(conf), cache)
 
         named = (keystone_session.endpoint_option(conf, f"service_{one}") for one in ("name", "type"))
         return cls(

@@ -77,11 +77,9 @@ class KeystoneClient:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        timeout_seconds: float,
-        connect: Callable[[cfg.ConfigOpts, float], Adapter] = keystone_session.make_adapter,
+        connect: Callable[[cfg.ConfigOpts], Adapter] = keystone_session.make_adapter,
     ) -> None:
         self._conf = conf
-        self._timeout = timeout_seconds
         self._connect = connect
         self._lock = threading.Lock()
         self._adapter: Adapter | None = None
@@ -191,7 +189,7 @@ class KeystoneClient:
     def _connected(self) -> Adapter:
         with self._lock:
             if self._adapter is None:
-                self._adapter = self._connect(self._conf, self._timeout)
+                self._adapter = self._connect(self._conf)
             return self._adapter
 
     def _check_sees_all(self) -> None:

@@ -52,7 +52,7 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
-    """[oslo_limit] endpoint_NAME. The oslo.limit of 2024.1 has endpoint_id only."""
+    """[oslo_limit] endpoint_NAME. Before its release 2.6, oslo.limit has endpoint_id only."""
     return getattr(conf[GROUP], f"endpoint_{name}", None)
 
 
@@ -61,11 +61,16 @@ def auth_url(conf: cfg.ConfigOpts) -> str | None:
     return getattr(conf[GROUP], "auth_url", None)
 
 
-def make_adapter(conf: cfg.ConfigOpts, timeout_seconds: float) -> Adapter:
+def timeout_seconds(conf: cfg.ConfigOpts) -> float:
+    """How long one call may take: as oslo.limit's group says, else as ours does."""
+    own = conf[GROUP].timeout
+    return float(conf.limits.keystone_timeout if own is None else own)
+
+
+def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
     """A way to Keystone's API, version 3, with a session of its own. No I/O yet."""
     auth = _load_auth(conf)
-    timeout = timeout_seconds if conf[GROUP].timeout is None else conf[GROUP].timeout
-    session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout)
+    session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout_seconds(conf))
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
     adapter.service_type = adapter.service_type or "identity"
     if not (adapter.version or adapter.min_version or adapter.max_version):

@@ -40,7 +40,7 @@ class DriverTestCase(base.BaseTestCase):
 
         def answers() -> Answers:
             cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, patience_seconds=5.0, clock=lambda: self.now)
-            return Answers(KeystoneClient(settings, 5.0, self.keystone.connect), cache)  # type: ignore[arg-type]
+            return Answers(KeystoneClient(settings, self.keystone.connect), cache)  # type: ignore[arg-type]
 
         return KeystoneLimitDriver(answers, **changes)
 

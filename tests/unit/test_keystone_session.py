@@ -64,9 +64,11 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_the_time_out_of_oslo_limit_comes_first(self) -> None:
         settings = keystones.settings()
-        self.assertEqual(5.0, keystone_session.make_adapter(settings, 5.0).session.timeout)
-        settings.set_override("timeout", 2.5, group="oslo_limit")
-        self.assertEqual(2.5, keystone_session.make_adapter(settings, 5.0).session.timeout)
+        self.assertEqual(5.0, keystone_session.make_adapter(settings).session.timeout)
+        settings.set_override("timeout", 30, group="oslo_limit")
+        self.assertEqual(30.0, keystone_session.make_adapter(settings).session.timeout)
+        driver = KeystoneLimitDriver.from_conf(settings)
+        self.assertEqual(30.0, driver._answers()._cache._patience, "how long others wait for the one who asks")
 
     def test_options_registered_by_oslo_limit_itself(self) -> None:
         """Where somebody uses oslo.limit in the same process."""
