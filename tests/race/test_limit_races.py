@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administrators against each other, and against everybody who reserves; processes, on every database."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.limits.policies.flat import Flat
+from tests import base
+from tests.functional import test_limits
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROCESSES = 8
+ROOM = 3
+SECONDS = 1.5
+
+
+class LimitRaceTestCase(test_limits.LimitsTestCase):
+    def start(self) -> None:
+        """Before the race: the children open connections of their own."""
+        self.engine.close()
+        self.database.close()
+
+
+def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
+    try:
+        engine.administration.set_limit(base.ADMIN, "gpu", 20, child)
+    except exceptions.LimitRefused:
+        return False
+    return True
+
+
+class TestSiblings(LimitRaceTestCase):
+    def test_the_sum_of_siblings_set_at_once_stays_within_the_parent(self) -> None:
+        """Eight administrators each raise another child by 10, and there is room for three."""
+        self.set(None, 0)
+        children = [f"child{number}" for number in range(PROCESSES)]
+        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        for turn in range(5):
+            self.set("parent", 200)
+            for child in children:
+                self.set(child, 10)
+            self.set("parent", 10 * PROCESSES + 10 * ROOM)
+            self.start()
+            admitted = race(*(functools.partial(raise_by_ten, self.engine, child) for child in children))
+            self.assertEqual(ROOM, sum(admitted), f"turn {turn}: {admitted}")
+            limits = [one.limit for one in self.admin.list_limits(base.ADMIN) if one.project_id in children]
+            self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
+
+    def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
+        """Either fits alone, both do not."""
+        self.set(None, 0)
+        self.grow({"parent": None, "child": "parent"})
+        for turn in range(5):
+            self.set("parent", 20)
+            self.set("child", 10)
+            self.start()
+            answers = race(
+                functools.partial(raise_by_ten, self.engine, "child"), functools.partial(self.lower, "parent")
+            )
+            self.assertEqual([False, True], sorted(answers), f"turn {turn}")
+
+    def lower(self, project_id: str) -> bool:
+        try:
+            self.admin.set_limit(base.ADMIN, "gpu", 10, project_id)
+        except exceptions.LimitRefused:
+            return False
+        return True
+
+    def test_two_imports_of_the_same_tree(self) -> None:
+        """The second finds everything done."""
+        children = [{"id": f"c{number}", "limits": {"gpu": 1}} for number in range(20)]
+        document = {"defaults": {"gpu": 0}, "projects": [{"id": "top", "limits": {"gpu": 20}, "children": children}]}
+        self.start()
+        counts = race(*[lambda: len(self.admin.import_limits(base.ADMIN, document))] * 4)
+        self.assertEqual([0, 0, 0, 43], sorted(counts))
+        self.assert_invariants()
+
+
+LEAVES = [f"leaf{number}" for number in range(4)]
+TOPS = ["left", "right"]
+LIMIT = 12
+"""Of each top; a leaf's own is 5, so that now the one and now the other blocks."""
+
+
+def reserve_and_settle(engine: QuotaEngine, seed: int) -> tuple[int, int]:
+    """For a while. Returns how many were admitted, and how many refused."""
+    chance, end = random.Random(seed), time.monotonic() + SECONDS
+    admitted = refused = 0
+    while time.monotonic() < end:
+        context = base.Context(chance.choice(LEAVES))
+        try:
+            uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
+        except exceptions.OverQuota:
+            refused += 1
+            continue
+        admitted += 1
+        if chance.random() < 0.4:
+            engine.commit(context, uuids)
+            engine.release(context, uuids)
+        elif chance.random() < 0.9:
+            engine.rollback(context, uuids)
+        else:
+            engine.commit(context, uuids)
+            if chance.random() < 0.8:
+                engine.release(context, uuids)
+    return admitted, refused
+
+
+class TestMovesAndLimits(LimitRaceTestCase):
+    def test_no_reserve_passes_a_limit_while_projects_move_and_limits_are_set(self) -> None:
+        """Leaves go to and fro between two tops, alone and by imports, and limits up and down between 8 and 12."""
+        self.set(None, LIMIT)
+        self.grow({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
+        self.engine._driver.limits.policy = Overbooking()  # type: ignore[attr-defined]
+        for leaf in LEAVES:
+            self.set(leaf, 5)
+        self.start()
+        jobs = [functools.partial(reserve_and_settle, self.engine, seed) for seed in range(5)]
+        *answers, moves, changes, imports, seen = race(*jobs, self.move, self.change, self.take, self.watch)
+        for count in (moves, changes, imports, *(admitted for admitted, _ in answers)):
+            self.assertGreater(count, 0)
+        self.assertGreater(sum(refused for _, refused in answers), 0)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+        self.assertGreater(seen, 0)
+
+    def turns(self) -> Any:
+        """A source of chance for each turn, until the time is over."""
+        chance, end = random.Random(11), time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            yield chance
+            time.sleep(0.01)
+
+    def move(self) -> int:
+        """What a leaf holds goes along, whether its new top has room for it or not: a move creates nothing."""
+        count = 0
+        for chance in self.turns():
+            self.admin.move_project(base.ADMIN, chance.choice(LEAVES[:2]), chance.choice([*TOPS, None]))
+            count += 1
+        return count
+
+    def change(self) -> int:
+        count = 0
+        for chance in self.turns():
+            self.admin.set_limit(base.ADMIN, "gpu", chance.choice([3, 4, 5]), chance.choice(LEAVES))
+            count += 1
+        return count
+
+    def take(self) -> int:
+        count = 0
+        for chance in self.turns():
+            leaves = chance.sample(LEAVES[2:], 1)
+            top, other = chance.sample(TOPS, 2)
+            entry = {"id": top, "limits": {"gpu": LIMIT}, "children": [{"id": leaf} for leaf in leaves]}
+            self.admin.import_limits(base.ADMIN, {"projects": [entry, {"id": other}]})
+            count += 1
+        return count
+
+    def watch(self) -> int:
+        """No leaf ever holds more than the highest limit it ever had, in any committed state."""
+        count = 0
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        for _ in self.turns():
+            with engine.connect() as connection:
+                query = sa.text("SELECT project_id, used + reserved AS held FROM quota_usages WHERE resource = 'gpu'")
+                over = [
+                    tuple(row) for row in connection.execute(query) if row.held > (5 if row.project_id in LEAVES else 0)
+                ]
+            assert not over, over
+            count += 1
+        return count
+
+
+class Overbooking(Flat):
+    """Any limit may be set, as under flat, and every ancestor's holds, as under strict_hierarchy."""
+
+    def constraints(self, path: Any, limits: Any) -> Any:
+        from cyborg_quota.limits.policies import base as policies
+
+        return policies.along(path, limits)
