@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import fcntl
 import functools
 import os
 import pathlib
@@ -15,7 +16,7 @@ import sqlite3
 import subprocess
 import tempfile
 import uuid
-from typing import Any
+from typing import IO, Any
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Password
@@ -27,6 +28,7 @@ from tests.servers import machine
 
 START_TIMEOUT_SECONDS = 60.0
 CALL_TIMEOUT_SECONDS = 30.0
+PREFIX = "cyborg-quota-keystone-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +48,7 @@ class Keystone:
         self._environment = environment.ensure()
         self.port = machine.free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
-        # Not in the temporary directory: a test has one of its own, which ends with it.
-        memory = os.access(machine.SHM, os.W_OK)
-        parent = machine.SHM if memory else environment.PLACE
-        self.place = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-keystone-", dir=parent))
+        self.place, self._lock = _new_directory()
         shutil.copytree(self._environment.template, self.place, dirs_exist_ok=True)
         with sqlite3.connect(self.place / "keystone.sqlite") as database:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
@@ -109,6 +108,7 @@ class Keystone:
     def close(self) -> None:
         self.stop()
         shutil.rmtree(self.place, ignore_errors=True)
+        self._lock.close()
 
     def _log_in(self) -> Adapter:
         auth = Password(
@@ -184,6 +184,21 @@ class Keystone:
             if found:
                 self.admin.delete(f"/limits/{found[0]['id']}")
             self.admin.post("/limits", json={"limits": [{**wanted, "resource_limit": limit}]})
+
+
+def _new_directory() -> tuple[pathlib.Path, IO[str]]:
+    """A new directory, locked as long as we live; those of killed owners are removed first.
+
+    Not in the temporary directory: a test has one of its own, which ends with it.
+    """
+    parent = machine.SHM if os.access(machine.SHM, os.W_OK) else environment.PLACE
+    for old in parent.glob(f"{PREFIX}*"):
+        machine.remove_if_abandoned(old)
+    place = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    lock = (place / "new.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (place / "new.lock").rename(place / machine.LOCK_NAME)  # nobody sees the lock before it is held
+    return place, lock
 
 
 @functools.cache
