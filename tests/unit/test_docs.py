@@ -22,7 +22,8 @@ from oslo_config import cfg
 from oslotest import base
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, conf, exceptions, transitions
+from cyborg_quota import QuotaEngine, authority, conf, exceptions, transitions
+from cyborg_quota.administration import Administration
 from cyborg_quota.cmd import expirer, main
 from cyborg_quota.db import schema
 from cyborg_quota.db.api import Database
@@ -92,6 +93,14 @@ class TestWords(base.BaseTestCase):
     def test_every_call_is_explained(self) -> None:
         for name in public_methods():
             self.assertIn(f"``{name}``", PAGES["doc/source/programming.rst"])
+
+    def test_every_call_of_the_administration_is_named(self) -> None:
+        for name in vars(Administration):
+            if not name.startswith("_"):
+                self.assertIn(f"``{name}``", PAGES["doc/source/limits.rst"])
+
+    def test_the_rule_is_the_code_s(self) -> None:
+        self.assertIn(f'"{authority.RULE}": "{authority.DEFAULT}"', PAGES["doc/source/limits.rst"])
 
     def test_every_error_is_explained(self) -> None:
         for name, error in vars(exceptions).items():
