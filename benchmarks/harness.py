@@ -101,6 +101,11 @@ def compare(
     for _ in range(rounds):
         for name, worker in ways.items():
             samples[name].append(run_round(worker, processes, seconds))
+    return summarize(samples, against=against)
+
+
+def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Figures]:
+    """The medians of each way's rounds."""
     base = [sample.rate for sample in samples[against]]
     return {
         name: Figures(

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cinder's quota, one process of it. Run by the Python of an environment that has cinder, never by ours.
+
+    python cinder_side.py make URL PROJECTS      makes Cinder's quota tables and a usage row for each project
+    python cinder_side.py run URL PROJECTS NUMBER SECONDS
+
+``run`` says "ready", waits for a line, and prints its latencies as JSON.
+"""
+
+import datetime
+import json
+import logging
+import random
+import sys
+import time
+
+sys.argv, ARGUMENTS = sys.argv[:1], sys.argv[1:]  # Cinder reads options where it can
+
+from cinder import context as cinder_context  # noqa: E402
+from cinder.common import config  # noqa: E402
+from cinder.db import api, models  # noqa: E402
+
+MOST = 10**9
+
+
+def connect(url):
+    config.CONF([], project="cinder", default_config_files=[])
+    config.CONF.set_override("connection", url, "database")
+    config.CONF.set_override("max_pool_size", 5, "database")
+    logging.disable(logging.CRITICAL)
+
+
+def make(url, projects):
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(url)
+    names = ("quotas", "quota_classes", "quota_usages", "reservations")
+    models.BASE.metadata.create_all(engine, tables=[models.BASE.metadata.tables[name] for name in names])
+    now = datetime.datetime.utcnow()
+    with engine.begin() as connection:
+        for number in range(projects):
+            connection.execute(
+                models.QuotaUsage.__table__.insert().values(
+                    created_at=now, deleted=False, project_id=f"p{number}", resource="gpus", in_use=0, reserved=0
+                )
+            )
+
+
+def run(url, projects, number, seconds):
+    connect(url)
+    chance = random.Random(number)
+    contexts = {}
+
+    def cycle():
+        project_id = f"p{chance.randrange(projects)}"
+        context = contexts.setdefault(project_id, cinder_context.RequestContext("user", project_id, is_admin=True))
+        expire = datetime.datetime.utcnow() + datetime.timedelta(days=1)
+        uuids = api.quota_reserve(
+            context, {"gpus": None}, {"gpus": MOST}, {"gpus": 1}, expire, 0, 0, project_id=project_id
+        )
+        api.reservation_commit(context, uuids, project_id=project_id)
+
+    for _ in range(3):
+        cycle()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    latencies = []
+    began = now = time.perf_counter()
+    while now - began < seconds:
+        cycle()
+        before, now = now, time.perf_counter()
+        latencies.append(now - before)
+    print(json.dumps([latencies, now - began]), flush=True)
+
+
+if __name__ == "__main__":
+    if ARGUMENTS[0] == "make":
+        make(ARGUMENTS[1], int(ARGUMENTS[2]))
+    else:
+        run(ARGUMENTS[1], int(ARGUMENTS[2]), int(ARGUMENTS[3]), float(ARGUMENTS[4]))

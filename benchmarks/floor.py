@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare driver doing the least SQL for a reserve and a commit, on our own schema, indexes and rows kept.
+
+Four statements and two COMMITs. Nothing here is a quota system: no state is looked at, no error understood, no clock
+skew or retry thought of. It is what the database and the driver cost, whatever is built on them.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.harness import Cycle, Worker
+
+_NOW = {"mysql": "UTC_TIMESTAMP(6)", "postgresql": "(statement_timestamp() AT TIME ZONE 'UTC')"}
+_DAY = {"mysql": "INTERVAL 86400000000 MICROSECOND", "postgresql": "INTERVAL '1 day'"}
+
+
+def connect(url: str) -> Any:
+    """A DBAPI connection at READ COMMITTED."""
+    parts = sa.make_url(url)
+    if parts.get_backend_name() == "postgresql":
+        import psycopg2
+
+        return psycopg2.connect(
+            host=parts.host, port=parts.port, user=parts.username, password=parts.password, dbname=parts.database
+        )
+    import pymysql
+
+    connection = pymysql.connect(
+        host=parts.host,
+        port=parts.port or 3306,
+        user=parts.username,
+        password=parts.password or "",
+        database=parts.database,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    return connection
+
+
+def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
+    """Reserve and commit one gpu for each of ``size`` consumers of one of the projects ({project_id: usage id})."""
+    backend = "postgresql" if url.startswith("postgresql") else "mysql"
+    now, day = _NOW[backend], _DAY[backend]
+    row = f"({now}, false, %s, %s, %s, 'gpu', 1, {now} + {day}, 'reserved', %s, 'g', 1, 1)"
+    insert = (
+        "INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state,"
+        f" consumer_id, group_id, live, place) VALUES {', '.join([row] * size)}"
+    )
+    charge = (
+        f"UPDATE quota_usages SET reserved = reserved + %s, subtree = subtree + %s, updated_at = {now}"
+        " WHERE id = %s AND used + reserved <= %s"
+    )
+    settle = (
+        f"UPDATE reservations SET state = 'committed', updated_at = {now}"
+        f" WHERE uuid IN ({', '.join(['%s'] * size)}) AND state = 'reserved' AND expire > {now}"
+    )
+    count = f"UPDATE quota_usages SET reserved = reserved - %s, used = used + %s, updated_at = {now} WHERE id = %s"
+
+    def start(number: int) -> Cycle:
+        connection = connect(url)
+        cursor = connection.cursor()
+        chance = random.Random(number)
+        names = sorted(projects)
+
+        def cycle() -> None:
+            project_id = names[chance.randrange(len(names))]
+            usage_id = projects[project_id]
+            uuids = [str(uuid.uuid4()) for _ in range(size)]
+            cursor.execute(insert, [value for one in uuids for value in (one, usage_id, project_id, one)])
+            cursor.execute(charge, (size, size, usage_id, 10**9))
+            assert cursor.rowcount == 1
+            connection.commit()
+            cursor.execute(settle, uuids)
+            assert cursor.rowcount == size
+            cursor.execute(count, (size, size, usage_id))
+            connection.commit()
+
+        return cycle
+
+    return start
