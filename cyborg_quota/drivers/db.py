@@ -124,9 +124,12 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
         # The path as it is now: a remembered one is proven only by a charge, and nothing is charged here.
-        way = self._database.read(lambda connection: projects.read_way(connection, project_id, request))
-        constraints = self._limits.get_constraints(way.project_ids, sorted(request))
-        figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
+        path = self._database.read(lambda connection: projects.read_way(connection, project_id, request)).project_ids
+        parent_id = self._limits.parent_of(project_id)
+        if parent_id is not None and path[1:2] != (parent_id,):
+            path = (project_id, parent_id)  # where its first charge will put it
+        constraints = self._limits.get_constraints(path, sorted(request))
+        figures = self._database.read(lambda connection: usages.read(connection, path, request))
         found = overs.judge(project_id, constraints, figures, request)
         return found if sees_all else overs.veiled(found, project_id)
 

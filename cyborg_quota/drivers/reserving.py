@@ -84,7 +84,7 @@ class Reserver:
             return True
         request = overs.requested(one.claim for one in pending)
         resources = sorted({resource for one in pending for resource in one.claim.deltas})
-        way = self._way(order.project_id, resources)
+        way = self._way(order, resources, is_limited=bool(request))
         constraints = self._constraints(order, way, request)
         changes = _changes(way, constraints, request, order.state)
         rows = _rows(order, way, pending)
@@ -108,14 +108,14 @@ class Reserver:
             return False
         return self._recognize(order, pending)
 
-    def _way(self, project_id: str, resources: Sequence[str]) -> projects.Way:
-        """The path to charge; first put right, where the limits' source knows the project's parent."""
-        way = self._paths.get(project_id, resources)
-        parent_id = self._limits.parent_of(project_id)
-        if parent_id is None or way.project_ids[1:] == (parent_id,):
-            return way
-        self._tree.place(project_id, parent_id)
-        return self._paths.get(project_id, resources)
+    def _way(self, order: Order, resources: Sequence[str], *, is_limited: bool) -> projects.Way:
+        """The path to charge; first put right, where the limits' source knows the project's parent.
+
+        What no limit can refuse (an adoption, negative deltas) does not ask that source, and so cannot fail with it.
+        """
+        if is_limited and order.life_microseconds is not None:
+            self._tree.follow(order.project_id, self._limits.parent_of(order.project_id))
+        return self._paths.get(order.project_id, resources)
 
     def _constraints(self, order: Order, way: projects.Way, request: dict[str, int]) -> list[Constraint]:
         if order.life_microseconds is None or not request:

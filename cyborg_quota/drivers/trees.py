@@ -51,6 +51,14 @@ class Tree:
         """Read every path again: the tree has changed."""
         self._paths.forget_all()
 
+    def follow(self, project_id: str, parent_id: str | None) -> None:
+        """Put a project where the limits' source says it is; None: it does not say."""
+        if parent_id is None:
+            return
+        way = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
+        if way.project_ids[1:2] != (parent_id,):
+            self.place(project_id, parent_id)
+
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
         self._paths.forget(parent_id)

@@ -160,3 +160,58 @@ class TestMoves(TreeTestCase):
 
     def parents(self) -> dict[str, str | None]:
         return self.database.read(projects.edges)
+
+
+class TestLimitsSourceKnowsTheTree(base.LedgerTestCase):
+    """A limit driver that knows each project's parent, as Keystone knows a project's domain."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.parents = {"p1": "domain", "p2": "domain"}
+        self.asked: list[str] = []
+        self.limits.parent_of = self.parent_of  # type: ignore[method-assign]
+        self.limits.subtree_limits["domain", "gpu"] = 3
+
+    def parent_of(self, project_id: str) -> str | None:
+        self.asked.append(project_id)
+        return self.parents.get(project_id)
+
+    def subtrees(self) -> dict[str, int]:
+        with self.sql.connect() as connection:
+            return trees.subtrees(connection, "gpu")
+
+    def test_a_charge_puts_the_project_there_first(self) -> None:
+        self.assertEqual([], self.quotas.check(base.ADMIN, {"gpu": 3}, "p1"))
+        self.assertEqual(["domain"], [over.project_id for over in self.quotas.check(base.ADMIN, {"gpu": 4}, "p1")])
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.quotas.reserve(base.Context("p2"), {"gpu": 1})
+        self.assertEqual({"p1": 2, "p2": 1, "domain": 3}, self.subtrees())
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
+        self.assertEqual(["domain"], [over.project_id for over in error.overs])
+
+    def test_what_it_held_before_comes_along(self) -> None:
+        self.parents.clear()
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.parents["p1"] = "domain"
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual({"p1": 3, "domain": 3}, self.subtrees())
+
+    def test_a_domain_that_lies_below_something_is_left_there(self) -> None:
+        """Left over from another limit driver: the tree is not written again at every charge."""
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"above": None, "domain": "above"})
+        self.quotas.reserve(self.context, {"gpu": 1})
+        before = self.generation()
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual(before, self.generation())
+        self.assertEqual({"p1": 2, "domain": 2, "above": 2}, self.subtrees())
+
+    def generation(self) -> int:
+        with self.sql.connect() as connection:
+            return int(connection.exec_driver_sql("SELECT SUM(generation) FROM projects").scalar_one())
+
+    def test_what_no_limit_can_refuse_does_not_ask(self) -> None:
+        self.quotas.adopt(base.ADMIN, [base.claim("c", gpu=2)], "p1")
+        self.quotas.reserve(self.context, {"gpu": -1})
+        self.assertEqual([], self.asked)
