@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from oslo_config import cfg
 
@@ -82,6 +82,9 @@ class KeystoneLimitDriver(base.LimitDriver):
     Keystone cannot be asked ``[limits] keystone_stale_seconds`` after that. Then every look-up raises
     LimitsUnavailable. LimitNotSet: the resource is not registered, and ``[limits] missing`` says refuse.
     """
+
+    set_where: ClassVar[str] = "in Keystone (openstack registered limit set, openstack limit set)"
+    bounds_subtree = True
 
     def __init__(
         self,
