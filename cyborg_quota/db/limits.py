@@ -72,12 +72,11 @@ def set_overrides(
     connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
 ) -> None:
     """Set many limits (None: take it away); ``known`` are those that stand already. They go in a few statements."""
-    now = clock.utc_now()
     projects.insert_many(
         connection,
         project_limits,
         [
-            {"project_id": project_id, "resource": resource, "most": limit, "created_at": now}
+            {"project_id": project_id, "resource": resource, "most": limit}
             for (project_id, resource), limit in sorted(limits.items())
             if limit is not None and (project_id, resource) not in known
         ],

@@ -31,12 +31,11 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     For a transaction that has taken its turn (see limits.take_turns). Raises DBDuplicateEntry for an added project
     that somebody has made known meanwhile, TransactionMoved when an edge has changed meanwhile.
     """
-    now = clock.utc_now()
     projects.insert_many(
         connection,
         projects_table,
         [
-            {"project_id": project_id, "parent_id": parent_id, "generation": 0, "created_at": now}
+            {"project_id": project_id, "parent_id": parent_id, "generation": 0}
             for project_id, parent_id in sorted(added.items())
         ],
     )
