@@ -30,7 +30,7 @@ from cyborg_quota.db.statements import Statement
 MAX_DEPTH: Final = 64
 """No walk to a root is longer: what keeps a cycle made by hand from hanging us."""
 
-_ROWS_A_STATEMENT: Final = 500
+_ROWS_A_STATEMENT: Final = 100
 
 
 def _path_query() -> sa.Select[Any]:
@@ -133,7 +133,7 @@ def insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[s
 
 
 def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """INSERT of rows with the same columns, as of now (``created_at``), a few hundred to a statement.
+    """INSERT of rows with the same columns, as of now (``created_at``), a hundred to a statement.
 
     (A driver's own executemany sends one at a time. And SQLAlchemy would compile each such statement anew.)
     """

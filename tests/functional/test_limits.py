@@ -336,6 +336,50 @@ class TestTree(LimitsTestCase):
         self.assertRaises(exceptions.UnknownResource, self.admin.set_limit, base.ADMIN, "tpu", 1)
 
 
+class TestUnlimitedAndZero(LimitsTestCase):
+    """-1 and 0 at every level of a three-level tree, under each policy that has three; and the default's."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS,
+        [(name, {"policy": policy}) for name, policy in (("strict_hierarchy", StrictHierarchy), ("flat", Flat))],
+        [(project_id, {"zeroed": project_id}) for project_id in ("top", "middle", "leaf")],
+    )
+    zeroed = ""
+
+    def test_zero_at_one_level_and_unlimited_at_the_others(self) -> None:
+        self.set(None, UNLIMITED)
+        self.grow({"top": None, "middle": "top", "leaf": "middle"})
+        path = ["top", "middle", "leaf"]
+        for project_id in path:
+            self.set(project_id, UNLIMITED)
+        self.assertEqual([], self.blockers("leaf", 10**6))
+        below = path[path.index(self.zeroed) :]
+        for project_id in reversed(below):  # what lies below an exhausted one must be finite too, or it is overbooked
+            self.set(project_id, 0)
+        strict = self.policy is StrictHierarchy
+        self.assertEqual(sorted(below) if strict else ["leaf"], self.blockers("leaf"))
+        above = path[: path.index(self.zeroed)]
+        for project_id in above:
+            self.assertEqual([], self.blockers(project_id, 10**6))
+
+
+class TestSwitching(LimitsTestCase):
+    """Another limit driver on a live ledger: the totals are right under every one, and nothing is repaired."""
+
+    def test_from_database_to_none_and_back(self) -> None:
+        self.set(None, 10)
+        self.grow({"parent": None, "child": "parent"})
+        self.set("child", 10)
+        self.hold("child", 4)
+        without = fixtures.Checked(fixtures.make_engine(self.url), self.url)
+        child = base.Context("child")
+        without.commit(child, without.reserve(child, {"gpu": 4}))
+        without.release(child, without.reserve(child, {"gpu": 50}))
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.assertEqual([], self.blockers("child", 2))
+        self.assertEqual(["child", "parent"], self.blockers("child", 3))
+
+
 class TestOtherDriver(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[:1]
 

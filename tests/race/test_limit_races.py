@@ -13,8 +13,10 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits.policies.flat import Flat
+from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
 from tests import base
 from tests.functional import test_limits
+from tests.race import test_races
 from tests.race.workers import race
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -188,3 +190,29 @@ class Overbooking(Flat):
         from cyborg_quota.limits.policies import base as policies
 
         return policies.along(path, limits)
+
+
+class TestOverbooked(LimitRaceTestCase):
+    """strict_two_level lets ten children have a hundred each, below a parent of a hundred."""
+
+    policy = StrictTwoLevel
+
+    def test_ten_children_of_one_parent_with_a_hundred_left(self) -> None:
+        self.set(None, 100)
+        children = [f"child{number}" for number in range(10)]
+        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        for child in children:
+            self.set(child, 100)
+        for turn in range(3):
+            self.start()
+            admitted = race(
+                *(
+                    functools.partial(test_races.reserve_until_refused, self.engine, base.Context(child))
+                    for child in children
+                )
+            )
+            self.assertEqual(100, sum(admitted), f"turn {turn}: {admitted}")
+            for child in children:
+                for one in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
+                    self.engine.rollback(base.ADMIN, [one.uuid])
+        self.assert_invariants()
