@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +15,7 @@ import fixtures as fx
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.cmd import main
 from cyborg_quota.limits.cache import PAUSE_SECONDS
 from cyborg_quota.types import Over
 from tests import base, fixtures, keystones
@@ -128,6 +133,34 @@ class TestFlat(KeystoneTestCase):
             self.reserve(project_id)
         shown = {one.project_id: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
         self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
+
+    def test_the_limit_commands_read_and_say_where_limits_are_set(self) -> None:
+        self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
+        username, password = self.user
+        conf = pathlib.Path(self.useFixture(fx.TempDir()).path) / "cyborg_quota.conf"
+        connection = self.url.replace("$", "$$")
+        conf.write_text(
+            f"[database]\nconnection = {connection}\n[quota]\nresources = gpu\n[limits]\ndriver = keystone\n"
+            f"keystone_timeout = 30\n[oslo_limit]\nauth_type = password\nauth_url = {self.keystone.url}\n"
+            f"username = {username}\npassword = {password}\nuser_domain_id = default\nsystem_scope = all\n"
+            f"endpoint_id = {self.endpoint}\n"
+        )
+
+        status, out, err = self.command(conf, "limit", "list", "--project", self.p2, "-f", "json")
+        self.assertEqual((0, ""), (status, err))
+        self.assertEqual([(self.p2, "gpu", 7)], [(x["project_id"], x["resource"], x["limit"]) for x in json.loads(out)])
+
+        status, out, err = self.command(conf, "limit", "set", "--project", self.p2, "gpu=9")
+        self.assertEqual((1, ""), (status, out))
+        self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", err)
+        self.assertEqual(1, err.count("\n"), err)
+
+    @staticmethod
+    def command(conf: pathlib.Path, *argv: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main.main(["--config-file", str(conf), *argv])
+        return status, out.getvalue(), err.getvalue()
 
     def test_the_service_by_its_name(self) -> None:
         name = self.keystone.admin.get(f"/services/{self.service}").json()["service"]["name"]
