@@ -48,11 +48,7 @@ class BackendTestCase(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        reason = fixtures.missing_server(self.backend)
-        if reason is not None:
-            if fixtures.servers_are_required():
-                self.fail(reason)
-            self.skipTest(reason)
+        fixtures.need_server(self, self.backend)
 
 
 class LedgerTestCase(BackendTestCase):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import unittest
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,15 @@ def missing_server(backend: str) -> str | None:
     if backend == "sqlite" or admin_url(backend) is not None:
         return None
     return f"no {backend} server: run tools/test.sh, or set CYBORG_QUOTA_TEST_{backend.upper()}"
+
+
+def need_server(test: unittest.TestCase, backend: str) -> None:
+    """Fail the test where its server is missing and required; else skip it, saying why."""
+    reason = missing_server(backend)
+    if reason is not None:
+        if servers_are_required():
+            test.fail(reason)
+        test.skipTest(reason)
 
 
 def _run_admin(backend: str, statement: str) -> None:

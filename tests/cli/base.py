@@ -52,11 +52,7 @@ class CliTestCase(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        reason = fixtures.missing_server(self.backend)
-        if reason is not None:
-            if fixtures.servers_are_required():
-                self.fail(reason)
-            self.skipTest(reason)
+        fixtures.need_server(self, self.backend)
         self.url = self.useFixture(fixtures.EmptyLedger(self.backend)).url
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         self.conf = self.directory / "cyborg_quota.conf"

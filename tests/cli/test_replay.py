@@ -196,9 +196,11 @@ class StoppedReplayTest(ReplayCase):
         self.assertGreater(expected[2], 0)
         self.configure("sqlite_synchronous = false", url=fixtures.fresh_url("sqlite", "again"))
         self.good("db", "sync")
-        for stops, stop in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL)):
+        for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+            before = len(self.good("reservation", "list"))
             process = self.spawn(*argv)
-            self.wait_for_reservations(process, 100 * (stops + 1))
+            # More than before: an interpreter that has yet to start answers a signal in words of its own.
+            self.wait_for_reservations(process, before + 40)
             process.send_signal(stop)
             _, err = process.communicate(timeout=30)
             self.assertEqual(130 if stop == signal.SIGINT else -stop, process.returncode, err)
@@ -249,11 +251,7 @@ class ChartTest(ReplayCase):
             self.assertIn("--chart", self.refused(2, "replay", EXAMPLE, "--chart", path))
 
     def test_the_chart_is_a_png(self) -> None:
-        try:
-            import matplotlib
-        except ImportError:
-            self.skipTest("matplotlib, the extra cyborg_quota[chart], is not installed")
-        self.assertTrue(matplotlib.__version__)
+        """matplotlib is one of the test extra's: this does not skip."""
         path = self.directory / "chart.png"
         for lines in ([], ["0,reserve,_a,$p$,gpu,1"], None):
             trace = EXAMPLE if lines is None else self.write(*lines)
