@@ -10,6 +10,7 @@ from cyborg_quota import authority, exceptions, names, requests
 from cyborg_quota.authority import Authority
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
+from cyborg_quota.shown import shown
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
 
 if TYPE_CHECKING:
@@ -69,14 +70,16 @@ class Administration:
         A project's may set whom the rule cyborg_quota:limit:set allows it: an admin, or the administrator of the
         direct parent. Raises UnknownResource, LimitRefused.
         """
-        self._set(context, "set_limit", {resource: check_limit(limit)}, project_id)
+        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id)
 
     def unset_limit(self, context: Context, resource: str, project_id: str | None = None) -> None:
         """Take a limit away: what is inherited holds again. Raises LimitRefused where that may not be."""
-        self._set(context, "unset_limit", {resource: None}, project_id)
+        self._set(context, "unset_limit", {_text(resource): None}, project_id)
 
     def set_limits(self, context: Context, limits: Mapping[str, int | None], project_id: str | None = None) -> None:
         """Set several limits ({resource: limit}) of a project, or the defaults, all or none; None takes one away."""
+        if not isinstance(limits, Mapping):
+            raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
         self._set(context, "set_limits", checked, project_id)
 
@@ -86,7 +89,7 @@ class Administration:
         project_id = requests.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
-            raise exceptions.UnknownResource([str(resource) for resource in unknown], self._resources)
+            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
         checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
         if project_id is None:
             self._keeper.set_defaults(checked)
@@ -161,6 +164,7 @@ class Administration:
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """Where more is held than the limit allows now: after one was lowered, this is how to learn it."""
+        requests.admin_only(context, "list_over")
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
@@ -194,10 +198,18 @@ class Administration:
         return isinstance(resource, str) and resource in self._resources
 
 
+def _text(resource: object) -> str:
+    if not isinstance(resource, str):
+        raise exceptions.InvalidName("resource", resource, "it must be a string")
+    return resource
+
+
 def check_limit(limit: object) -> int:
     """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not UNLIMITED <= limit <= MAX_LIMIT:
-        raise exceptions.InvalidRequest(f"A limit must be a whole number of at least -1 (unlimited), not {limit!r}.")
+        raise exceptions.InvalidRequest(
+            f"A limit must be a whole number of at least -1 (unlimited), not {shown(limit)}."
+        )
     return limit
 
 

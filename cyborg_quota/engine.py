@@ -67,7 +67,7 @@ class QuotaEngine:
 
     def register_resources(self, resources: Iterable[Any]) -> None:
         """Count these resources from now on."""
-        for resource in resources:
+        for resource in requests.resource_list(resources):
             self.register_resource(resource)
 
     @property
@@ -230,8 +230,9 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
         limit: int | None = None,
+        after: str | None = None,
     ) -> list[Reservation]:
-        """Reservations that match all that is given, oldest first, at most ``limit``. Admin only."""
+        """Reservations that match all that is given, oldest first, at most ``limit``, ``after`` a UUID. Admin only."""
         requests.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
@@ -244,6 +245,7 @@ class QuotaEngine:
             consumer=requests.optional_name("consumer", consumer),
             group=requests.optional_name("group", group),
             limit=requests.row_limit(limit),
+            after=requests.optional_name("after", after),
         )
 
     # --- upkeep ---

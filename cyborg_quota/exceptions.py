@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cyborg_quota.shown import amounts, shown
+
 if TYPE_CHECKING:
     from cyborg_quota.types import LimitChange, Over
 
@@ -43,6 +45,20 @@ class OverQuota(QuotaError):
         super().__init__("Quota exceeded: " + "; ".join(str(over) for over in self.overs))
 
 
+class TooManyOpenReservations(QuotaError):
+    """The project has as many reservations of the resource in flight as it may. Nothing was charged.
+
+    Each counts as one, whatever its delta. ``limit`` is [quota] max_open_reservations.
+    """
+
+    def __init__(self, project_id: str, resource: str, limit: int) -> None:
+        self.project_id, self.resource, self.limit = project_id, resource, limit
+        super().__init__(
+            f"Project {project_id} has {limit} reservations of {resource} open, and may have no more. Commit them or "
+            "roll them back; those that are overdue end by themselves (cyborg-quota expire)."
+        )
+
+
 class NotAuthorized(QuotaError):
     """The context may not do this. Says nothing about what exists."""
 
@@ -65,7 +81,7 @@ class InvalidName(InvalidRequest):
         self.field = field
         self.value = value
         self.reason = reason
-        super().__init__(f"Invalid {field} {_shown(value)}: {reason}.")
+        super().__init__(f"Invalid {field} {shown(value)}: {reason}.")
 
 
 class UnknownResource(InvalidRequest):
@@ -75,7 +91,7 @@ class UnknownResource(InvalidRequest):
         self.unknown = sorted(unknown)
         self.known = sorted(known)
         super().__init__(
-            f"Unknown resource {', '.join(map(_shown, self.unknown))}; registered are "
+            f"Unknown resource {', '.join(map(shown, self.unknown))}; registered are "
             f"{', '.join(self.known) or 'none'}. Register it, or add it to [quota] resources."
         )
 
@@ -87,7 +103,7 @@ class InvalidDelta(InvalidRequest):
         self.resource = resource
         self.delta = delta
         self.reason = reason
-        super().__init__(f"Invalid amount {_shown(delta)} for resource {_shown(resource)}: {reason}.")
+        super().__init__(f"Invalid amount {shown(delta)} for resource {shown(resource)}: {reason}.")
 
 
 class InvalidClaim(InvalidRequest):
@@ -104,7 +120,7 @@ class InvalidReservationExpiration(InvalidRequest):
     def __init__(self, expire: object, reason: str) -> None:
         self.expire = expire
         self.reason = reason
-        super().__init__(f"Invalid reservation expiration {_shown(expire)}: {reason}.")
+        super().__init__(f"Invalid reservation expiration {shown(expire)}: {reason}.")
 
 
 class InvalidDocument(InvalidRequest):
@@ -138,7 +154,7 @@ class ReservationError(QuotaError):
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
-        super().__init__(f"Reservation {_shown(uuid)} {self.reason}.")
+        super().__init__(f"Reservation {shown(uuid)} {self.reason}.")
 
 
 class ReservationNotFound(ReservationError):
@@ -182,8 +198,8 @@ class ReservationConflict(QuotaError):
         self.held = dict(held)
         self.requested = dict(requested)
         super().__init__(
-            f"Consumer {_shown(consumer)} already holds {_amounts(held)}, which is not the requested "
-            f"{_amounts(requested)}. Release or roll back what it holds first."
+            f"Consumer {shown(consumer)} already holds {amounts(held)}, which is not the requested "
+            f"{amounts(requested)}. Release or roll back what it holds first."
         )
 
 
@@ -195,7 +211,7 @@ class LimitNotSet(QuotaError):
 
     def __init__(self, resource: str, hint: str) -> None:
         self.resource, self.hint = resource, hint
-        super().__init__(f"No limit is set for resource {_shown(resource)}. {hint}")
+        super().__init__(f"No limit is set for resource {shown(resource)}. {hint}")
 
 
 class LimitsUnavailable(QuotaError):
@@ -228,7 +244,7 @@ class ProjectRefused(QuotaError):
 
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
-        super().__init__(f"Project {_shown(project_id)} {reason}.")
+        super().__init__(f"Project {shown(project_id)} {reason}.")
 
 
 # --- database ------------------------------------------------------------------------------------------------
@@ -282,17 +298,3 @@ class DatabaseForeign(SchemaError):
 
 class ConfigurationError(QuotaError):
     """An option's value cannot be used."""
-
-
-def _amounts(deltas: Mapping[str, int]) -> str:
-    return ", ".join(f"{resource}={delta}" for resource, delta in sorted(deltas.items()))
-
-
-def _shown(value: object) -> str:
-    """A value of a stranger's, safe to log: quoted, escaped, at most 80 characters."""
-    try:
-        text = ascii(value)
-    except Exception:
-        # An int of thousands of digits has no text, nor has what fails in its own __repr__.
-        text = f"(a {type(value).__name__})"
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions
+from cyborg_quota.shown import shown
 from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
@@ -27,8 +28,8 @@ def check_name(field: str, value: object) -> str:
     """The name itself, or InvalidName. ``field`` says what it names: project_id, resource, consumer, group."""
     if not isinstance(value, str):
         raise exceptions.InvalidName(field, value, "it must be a string")
-    if value.isascii() and value.isalnum() and len(value) <= MAX_NAME_CHARS:
-        return _plain(value)
+    if value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_CHARS and " " not in value:
+        return _plain(value)  # almost all
     if not value:
         raise exceptions.InvalidName(field, value, "it must not be empty")
     if len(value) > MAX_NAME_CHARS:
@@ -48,13 +49,18 @@ def _plain(value: str) -> str:
     return str.__str__(value)
 
 
+def text_of(name: object) -> str:
+    """What stands for a name that is none, in an error."""
+    return _plain(name) if isinstance(name, str) else shown(name)
+
+
 def check_delta(resource: str, delta: object) -> int:
     """A signed non-zero amount as a plain int (numpy's integers become one), or InvalidDelta."""
     if isinstance(delta, bool):
         raise exceptions.InvalidDelta(resource, delta, "it must be an integer, not a boolean")
     try:
         amount = operator.index(delta)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # not only a TypeError: numpy's and others' kinds have reasons of their own
         raise exceptions.InvalidDelta(resource, delta, "it must be an integer") from None
     if not amount:
         raise exceptions.InvalidDelta(resource, delta, "it must not be zero")
@@ -71,7 +77,7 @@ def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
         raise exceptions.InvalidClaim("A claim must ask for something; its deltas are empty.")
     unknown = [resource for resource in deltas if not isinstance(resource, str) or resource not in known]
     if unknown:
-        raise exceptions.UnknownResource([str(resource) for resource in unknown], known)
+        raise exceptions.UnknownResource(map(text_of, unknown), known)
     return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from cyborg_quota import exceptions, names
 from cyborg_quota.types import MAX_AMOUNT, Claim, Selection
@@ -22,9 +22,17 @@ class Context(Protocol):
     def is_admin(self) -> bool: ...
 
 
+def admin_context() -> Context:
+    """Of a program whose user can read the database's password: that is an admin."""
+    from oslo_context.context import RequestContext
+
+    # Not the thread's context: its request's id would stand in every line of the log.
+    return cast(Context, RequestContext(is_admin=True, overwrite=False))
+
+
 def is_admin(context: Context) -> bool:
-    """Whether the context may act for other projects."""
-    return bool(getattr(context, "is_admin", False))
+    """Whether the context may act for other projects. Only True says so: the text "False" would be true as well."""
+    return getattr(context, "is_admin", False) is True
 
 
 def admin_only(context: Context, action: str) -> None:
@@ -45,21 +53,23 @@ def project_of(context: Context, project_id: str | None) -> str:
         if own is None:
             raise exceptions.InvalidName("project_id", None, "neither the call nor its context names a project")
         return names.check_name("project_id", own)
-    if project_id != own and not is_admin(context):
+    # Its characters count, not what a subclass of str says of them; what is no text at all is refused below.
+    if isinstance(project_id, str) and str.__str__(project_id) != own and not is_admin(context):
         raise exceptions.NotAuthorized("acting for another project")
     return names.check_name("project_id", project_id)
 
 
 def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
     """The claims with plain ints, each consumer once, asking in all for no more than a counter can hold."""
-    if not isinstance(claims, Iterable):
+    if not _can_be_iterated(claims):
         raise exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")
     checked: list[Claim] = []
     for claim in claims:
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = names.check_deltas(claim.deltas, known)
-        checked.append(Claim(optional_name("consumer", claim.consumer), deltas))
+        consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
+        checked.append(Claim(consumer, deltas, group))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     seen = set()
@@ -109,9 +119,16 @@ def selection(
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
     """A list of UUIDs, which one UUID is not."""
-    if isinstance(reservations, str) or not isinstance(reservations, Iterable):
+    if isinstance(reservations, str) or not _can_be_iterated(reservations):
         raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
     return list(reservations)
+
+
+def resource_list(resources: Iterable[Any]) -> list[Any]:
+    """A list of resources, which one name is not."""
+    if isinstance(resources, (str, bytes)) or not _can_be_iterated(resources):
+        raise exceptions.InvalidRequest("Resources must be a list of them.")
+    return list(resources)
 
 
 def row_limit(limit: int | None) -> int | None:
@@ -121,6 +138,15 @@ def row_limit(limit: int | None) -> int | None:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_AMOUNT:
         raise exceptions.InvalidRequest(f"The most rows to list must be between 0 and {MAX_AMOUNT}.")
     return limit
+
+
+def _can_be_iterated(things: object) -> bool:
+    """Whether there is something to go through. (An array of no dimensions has the method, and refuses.)"""
+    try:
+        iter(things)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def _is_storable(uuid: str) -> bool:

@@ -6,10 +6,9 @@ Pure: no I/O, no clock. ``doc/source/concepts.rst`` shows the same table to peop
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK, State
@@ -17,8 +16,7 @@ from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BA
 Call = Literal["commit", "rollback", "release", "extend", "expire"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What a decision needs to know of one stored reservation. ``overdue`` is judged on the database's clock."""
 
     id: int
@@ -34,16 +32,14 @@ class Row:
     ended_at: datetime.datetime | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One reservation goes from ``row.state`` to ``to``. ``to == row.state`` means: a new expiry."""
 
     row: Row
     to: State
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to write, and what to raise once that is durable."""
 
     moves: tuple[Move, ...]

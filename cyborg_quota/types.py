@@ -48,11 +48,12 @@ class Claim:
     """What one consumer asks for.
 
     ``consumer`` is chosen by the caller (an ARQ's UUID), or None for a claim that only its reservations' UUIDs
-    can settle. ``deltas`` maps resources to signed, non-zero integers.
+    can settle. ``deltas`` maps resources to signed, non-zero integers. ``group`` None: the call's.
     """
 
     consumer: str | None
     deltas: Mapping[str, int]
+    group: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,6 +33,14 @@ OPTS: list[cfg.Opt] = [
         "clocks of the database's nodes can differ (Galera: each node has its own; one server: 0).",
     ),
     cfg.IntOpt(
+        "max_open_reservations",
+        default=10_000,
+        min=-1,
+        help="How many reservations of one resource a project may have open (neither committed nor ended) at a time, "
+        "at most half of them with negative amounts; more are refused with TooManyOpenReservations. It keeps one "
+        "project from filling the table. -1 is unlimited; 0 is refused, for nothing could be reserved.",
+    ),
+    cfg.IntOpt(
         "expire_interval",
         default=60,
         min=1,
@@ -53,10 +61,11 @@ OPTS: list[cfg.Opt] = [
     ),
     cfg.IntOpt(
         "batch_rows",
-        default=500,
+        default=2000,
         min=1,
         max=10_000,
-        help="How many reservations one transaction of expiry or purge takes.",
+        help="How many reservations one transaction of expiry or purge takes at most. So many while nobody reserves; "
+        "else so few that it takes some milliseconds.",
     ),
     cfg.FloatOpt(
         "retry_seconds",

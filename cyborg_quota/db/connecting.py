@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
 from typing import Any, Final
 
 import sqlalchemy as sa
 from oslo_db.sqlalchemy import exc_filters
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, scripts, silence
 
-READ_OPTION: Final = "cyborg_quota_read"
-"""The execution option of a connection that will only read."""
+_READS: Final = "cyborg_quota_reads"
+"""A note on a connection: its next transaction only reads."""
 
 _SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
 """Whether the file is empty, or has our version table."""
@@ -60,7 +62,8 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
             # A private database per connection: all threads must share the one.
             arguments.update(pool_size=1, max_overflow=0)
     else:
-        arguments["isolation_level"] = "READ COMMITTED"
+        if backend != "postgresql":
+            arguments["isolation_level"] = "READ COMMITTED"
         arguments["connect_args"] = _server_arguments(url, settings)
     try:
         engine = sa.create_engine(url, **arguments)
@@ -68,12 +71,29 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
         raise exceptions.ConfigurationError(
             f"[database] connection needs the Python package {error.name}, which is not installed."
         ) from None
-    exc_filters.register_engine(engine)
+    # Of oslo.db's listeners this one alone: the others are for savepoints, and cost each transaction its part.
+    sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
+    if "sslpassword" in url.query:
+        logging.getLogger(f"{sa.QueuePool.__module__}.{sa.QueuePool.__name__}").addFilter(_hide_ssl_password)
     if backend == "sqlite":
         _prepare_sqlite(engine, settings)
     elif backend in ("mysql", "mariadb"):
         _prepare_mysql(engine, settings)
+    elif backend == "postgresql":
+        _prepare_postgresql(engine)
+        if settings.statement_timeout_seconds is not None:
+            # The server itself ends a statement earlier, and says so.
+            silence.watch(engine, settings.statement_timeout_seconds + 0.5)
     return engine
+
+
+_SSL_PASSWORD: Final = re.compile(r"sslpassword=('(?:[^'\\]|\\.)*'|\S*)")
+
+
+def _hide_ssl_password(record: logging.LogRecord) -> bool:
+    """psycopg2 shows a connection with all its parameters, and masks one password of two; the pool logs connections."""
+    record.msg, record.args = _SSL_PASSWORD.sub("sslpassword=xxx", record.getMessage()), ()
+    return True
 
 
 def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
@@ -104,17 +124,57 @@ def _prepare_sqlite(engine: sa.Engine, settings: DatabaseSettings) -> None:
         if dbapi_connection.execute(_SQLITE_IS_OURS).fetchone()[0]:
             dbapi_connection.execute("PRAGMA journal_mode = WAL")
         dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
+        # A batch of expiry touches more than the default of 2 MiB, and wrote pages several times (a third more rows a
+        # second; a log of more pages between checkpoints would give as much again, and fill a small disk).
+        dbapi_connection.execute("PRAGMA cache_size = -32768")
         clock.register_sqlite(dbapi_connection)
 
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
+    def begin(dbapi_connection: Any) -> None:
         # A writer takes the write lock at once: one that began by reading could only fail when it turns
         # to writing while another writes.
-        reads = connection.get_execution_options().get(READ_OPTION, False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        dbapi_connection.execute("BEGIN" if dbapi_connection.info.pop(_READS, False) else "BEGIN IMMEDIATE")
+
+    engine.dialect.do_begin = begin  # type: ignore[method-assign]
+
+
+def read_only_next(connection: sa.Connection) -> None:
+    """On SQLite: the next transaction of this connection does not wait for writers."""
+    connection.info[_READS] = True
+
+
+def may_keep(engine: sa.Engine) -> bool:
+    """Whether connections may be kept outside of the pool: not where several threads have to share all there are."""
+    pool = engine.pool
+    return isinstance(pool, sa.QueuePool) and pool._max_overflow != 0
+
+
+def _prepare_postgresql(engine: sa.Engine) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def set_up(dbapi_connection: Any, _record: Any) -> None:
+        # Not by the driver: psycopg2 would tell the server again whenever it turns to a statement that is a
+        # transaction of its own, and back (scripts.py): two round trips.
+        with dbapi_connection.cursor() as cursor:
+            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        dbapi_connection.commit()
+
+
+_IN_TRANSACTION: Final = 1
+"""The bit of the server's status that says that a transaction is open."""
 
 
 def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
+    commit = engine.dialect.do_commit
+
+    def commit_if_begun(dbapi_connection: Any) -> None:
+        # Where a script has ended the transaction, and the server says so (PyMySQL keeps what it said last), a COMMIT
+        # would be a round trip for nothing. The server's word alone will not do: it says "no transaction" also where
+        # locks on tables' definitions are held until one ends.
+        status = getattr(dbapi_connection, "server_status", _IN_TRANSACTION)
+        if not dbapi_connection.info.pop(scripts.ENDED, False) or status & _IN_TRANSACTION:
+            commit(dbapi_connection)
+
+    engine.dialect.do_commit = commit_if_begun  # type: ignore[method-assign]
+
     @sa.event.listens_for(engine, "connect")
     def set_up(dbapi_connection: Any, _record: Any) -> None:
         with dbapi_connection.cursor() as cursor:

@@ -60,6 +60,7 @@ _TRANSIENT_TEXT: Final = re.compile(
     r"database is locked|database table is locked|could not connect|connection refused|connection to server|"
     r"could not translate host name|"
     r"server closed the connection|connection already closed|terminating connection|timeout expired|"
+    r"provider status: |"  # Galera: the node could not replicate, and says only in words that it is cut off
     r"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL",
     re.IGNORECASE,
 )
@@ -87,6 +88,26 @@ def may_do_again(error: BaseException) -> bool:
         or (cause.args[0] if cause.args else None) in _TRANSIENT_MYSQL
         or bool(_TRANSIENT_TEXT.search(text))
     )
+
+
+_NOT_PREPARED: Final = frozenset({"26000", "42P05", 1243, 1461})
+"""No prepared statement of that name; one of that name already; too many on the server."""
+
+
+def is_not_prepared(error: BaseException) -> bool:
+    """Whether prepared statements cannot be relied on here."""
+    cause = _driver_error(error)
+    return (getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)) in _NOT_PREPARED
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether the connection broke, or the server was silent for too long."""
+    return isinstance(error, oslo_exc.DBConnectionError)
+
+
+def is_existing_table(error: BaseException) -> bool:
+    """Whether MariaDB refused to make a table that is there."""
+    return _driver_error(error).args[:1] == (1050,)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,8 +17,7 @@ from cyborg_quota.types import State
 _row = reservations.c
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NewReservation:
+class NewReservation(NamedTuple):
     """A row to be inserted. ``life_microseconds`` None: it does not expire (it is committed at once).
 
     ``place`` counts the rows of a consumer's claim from 1, in the order of their resources; None without a consumer.
@@ -50,10 +48,9 @@ def _insert_of(size: int, *, is_expiring: bool) -> Statement:
         "project_id": sa.bindparam("b_project"),
         "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
         "state": sa.bindparam("b_state"),
-        "group_id": sa.bindparam("b_group"),
         "live": sa.literal_column("1"),
     }
-    own = ("uuid", "usage_id", "resource", "delta", "consumer_id", "place")
+    own = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
     rows = [
         {**shared, **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in own}}
         for index in range(size)
@@ -113,12 +110,12 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
 
 
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
-    """Insert live rows of one project, one group, one state and one life.
+    """Insert live rows of one project, one state and one life.
 
     Raises DBDuplicateEntry where a UUID or a live consumer exists.
     """
     first = rows[0]
-    shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state, "b_group": first.group}
+    shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state}
     is_expiring = first.life_microseconds is not None
     if is_expiring:
         shared["b_life"] = first.life_microseconds
@@ -134,6 +131,7 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
             parameters[f"b_resource_{index}"] = row.resource
             parameters[f"b_delta_{index}"] = row.delta
             parameters[f"b_consumer_id_{index}"] = row.consumer
+            parameters[f"b_group_id_{index}"] = row.group
             parameters[f"b_place_{index}"] = row.place
         _insert_of(size, is_expiring=is_expiring)(connection, parameters)
         begin += size

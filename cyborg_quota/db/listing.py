@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
+from cyborg_quota import exceptions
 from cyborg_quota.db.models import reservations
 from cyborg_quota.types import Reservation, State
 
@@ -22,8 +23,9 @@ def read(
     consumer: str | None = None,
     group: str | None = None,
     limit: int | None = None,
+    after: str | None = None,
 ) -> list[Reservation]:
-    """Reservations that match everything given, oldest first."""
+    """Reservations that match everything given, oldest first; made later than ``after``. Raises ReservationNotFound."""
     query = sa.select(
         _row.uuid,
         _row.project_id,
@@ -46,6 +48,11 @@ def read(
             query = query.where(column == value)
     if uuids is not None:
         query = query.where(_row.uuid.in_(sorted(uuids)))
+    if after is not None:
+        place = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
+        if place is None:
+            raise exceptions.ReservationNotFound(after)  # purged since: no rows would read as the end
+        query = query.where(_row.id > place)
     if limit is not None:
         query = query.limit(limit)
     return [

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.statements import ListStatement, Statement, any_of
+from cyborg_quota.db.statements import ListStatement, any_of
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, State
 
@@ -102,19 +102,6 @@ def any_live(connection: sa.Connection, project_id: str, consumers: Collection[s
     return _HAS_LIVE(connection, sorted(consumers), {"b_project": project_id}).first() is not None
 
 
-_OVERDUE = Statement(
-    sa.select(*_FACTS)
-    .where(_IS_OVERDUE)
-    .order_by(_row.expire, _row.id)
-    .limit(sa.bindparam("b_limit", type_=sa.Integer))
-)
-
-
-def overdue(connection: sa.Connection, limit: int, grace: int) -> list[Row]:
-    """The next ``limit`` overdue rows, longest overdue first."""
-    return [_fact(row) for row in _OVERDUE(connection, {"b_limit": limit, "b_grace": grace})]
-
-
 def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     return sa.update(reservations).where(any_of(_row.id, size), _row.state == sa.bindparam("b_before"), *conditions)
 
@@ -158,33 +145,25 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
     return statement(connection, sorted(ids), parameters).rowcount == len(ids)
 
 
-_END_FLIGHT = ListStatement(
-    lambda size: (
-        sa.update(reservations)
-        .where(any_of(_row.uuid, size), _row.state == sa.literal_column(f"'{RESERVED}'"), _NOT_OVERDUE)
-        .values(state=sa.literal_column(f"'{COMMITTED}'"), updated_at=clock.utc_now())
-    )
-)
-_GIVE_UP = ListStatement(
-    lambda size: (
-        sa.update(reservations)
-        .where(any_of(_row.uuid, size), _row.state == sa.literal_column(f"'{RESERVED}'"), _NOT_OVERDUE)
-        .values(
-            state=sa.literal_column(f"'{ROLLED_BACK}'"),
-            updated_at=clock.utc_now(),
-            deleted_at=clock.utc_now(),
-            deleted=sa.true(),
-            live=sa.null(),
-            place=sa.null(),
-        )
-    )
-)
+def ending_flight(size: int, after: State) -> sa.Update:
+    """Commit or roll back what is in flight and in time, by UUID."""
+    now = clock.utc_now()
+    values: dict[str, Any] = {"state": sa.literal_column(f"'{after}'"), "updated_at": now}
+    if after not in LIVE_STATES:
+        values |= {"deleted_at": now, "deleted": sa.true(), "live": sa.null(), "place": sa.null()}
+    in_flight = _row.state == sa.literal_column(f"'{RESERVED}'")
+    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _NOT_OVERDUE).values(values)
+
+
+_END_FLIGHT: Final = {
+    COMMITTED: ListStatement(lambda size: ending_flight(size, COMMITTED)),
+    ROLLED_BACK: ListStatement(lambda size: ending_flight(size, ROLLED_BACK)),
+}
 
 
 def end_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
     """Commit or roll back what is in flight and in time, unseen: all of them, or (False) roll back, and look."""
-    statement = _END_FLIGHT if after == COMMITTED else _GIVE_UP
-    return statement(connection, sorted(uuids), {"b_grace": grace}).rowcount == len(uuids)
+    return _END_FLIGHT[after](connection, sorted(uuids), {"b_grace": grace}).rowcount == len(uuids)
 
 
 def extend(connection: sa.Connection, ids: Sequence[int], life_microseconds: int, grace: int) -> bool:

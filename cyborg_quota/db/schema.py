@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from oslo_db import exception as oslo_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import models
+from cyborg_quota.db import errors, models
 from cyborg_quota.db.api import Connection, Database
 
 if TYPE_CHECKING:
@@ -20,6 +24,9 @@ VERSION_TABLE: Final = "cyborg_quota_alembic_version"
 
 _LOCK_SECONDS: Final = 600
 """How long one sync waits for another."""
+
+_CLAIM_TABLE: Final = "cyborg_quota_sync"
+"""Is there while a sync runs on a Galera cluster."""
 
 
 REVISIONS: Final = ("b2e0", "a1c0")
@@ -116,9 +123,37 @@ def _upgrade_alone(holder: Connection, database: Database) -> None:
     if holder.exec_driver_sql(f"SELECT GET_LOCK({name}, {_LOCK_SECONDS})").scalar() != 1:
         raise exceptions.DatabaseUnavailable("another db sync does not end", _LOCK_SECONDS)
     try:
-        database.write(_upgrade)
+        with _claim(holder) if database.is_galera(holder) else contextlib.nullcontext():
+            database.write(_upgrade)
     finally:
         holder.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
+
+
+@contextlib.contextmanager
+def _claim(holder: Connection) -> Iterator[None]:
+    """Keep out the syncs on a cluster's other nodes: they do not see a lock of this one.
+
+    A CREATE TABLE is done on all nodes at one place in the order of everything: one sync succeeds, and then sees all
+    that came before it. The table of a sync that was killed stays, and the next one says so when its time is over.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            holder.exec_driver_sql(f"CREATE TABLE {_CLAIM_TABLE} (id INTEGER NOT NULL PRIMARY KEY) ENGINE=InnoDB")
+            break
+        except (oslo_exc.DBError, sa.exc.DBAPIError) as error:
+            if not errors.is_existing_table(error):
+                raise
+        if time.monotonic() > deadline:
+            raise exceptions.DatabaseUnavailable(
+                f"the table {_CLAIM_TABLE} says that a db sync runs on another node; drop it if none does",
+                _LOCK_SECONDS,
+            )
+        time.sleep(0.2)
+    try:
+        yield
+    finally:
+        holder.exec_driver_sql(f"DROP TABLE {_CLAIM_TABLE}")
 
 
 def _drop_unfinished(connection: Connection) -> None:

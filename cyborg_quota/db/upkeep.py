@@ -15,7 +15,8 @@ _row = reservations.c
 _usage = quota_usages.c
 _AGE = sa.bindparam("b_age", type_=sa.BigInteger)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
-_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True))
+# (Ids are written into the statement: thousands of bound parameters cost more than they are worth.)
+_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer))
 
 _OLD_ENDED = (
     sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at, _row.id).limit(_LIMIT)
@@ -32,6 +33,15 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     if ids and connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)}).rowcount != len(ids):
         return None
     return len(ids)
+
+
+_NEWEST = sa.select(sa.func.max(_row.id))
+
+
+def newest(connection: sa.Connection) -> int | None:
+    """The id of the newest reservation: where it has changed, somebody reserves."""
+    found: int | None = connection.execute(_NEWEST).scalar()
+    return found
 
 
 # A row that a consumer or a group names stays: its release by that name must find it.

@@ -6,6 +6,7 @@ A charge is one conditional UPDATE per row, and its row count is the verdict::
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :room AND subtree <= :subtree_room            -- the limits
+      AND reserved <= :reserved_room                                       -- the cap on open reservations
       AND used >= :least_used AND reserved >= :least_reserved AND subtree >= :least_subtree
 
 No row is locked before that statement, and the callers go leaf first, root last: the hottest row is held shortest.
@@ -17,6 +18,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -56,26 +58,47 @@ class Change:
     subtree: int = 0
     room: int | None = None
     subtree_room: int | None = None
+    reserved_room: int | None = None
 
 
-_CHARGE = Statement(
-    sa.update(quota_usages)
-    .where(
-        _usage.id == sa.bindparam("b_id"),
-        _usage.generation == sa.bindparam("b_generation"),
-        _usage.used + _usage.reserved <= sa.bindparam("b_room"),
-        _usage.subtree <= sa.bindparam("b_subtree_room"),
-        _usage.used >= sa.bindparam("b_least_used"),
-        _usage.reserved >= sa.bindparam("b_least_reserved"),
-        _usage.subtree >= sa.bindparam("b_least_subtree"),
+Shape = tuple[int, int, int, bool, bool]
+"""What a charge asks and writes: the signs of reserved, used, subtree; whether subtree and reserved are bounded."""
+
+
+def shape_of(change: Change) -> Shape:
+    """The shape of a charge."""
+    reserved, used, subtree = ((number > 0) - (number < 0) for number in (change.reserved, change.used, change.subtree))
+    return reserved, used, subtree, change.subtree_room is not None, change.reserved_room is not None
+
+
+def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
+    """The UPDATE, its parameters' names with ``suffix``; without a shape, one that serves all."""
+    reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
+
+    def of(name: str) -> sa.BindParameter[int]:
+        return sa.bindparam(f"b_{name}{suffix}", type_=sa.BigInteger)
+
+    conditions = [
+        _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type),
+        _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
+    ]
+    if shape is None or reserved + used > 0:
+        conditions.append(_usage.used + _usage.reserved <= of("room"))
+    if is_subtree_bounded:
+        conditions.append(_usage.subtree <= of("subtree_room"))
+    if is_reserved_bounded:
+        conditions.append(_usage.reserved <= of("reserved_room"))
+    counters = (
+        ("used", _usage.used, used),
+        ("reserved", _usage.reserved, reserved),
+        ("subtree", _usage.subtree, subtree),
     )
-    .values(
-        reserved=_usage.reserved + sa.bindparam("b_reserved"),
-        used=_usage.used + sa.bindparam("b_used"),
-        subtree=_usage.subtree + sa.bindparam("b_subtree"),
-        updated_at=clock.utc_now(),
-    )
-)
+    conditions += [column >= of(f"least_{name}") for name, column, sign in counters if sign < 0]
+    values: dict[str, Any] = {name: column + of(name) for name, column, sign in counters if sign}
+    return sa.update(quota_usages).where(*conditions).values(**values, updated_at=clock.utc_now())
+
+
+_CHARGE = Statement(charging(None))
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:
@@ -83,28 +106,29 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
     ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
-    return _CHARGE(connection, _parameters(change)).rowcount == 1
+    return _CHARGE(connection, arguments(change)).rowcount == 1
 
 
-def _parameters(change: Change) -> dict[str, int]:
+def arguments(change: Change, suffix: str = "") -> dict[str, int]:
+    """The values of charging()'s parameters."""
     growth = change.used + change.reserved
     room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
     return {
-        "b_id": change.node.usage_id,
-        "b_generation": change.node.generation,
-        "b_room": room if change.room is None else min(room, change.room),
-        "b_subtree_room": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
-        "b_least_used": max(0, -change.used),
-        "b_least_reserved": max(0, -change.reserved),
-        "b_least_subtree": max(0, -change.subtree),
-        "b_reserved": change.reserved,
-        "b_used": change.used,
-        "b_subtree": change.subtree,
+        f"b_id{suffix}": change.node.usage_id,
+        f"b_generation{suffix}": change.node.generation,
+        f"b_room{suffix}": room if change.room is None else min(room, change.room),
+        f"b_subtree_room{suffix}": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
+        f"b_reserved_room{suffix}": _NO_BOUND if change.reserved_room is None else change.reserved_room,
+        f"b_least_used{suffix}": max(0, -change.used),
+        f"b_least_reserved{suffix}": max(0, -change.reserved),
+        f"b_least_subtree{suffix}": max(0, -change.subtree),
+        f"b_reserved{suffix}": change.reserved,
+        f"b_used{suffix}": change.used,
+        f"b_subtree{suffix}": change.subtree,
     }
 
 
-@functools.cache
-def _charge_of(size: int) -> Statement:
+def charging_together(size: int) -> sa.Update:
     """The same for several rows, each with bounds and amounts of its own: ``... <= CASE id WHEN :id_0 THEN ...``"""
     ids = [sa.bindparam(f"b_id_{index}", type_=_usage.id.type) for index in range(size)]
 
@@ -112,13 +136,14 @@ def _charge_of(size: int) -> Statement:
         amounts = [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)]
         return sa.case(dict(zip(ids, amounts, strict=True)), value=_usage.id)
 
-    return Statement(
+    return (
         sa.update(quota_usages)
         .where(
             _usage.id.in_(ids),
             _usage.generation == by_row("generation"),
             _usage.used + _usage.reserved <= by_row("room"),
             _usage.subtree <= by_row("subtree_room"),
+            _usage.reserved <= by_row("reserved_room"),
             _usage.used >= by_row("least_used"),
             _usage.reserved >= by_row("least_reserved"),
             _usage.subtree >= by_row("least_subtree"),
@@ -130,6 +155,11 @@ def _charge_of(size: int) -> Statement:
             updated_at=clock.utc_now(),
         )
     )
+
+
+@functools.cache
+def _charge_of(size: int) -> Statement:
+    return Statement(charging_together(size))
 
 
 _MOST_TOGETHER = 64
@@ -149,7 +179,7 @@ def charge_all(connection: sa.Connection, changes: Sequence[Change]) -> bool:
     if not goes_together(connection, len(changes)):
         return all(charge(connection, change) for change in changes)
     parameters = {
-        f"{name}_{index}": value for index, change in enumerate(changes) for name, value in _parameters(change).items()
+        f"{name}_{index}": value for index, change in enumerate(changes) for name, value in arguments(change).items()
     }
     return _charge_of(len(changes))(connection, parameters).rowcount == len(changes)
 

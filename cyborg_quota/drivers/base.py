@@ -82,8 +82,9 @@ class QuotaDriver(abc.ABC):
         consumer: str | None,
         group: str | None,
         limit: int | None,
+        after: str | None,
     ) -> list[Reservation]:
-        """Reservations that match everything given, oldest first."""
+        """Reservations that match everything given, oldest first; only those made later than the one ``after``."""
 
     @abc.abstractmethod
     def expire(self, progress: Callable[[int], None] | None) -> int:

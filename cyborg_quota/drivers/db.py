@@ -8,6 +8,7 @@ way from a project to its root).
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
 from cyborg_quota.drivers.healing import Healer
 from cyborg_quota.drivers.keeping import LimitKeeper
+from cyborg_quota.drivers.open_cap import OpenCap
+from cyborg_quota.drivers.pace import Pace
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.reserving import Order, Reserver
 from cyborg_quota.drivers.settings import DriverSettings, driver_settings
@@ -61,7 +64,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._tree = Tree(self._database, self._paths)
-        self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree)
+        cap = OpenCap(settings.max_open_reservations)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
         self._teller = Teller(self._patient, limits, settings.thresholds)
         self._healer = Healer(self._database, self._patient, self._paths)
 
@@ -163,6 +167,7 @@ class DbQuotaDriver(base.QuotaDriver):
         consumer: str | None,
         group: str | None,
         limit: int | None,
+        after: str | None,
     ) -> list[Reservation]:
         return self._patient.read(
             lambda connection: listing.read(
@@ -173,20 +178,24 @@ class DbQuotaDriver(base.QuotaDriver):
                 consumer=consumer,
                 group=group,
                 limit=limit,
+                after=after,
             )
         )
 
     def expire(self, progress: Progress = None) -> int:
-        return self._in_batches(lambda: self._settler.expire_batch(self._batch_rows), progress)
+        return self._in_batches(self._settler.expire_batch, progress)
 
     def purge(self, age_microseconds: int, progress: Progress = None) -> int:
-        def work(connection: Connection) -> int:
-            deleted = upkeep.purge_ended(connection, age_microseconds, self._batch_rows)
-            if deleted is None:
-                raise TransactionMoved
-            return deleted
+        def batch(rows: int) -> int:
+            def work(connection: Connection) -> int:
+                deleted = upkeep.purge_ended(connection, age_microseconds, rows)
+                if deleted is None:
+                    raise TransactionMoved
+                return deleted
 
-        purged = self._in_batches(lambda: self._database.write(work), progress)
+            return self._database.write(work)
+
+        purged = self._in_batches(batch, progress)
         for usage_id in self._patient.read(lambda connection: upkeep.foldable(connection, age_microseconds)):
             purged += self._fold(usage_id, age_microseconds)
         return purged
@@ -200,16 +209,20 @@ class DbQuotaDriver(base.QuotaDriver):
     def heal(self, progress: Progress = None) -> list[Drift]:
         return self._healer.heal(progress)
 
-    def _in_batches(self, batch: Callable[[], int], progress: Progress) -> int:
+    def _in_batches(self, batch: Callable[[int], int], progress: Progress) -> int:
         """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here."""
+        pace = Pace(lambda: self._database.read(upkeep.newest), self._batch_rows)
         total = 0
         while True:
-            count = batch()
+            asked, began = pace.rows, time.monotonic()
+            count = batch(asked)
+            worked_seconds = time.monotonic() - began
             total += count
             if progress is not None:
                 progress(count)
-            if count < self._batch_rows:
+            if count < asked:
                 return total
+            pace.rest(worked_seconds)
 
     def _fold(self, usage_id: int, age_microseconds: int) -> int:
         def work(connection: Connection) -> int:

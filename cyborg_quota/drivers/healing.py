@@ -15,8 +15,8 @@ from oslo_log import log as logging
 from cyborg_quota.db import reservations, upkeep, usages
 from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.drivers.counting import recount
 from cyborg_quota.drivers.paths import Paths
-from cyborg_quota.drivers.settling import recount
 from cyborg_quota.types import Drift
 
 LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import many, projects, usages
 from cyborg_quota.db.api import Connection, Database
 
 _MOST_WAYS: Final = 20_000
@@ -48,6 +48,19 @@ class Paths:
             self._ways.clear()
         self._ways[project_id] = way
         return way
+
+    def read_many(self, connection: Connection, keys: Collection[tuple[str, str]]) -> None:
+        """Come to know the paths of these (project_id, resource), where many can be read at once: those of roots."""
+        unknown = {project_id for project_id, resource in keys if self.known(project_id, resource) is None}
+        if unknown:
+            if len(self._ways) + len(unknown) > _MOST_WAYS:
+                self._ways.clear()
+            self._ways.update(many.read_roots(connection, unknown))
+
+    def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
+        """The rows to charge, leaf first, if they are remembered."""
+        way = self._ways.get(project_id)
+        return None if way is None else way.nodes(resource)
 
     def forget(self, project_id: str) -> None:
         """Read this project's path again the next time."""

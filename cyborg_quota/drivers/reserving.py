@@ -13,20 +13,25 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions, overs, transitions
-from cyborg_quota.db import inserting, projects, reservations, usages
+from cyborg_quota.db import at_once, inserting, projects, reservations, usages
 from cyborg_quota.db.api import Connection, Database, DuplicateEntry, new_uuid
+from cyborg_quota.drivers.open_cap import OpenCap
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.settling import Settler
 from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import COMMITTED, RESERVED, Claim, Constraint, Figures, State
+from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Figures, State
 
 _MOST_TRIES: Final = 200
 """So often a request may meet figures that changed under it. Each try ends with a read that showed room."""
+
+
+_NO_CAP: Final = OpenCap(UNLIMITED)
+"""For what is committed at once: it is never open."""
 
 
 class _Refused(Exception):
@@ -60,8 +65,11 @@ class Order:
 class Reserver:
     """Charges claims."""
 
-    def __init__(self, database: Database, paths: Paths, limits: LimitDriver, settler: Settler, tree: Tree) -> None:
+    def __init__(
+        self, database: Database, paths: Paths, limits: LimitDriver, settler: Settler, tree: Tree, *, cap: OpenCap
+    ) -> None:
         self._database = database
+        self._cap = cap
         self._tree = tree
         self._paths = paths
         self._limits = limits
@@ -87,26 +95,42 @@ class Reserver:
         way = self._way(order, resources, is_limited=bool(request))
         constraints = self._constraints(order, way, request)
         changes = _changes(way, constraints, request, order.state)
+        claims = [one.claim for one in pending]
+        cap = self._cap if order.state == RESERVED else _NO_CAP
+        counted = cap.to_count(order.project_id, claims, request)
+        cap.bound(order.project_id, changes, counted)
+        nodes = [(way.nodes(resource) or ())[0] for resource in sorted(counted)]
         rows = _rows(order, way, pending)
 
         def work(connection: Connection) -> bool:
             if not _insert(connection, order, rows):
                 return False
-            if not usages.charge_all(connection, changes):
+            if not cap.charge(connection, changes, nodes, claims):
                 raise _Refused
             return True
 
+        whole = None if counted else self._whole(order, rows, changes)
         try:
-            if self._database.write(work):
+            if self._database.write(work, whole):
                 if order.state == RESERVED:
                     self._settler.recent.remember(_facts(row) for row in rows)
                 return True
         except DuplicateEntry:
             pass  # a first attempt of ours landed, or another delivery of this call was quicker
-        except _Refused:
-            self._explain(order, way, constraints, request)
+        except (_Refused, exceptions.TooManyOpenReservations) as refusal:
+            self._explain(order, way, constraints, request)  # a limit that is passed is said first
+            if isinstance(refusal, exceptions.QuotaError):
+                raise
             return False
         return self._recognize(order, pending)
+
+    def _whole(
+        self, order: Order, rows: Sequence[inserting.NewReservation], changes: Sequence[usages.Change]
+    ) -> Callable[[Connection], bool | None] | None:
+        """The same in one statement, where that is possible."""
+        if order.state != RESERVED or not self._database.takes_at_once(len(changes)):
+            return None
+        return lambda connection: at_once.reserve(connection, rows, changes) or None
 
     def _way(self, order: Order, resources: Sequence[str], *, is_limited: bool) -> projects.Way:
         """The path to charge; first put right, where the limits' source knows the project's parent.
@@ -139,19 +163,20 @@ class Reserver:
         way = self._paths.get(order.project_id, sorted(request))
         if way.project_ids != charged.project_ids:
             return
-        figures = self._database.read(lambda connection: usages.read(connection, way.project_ids, request))
+        figures = self._database.read_surely(lambda connection: usages.read(connection, way.project_ids, request))
         found = overs.judge(order.project_id, constraints, figures, request)
         if found:
             raise exceptions.OverQuota(found if order.sees_all else overs.veiled(found, order.project_id)) from None
         own = {resource: figures.get((order.project_id, resource), Figures()) for resource in request}
         for resource in overs.overflowing(own, request):
             raise exceptions.UsageOverflow(order.project_id, resource, request[resource]) from None
+        self._cap.look(order.project_id, own, request)
 
     def _recognize(self, order: Order, pending: Sequence[_Pending]) -> bool:
         """Somebody holds what was asked for: ourselves (True: all done), or the same consumers, rightly or not."""
         consumers = [one.claim.consumer for one in pending if one.claim.consumer is not None]
         uuids = [uuid for one in pending for uuid in one.uuids.values()]
-        landed, held = self._database.read(
+        landed, held = self._database.read_surely(
             lambda connection: (
                 reservations.by_uuids(connection, uuids, order.project_id, self._settler.grace),
                 reservations.live_of(connection, order.project_id, consumers, self._settler.grace),
@@ -207,7 +232,7 @@ def _facts(row: inserting.NewReservation) -> transitions.Row:
 
 def _changes(
     way: projects.Way, constraints: Sequence[Constraint], request: dict[str, int], state: State
-) -> Sequence[usages.Change]:
+) -> list[usages.Change]:
     """What each row on the path is asked to take, in lock order."""
     rooms = overs.rooms(constraints)
     changes = []
@@ -240,7 +265,7 @@ def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[
             resource=resource,
             delta=delta,
             consumer=one.claim.consumer,
-            group=order.group,
+            group=order.group if one.claim.group is None else one.claim.group,
             state=order.state,
             life_microseconds=order.life_microseconds,
             place=None if one.claim.consumer is None else sorted(one.claim.deltas).index(resource) + 1,

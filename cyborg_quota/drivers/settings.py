@@ -18,8 +18,9 @@ class DriverSettings:
 
     database: DatabaseSettings
     expire_grace_seconds: float = 0.0
-    batch_rows: int = 500
+    batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
+    max_open_reservations: int = 10_000
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
@@ -29,12 +30,14 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         expire_grace_seconds=conf.quota.expire_grace,
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
+        max_open_reservations=conf.quota.max_open_reservations,
     )
 
 
 def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
     """[database], and [quota]'s say on how long to try."""
     options = conf.database
+    url = _with_parameters(*_connection(conf))
     optional = {
         "max_pool_size": options.max_pool_size,
         "max_overflow": options.max_overflow,
@@ -43,7 +46,7 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
         "mysql_wsrep_sync_wait": options.mysql_wsrep_sync_wait,
     }
     return DatabaseSettings(
-        url=_with_parameters(options.connection or DEFAULT_CONNECTION, options.connection_parameters),
+        url=url,
         sqlite_synchronous=options.sqlite_synchronous,
         mysql_sql_mode=options.mysql_sql_mode or None,
         connect_timeout_seconds=conf.quota.connect_timeout,
@@ -51,6 +54,16 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
         retry_seconds=conf.quota.retry_seconds,
         **{name: value for name, value in optional.items() if value is not None},
     )
+
+
+def _connection(conf: cfg.ConfigOpts) -> tuple[str, str]:
+    """The URL and its parameters. An error in either must not quote it: it may hold a password."""
+    try:
+        return conf.database.connection or DEFAULT_CONNECTION, conf.database.connection_parameters
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "[database] connection or connection_parameters names another option: write $$ for a $."
+        ) from None
 
 
 def _with_parameters(url: str, parameters: str) -> str:

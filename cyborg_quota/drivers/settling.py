@@ -7,20 +7,20 @@ reads again, and gets the answer that the table of transitions has for the state
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import inserting, reservations, usages
-from cyborg_quota.db.api import Connection, Database, new_uuid
+from cyborg_quota.db import at_once, many, reservations, usages
+from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.drivers.counting import Counting, RowsMissing, WalkSingly
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.recent import Recent
 from cyborg_quota.transitions import Call, Move, Plan, Row
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Figures, Selection, State
+from cyborg_quota.types import Selection, State
 
 LOG = logging.getLogger(__name__)
 
@@ -33,19 +33,6 @@ _FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
 
 class _NotInFlight(Exception):
     """Somebody else has settled it, or its time is over: look."""
-
-
-class _WalkSingly(Exception):
-    """One of several rows refused its part: roll back, and go row by row, to find out which."""
-
-
-class _RowsMissing(Exception):
-    """A project of a live reservation has lost its usage rows: make them, and come again."""
-
-    def __init__(self, project_id: str, resource: str) -> None:
-        self.project_id = project_id
-        self.resource = resource
-        super().__init__(project_id, resource)
 
 
 class Settler:
@@ -61,8 +48,12 @@ class Settler:
         """Do ``call`` to what ``selection`` means. Raises ReservationError as the table of transitions has it."""
 
         def work(connection: Connection, counting: Counting) -> Plan:
-            rows = self._find(connection, call, selection)
-            plan = transitions.decide(call, rows)
+            # A name may mean more than this node of a cluster knows yet; a UUID only what has ended since.
+            is_sure = selection.uuids is None and self._database.wait_for_cluster(connection)
+            plan = transitions.decide(call, self._find(connection, call, selection))
+            has_nothing_to_do = plan.error is not None or not plan.moves
+            if has_nothing_to_do and not is_sure and self._database.wait_for_cluster(connection):
+                plan = transitions.decide(call, self._find(connection, call, selection))
             self._apply(connection, counting, plan.moves, life_microseconds)
             return plan
 
@@ -78,25 +69,48 @@ class Settler:
         if not rows:
             return False
         plan = transitions.decide(call, rows)
+        uuids, after = [row.uuid for row in rows], plan.moves[0].to
+        changes = self._changes(plan.moves)
 
-        def work(connection: Connection, counting: Counting) -> None:
-            if not reservations.end_flight(connection, [row.uuid for row in rows], plan.moves[0].to, self.grace):
+        def work(connection: Connection, counting: Counting) -> bool:
+            if not reservations.end_flight(connection, uuids, after, self.grace):
                 raise _NotInFlight
             counting.apply(plan.moves)
+            return True
+
+        def whole(connection: Connection) -> bool | None:
+            return at_once.end_flight(connection, uuids, after, self.grace, changes) or None
 
         try:
-            self._write(work)
+            self._write(work, whole if self._database.takes_at_once(len(changes)) else None)
         except _NotInFlight:
             return False
         return True
+
+    def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
+        """What ending these flights means for the counters; nothing where that is not known, or may be refused."""
+        changes: list[usages.Change] = []
+        for move in moves:
+            row = move.row
+            nodes = self._paths.known(row.project_id, row.resource)
+            if nodes is None or row.delta < 0:
+                return ()
+            reserved, used = transitions.effect(row.state, move.to, row.delta)
+            changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))
+            if reserved + used:
+                changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
+        return usages.merge(changes)
 
     def expire_batch(self, limit: int) -> int:
         """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
 
         def work(connection: Connection, counting: Counting) -> int:
-            rows = reservations.overdue(connection, limit, self.grace)
-            self._apply(connection, counting, transitions.decide("expire", rows).moves, 0)
-            return len(rows)
+            due = many.overdue(connection, limit, self.grace)
+            if due:
+                if not many.expire(connection, [row.id for row in due], self.grace):
+                    raise TransactionMoved
+                counting.expire([(row.project_id, row.resource, row.delta) for row in due])
+            return len(due)
 
         return self._write(work)
 
@@ -111,7 +125,9 @@ class Settler:
             )
         )
 
-    def _write(self, work: Callable[[Connection, Counting], T]) -> T:
+    def _write(
+        self, work: Callable[[Connection, Counting], T], whole: Callable[[Connection], T | None] | None = None
+    ) -> T:
         singly = False
 
         def once(connection: Connection) -> T:
@@ -119,10 +135,10 @@ class Settler:
 
         for _ in range(_MOST_TRIES):
             try:
-                return self._database.write(once)
-            except _WalkSingly:
+                return self._database.write(once, whole)
+            except WalkSingly:
                 singly = True
-            except _RowsMissing as missing:
+            except RowsMissing as missing:
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; it is made anew. Run: "
                     "cyborg-quota usage heal",
@@ -177,116 +193,3 @@ class Settler:
                 raise TransactionMoved
         if any(before != after for before, after in by_kind):
             counting.apply(moves)
-
-
-class Counting:
-    """The counters' side of one transaction."""
-
-    def __init__(self, connection: Connection, paths: Paths, *, singly: bool) -> None:
-        self._connection = connection
-        self._paths = paths
-        self._singly = singly
-        self._changes: dict[int, usages.Change] = {}
-        self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
-        self._queue: list[tuple[tuple[int, str, str], int]] = []
-
-    def apply(self, moves: Sequence[Move]) -> None:
-        """Add what the moves mean to every row they touch, deepest first."""
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for move in moves:
-            key = (move.row.project_id, move.row.resource)
-            reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
-            sums[key] = (sums.get(key, (0, 0))[0] + reserved, sums.get(key, (0, 0))[1] + used)
-        for (project_id, resource), (reserved, used) in sums.items():
-            if reserved or used:
-                self._plan(project_id, resource, reserved, used)
-        if not self._singly and usages.goes_together(self._connection, len(self._queue)):
-            changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
-            if changes and not usages.charge_all(self._connection, sorted(changes, key=_lock_order)):
-                raise _WalkSingly
-            return
-        while self._queue:
-            _, usage_id = heapq.heappop(self._queue)
-            change = self._changes.pop(usage_id)
-            if (change.reserved or change.used or change.subtree) and not usages.charge(self._connection, change):
-                self._recount(change)
-
-    def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
-        nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
-        if nodes is None:
-            raise _RowsMissing(project_id, resource)
-        growth = reserved + used
-        for index, node in enumerate(nodes if growth else nodes[:1]):
-            change = self._change(node)
-            self._ancestors[node.usage_id] = nodes[index + 1 :]
-            change.subtree += growth
-            if index == 0:
-                change.reserved += reserved
-                change.used += used
-
-    def _change(self, node: usages.Node) -> usages.Change:
-        change = self._changes.get(node.usage_id)
-        if change is None:
-            change = self._changes[node.usage_id] = usages.Change(node)
-            heapq.heappush(self._queue, (node.lock_order, node.usage_id))
-        return change
-
-    def _recount(self, change: usages.Change) -> None:
-        """The row refused: its project moved, or a negative delta freed more than was held, or it has drifted."""
-        node = change.node
-        if not usages.fence(self._connection, node):
-            self._paths.forget_all()
-            raise TransactionMoved
-        before, after = recount(self._connection, node)
-        surprise = after.subtree - before.subtree - change.subtree
-        if surprise:
-            for ancestor in self._ancestors[node.usage_id]:
-                self._change(ancestor).subtree += surprise
-
-
-def _lock_order(change: usages.Change) -> tuple[int, str, str]:
-    return change.node.lock_order
-
-
-def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures]:
-    """Set a row that the transaction holds to what its reservations say. Returns the figures before and after.
-
-    Where more was freed than was ever held, used stops at zero, and a committed adjustment row makes up the
-    difference, so that used stays the sum of the committed rows (I2).
-    """
-    before = usages.figures(connection, node.usage_id)
-    reserved, used = usages.truth(connection, node)
-    if used < 0:
-        _adjust(connection, node, -used)
-        used = 0
-    if used + reserved > MAX_AMOUNT:
-        raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
-    after = Figures(
-        used=used,
-        reserved=reserved,
-        subtree=used + reserved + usages.children_total(connection, node),
-    )
-    if after != before:
-        usages.set_figures(connection, node.usage_id, after)
-    return before, after
-
-
-def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
-    rows = []
-    while amount:
-        part = min(amount, MAX_AMOUNT)
-        rows.append(
-            inserting.NewReservation(
-                uuid=new_uuid(),
-                usage_id=node.usage_id,
-                project_id=node.project_id,
-                resource=node.resource,
-                delta=part,
-                consumer=None,
-                group=None,
-                state=COMMITTED,
-                life_microseconds=None,
-            )
-        )
-        amount -= part
-    inserting.insert(connection, rows)

@@ -6,6 +6,7 @@ oslo.limit makes its session from the global configuration only; here it is made
 
 from __future__ import annotations
 
+import threading
 import urllib.parse
 from typing import Any, Final
 
@@ -39,10 +40,11 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def check(conf: cfg.ConfigOpts) -> None:
     """Raise ConfigurationError where [oslo_limit] cannot be used, whatever Keystone says. No I/O."""
     _load_auth(conf)
-    if "@" in urllib.parse.urlsplit(auth_url(conf) or "").netloc:
+    url = urllib.parse.urlsplit(auth_url(conf) or "")
+    if "@" in url.netloc or url.query:
         # keystoneauth1 logs the URL.
         raise exceptions.ConfigurationError(
-            f"[{GROUP}] auth_url holds a user's name: set username and password instead."
+            f"[{GROUP}] auth_url holds more than an address: set username and password instead."
         )
     if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
         raise exceptions.ConfigurationError(
@@ -70,6 +72,7 @@ def timeout_seconds(conf: cfg.ConfigOpts) -> float:
 def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
     """A way to Keystone's API, version 3, with a session of its own. No I/O yet."""
     auth = _load_auth(conf)
+    _keep_from_waiting_for_itself(auth)
     session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout_seconds(conf))
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
     adapter.service_type = adapter.service_type or "identity"
@@ -78,12 +81,38 @@ def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
     return adapter
 
 
+def _keep_from_waiting_for_itself(auth: Any) -> None:
+    """A token that is wanted in order to get a token is refused.
+
+    keystoneauth1 asks which versions Keystone speaks while it holds the lock of its token; where that is answered
+    with 401 (by a proxy, say) it asks again with a token, and waits for its own lock for ever.
+    """
+    get_access = getattr(auth, "get_access", None)
+    if get_access is None:
+        return
+    asking = threading.local()
+
+    def get_access_once(session: Any, **named: Any) -> Any:
+        if getattr(asking, "is_on", False):
+            raise ksa.Unauthorized
+        asking.is_on = True
+        try:
+            return get_access(session, **named)
+        finally:
+            asking.is_on = False
+
+    auth.get_access = get_access_once
+
+
 def _load_auth(conf: cfg.ConfigOpts) -> Any:
     try:
         auth = loading.load_auth_from_conf_options(conf, GROUP)
     except ksa.MissingRequiredOptions as error:
         missing = ", ".join(option.dest for option in error.options)
         raise exceptions.ConfigurationError(f"[{GROUP}] lacks {missing}.") from None
+    except cfg.Error:
+        # It would quote what follows the $, of a password most often.
+        raise exceptions.ConfigurationError(f"[{GROUP}] names another option: write $$ for a $.") from None
     except ksa.NoMatchingPlugin:
         raise exceptions.ConfigurationError(
             f"[{GROUP}] auth_type = {conf[GROUP].auth_type}: keystoneauth1 knows no such plugin."

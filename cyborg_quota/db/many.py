@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many rows in few statements: for batches of expiry, which touch hundreds of projects at once.
+
+The numbers of a batch are written into the statements themselves: they are integers of ours, and thousands of bound
+parameters cost more than they are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.projects import Way
+from cyborg_quota.db.usages import Change, Node
+from cyborg_quota.types import EXPIRED, RESERVED
+
+_row = reservations.c
+_usage = quota_usages.c
+_IDS: Final = sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer)
+_IS_OVERDUE = sa.and_(
+    _row.state == sa.literal_column(f"'{RESERVED}'"),
+    _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
+)
+
+_OVERDUE = (
+    sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
+    .where(_IS_OVERDUE)
+    .order_by(_row.expire, _row.id)
+    .limit(sa.bindparam("b_limit", type_=sa.Integer))
+)
+_EXPIRE = (
+    sa.update(reservations)
+    .where(_row.id.in_(_IDS), _IS_OVERDUE)
+    .values(
+        state=sa.literal_column(f"'{EXPIRED}'"),
+        updated_at=clock.utc_now(),
+        deleted_at=clock.utc_now(),
+        deleted=sa.true(),
+        live=sa.null(),
+        place=sa.null(),
+    )
+)
+
+
+def overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Any]:
+    """The next ``limit`` overdue reservations, longest overdue first: (id, project_id, resource, delta)."""
+    return connection.execute(_OVERDUE, {"b_limit": limit, "b_grace": grace}).all()
+
+
+def expire(connection: sa.Connection, ids: Sequence[int], grace: int) -> bool:
+    """End these: all of them, or (False) roll back, for somebody else ended one."""
+    return connection.execute(_EXPIRE, {"b_ids": sorted(ids), "b_grace": grace}).rowcount == len(ids)
+
+
+_ROOTS = (
+    sa.select(_usage.id, _usage.project_id, _usage.resource, _usage.generation)
+    .select_from(sa.outerjoin(quota_usages, projects, projects.c.project_id == _usage.project_id))
+    .where(_usage.project_id.in_(sa.bindparam("b_projects", expanding=True)), projects.c.parent_id.is_(None))
+)
+
+
+def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, Way]:
+    """The paths of those of these projects that have a usage row and no parent, by project: one statement."""
+    nodes: dict[str, dict[str, tuple[Node, ...]]] = {}
+    for row in connection.execute(_ROOTS, {"b_projects": sorted(project_ids)}):
+        node = Node(row.id, row.project_id, row.resource, row.generation, 0)
+        nodes.setdefault(row.project_id, {})[row.resource] = (node,)
+    return {project_id: Way([project_id], rows) for project_id, rows in nodes.items()}
+
+
+def can_charge(connection: sa.Connection) -> bool:
+    """Whether this database takes ``charge``'s statement. (MySQL writes VALUES in its own way.)"""
+    return connection.dialect.name != "mysql" or bool(getattr(connection.dialect, "is_mariadb", False))
+
+
+def charge(connection: sa.Connection, changes: Sequence[Change]) -> bool:
+    """Add changes without limits to their rows, given in lock order. False: one refused; roll back.
+
+    PostgreSQL promises no order inside an UPDATE, so there the rows are taken before, in theirs. MariaDB takes rows
+    by id everywhere (usages.goes_together), so here too.
+    """
+    columns = [_usage.id, _usage.generation, _usage.reserved, _usage.used, _usage.subtree]
+    lines = [
+        f"{change.node.usage_id}, {change.node.generation}, {change.reserved}, {change.used}, {change.subtree}, {place}"
+        for place, change in enumerate(changes)
+    ]
+    names = ("id", "generation", "reserved", "used", "subtree", "place")
+    first = ", ".join(f"{value} AS {name}" for value, name in zip(lines[0].split(", "), names, strict=True))
+    rest = f" UNION ALL VALUES {', '.join(f'({line})' for line in lines[1:])}" if len(lines) > 1 else ""
+    asked = sa.text(f"SELECT {first}{rest}").columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
+    d: Any = asked.c
+    if connection.dialect.name != "sqlite":
+        order = d.place if connection.dialect.name == "postgresql" else _usage.id
+        locking = sa.select(_usage.id).where(_usage.id == d.id).order_by(order)
+        connection.execute(locking.with_for_update(of=quota_usages, key_share=True)).all()
+    update = (
+        sa.update(quota_usages)
+        .where(
+            _usage.id == d.id,
+            _usage.generation == d.generation,
+            *(column + d[column.name] >= 0 for column in columns[2:]),
+        )
+        .values({column: column + d[column.name] for column in columns[2:]} | {_usage.updated_at: clock.utc_now()})
+    )
+    return connection.execute(update).rowcount == len(changes)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole transaction as one statement, prepared once on each connection, where the database can do that.
+
+A transaction of several statements comes back to the client between them, and everybody who wants the same usage row
+waits until that client has been given the processor again. In one statement nobody does, and the server need not
+parse, nor PostgreSQL plan, what it has done a thousand times.
+
+MariaDB runs a block, which ends its transaction itself::
+
+    BEGIN NOT ATOMIC
+      INSERT ...; IF ROW_COUNT() = 1 THEN
+        UPDATE ...; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF;
+      ELSE ROLLBACK; SELECT 0; END IF;
+    END
+
+PostgreSQL takes statements inside a statement (WITH), and a statement alone is a transaction. What either refuses
+has changed nothing; the ordinary way then finds out why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+ENDED: Final = "cyborg_quota_ended"
+"""A note on a connection: a script has ended its transaction."""
+
+_KNOWN: Final = "cyborg_quota_prepared"
+_MOST_PREPARED: Final = 64
+"""So many at most on one connection: a server has a bound on all of them together."""
+
+Step = tuple[sa.Executable, int]
+"""A statement, and how many rows it must have changed."""
+
+
+class Script:
+    """The same transaction for each kind of server. ``script(connection, {name: value})`` runs it.
+
+    ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single`` gives PostgreSQL's
+    one statement, or None: it tells its success by a row count of ``rows``, or by a one in the row it returns.
+    """
+
+    __slots__ = ("_block", "_prepared", "_rows", "_single")
+
+    def __init__(
+        self,
+        block: Callable[[], tuple[sa.Select[Any] | None, Sequence[Step]]],
+        single: Callable[[], sa.Executable | None],
+        rows: int,
+    ) -> None:
+        self._block = block
+        self._single = single
+        self._rows = rows
+        self._prepared: dict[str, tuple[str, str, str, tuple[str, ...]] | None] = {}
+
+    def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> bool:
+        """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone."""
+        dialect = connection.dialect
+        if dialect.name not in self._prepared:
+            self._prepared[dialect.name] = self._prepare(dialect)
+        prepared = self._prepared[dialect.name]
+        if prepared is None:
+            return False
+        name, preparation, execution, names = prepared
+        known: set[str] = connection.info.setdefault(_KNOWN, set())
+        if name not in known:
+            if len(known) >= _MOST_PREPARED:
+                return False
+            connection.exec_driver_sql(preparation)
+            known.add(name)
+        result = connection.exec_driver_sql(execution, tuple([parameters[one] for one in names]))
+        if dialect.name != "postgresql":
+            connection.info[ENDED] = True
+        if result.returns_rows:
+            return bool(result.scalar() == 1)
+        return dialect.name != "postgresql" or result.rowcount == self._rows
+
+    def _prepare(self, dialect: sa.Dialect) -> tuple[str, str, str, tuple[str, ...]] | None:
+        if dialect.name == "postgresql":
+            single = self._single()
+            if single is None:
+                return None
+            compiled: Any = single.compile(dialect=dialect)  # type: ignore[attr-defined]
+            names = tuple(compiled.binds)
+            text = str(compiled) % {name: f"${index}" for index, name in enumerate(names, 1)}
+            types = ", ".join(compiled.binds[name].type.compile(dialect=dialect) for name in names)
+            name = _name(text)
+            preparation = f"PREPARE {name} ({types}) AS {text}"
+            execution = f"EXECUTE {name} ({', '.join(['%s'] * len(names))})"
+        else:
+            text, names = _block_text(dialect, *self._block())
+            name = _name(text)
+            quoted = text.replace("'", "''")
+            preparation = f"PREPARE {name} FROM '{quoted}'"
+            execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))}"
+        # (For whoever reads the statement in a log or on the wire.)
+        return name, preparation, f"{execution} -- COMMIT", names
+
+
+def _name(text: str) -> str:
+    """A statement's name follows from its text: whoever shares a connection behind a pooler means the same by it."""
+    return f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+class _Names(dict[str, str]):
+    """What parameters a text asks for, in their order; each becomes a question mark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.append(name)
+        return "?"
+
+
+def _block_text(
+    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[Step]
+) -> tuple[str, tuple[str, ...]]:
+    names = _Names()
+
+    def text_of(element: Any) -> str:
+        return str(element.compile(dialect=dialect)) % names
+
+    opened = []
+    if guard is not None:
+        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
+    opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
+    refused = "ELSE ROLLBACK; SELECT 0; END IF;"
+    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.asked)
+
+
+def is_possible(dialect: sa.Dialect) -> bool:
+    """Whether the server and its driver can: known once there was a connection."""
+    version = getattr(dialect, "server_version_info", None) or ()
+    if dialect.name == "postgresql":
+        return dialect.driver == "psycopg2" and bool(version)
+    # (From 10.6.2 on, MariaDB prepares blocks; MySQL has none.)
+    is_mariadb = getattr(dialect, "is_mariadb", False)
+    return is_mariadb and dialect.driver in ("pymysql", "mysqldb") and tuple(version) >= (10, 6, 2)
+
+
+def begin_alone(connection: sa.Connection) -> None:
+    """From now on, each statement on PostgreSQL is a transaction of its own. (No round trip: it is the driver's.)"""
+    if connection.dialect.name == "postgresql":
+        _driver(connection).autocommit = True
+
+
+def end_alone(connection: sa.Connection) -> None:
+    """As it was."""
+    if connection.dialect.name == "postgresql" and not connection.invalidated:
+        try:
+            _driver(connection).autocommit = False
+        except Exception:  # it is closed, and nobody has noticed yet
+            connection.invalidate()
+
+
+def _driver(connection: sa.Connection) -> Any:
+    return connection.connection.dbapi_connection

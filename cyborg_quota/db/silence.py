@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections whose server has fallen silent: a machine that froze, a process that was stopped, a wire that was cut.
+
+PyMySQL gives a read up by itself. libpq does not: its time-outs end with the connecting, ``statement_timeout`` is the
+server's own, and the kernel's (``tcp_user_timeout``, keepalives) do not see a process that stands still behind a
+kernel that goes on acknowledging. So a thread looks, twice a second, at the connections that are in use; one on which
+the kernel has seen nothing go either way for too long is shut down, and its caller gets a lost connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+import weakref
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+_LAST_DATA_SENT: Final = 44
+_LAST_DATA_RECEIVED: Final = 52
+"""Where Linux has these in its struct tcp_info: milliseconds ago, 32 bits."""
+
+
+_WATCHERS: Final[weakref.WeakKeyDictionary[sa.Engine, _Watcher]] = weakref.WeakKeyDictionary()
+
+
+def begin(connection: sa.Connection) -> None:
+    """It is used again, without having been in the pool."""
+    if (watcher := _WATCHERS.get(connection.engine)) is not None:
+        watcher.begin(connection.connection.dbapi_connection)
+
+
+def end(connection: sa.Connection) -> None:
+    """It is not used for now, though the pool has not got it back."""
+    if (watcher := _WATCHERS.get(connection.engine)) is not None:
+        watcher.end(connection.connection.dbapi_connection)
+
+
+def watch(engine: sa.Engine, limit_seconds: float) -> None:
+    """From now on no statement of ``engine`` waits longer than that for a server that says nothing.
+
+    Of connections through TCP, on Linux. Nothing is added to a statement; a transaction costs two dictionary
+    operations.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return
+    watcher = _WATCHERS[engine] = _Watcher(limit_seconds)
+    sa.event.listen(engine, "checkout", watcher.begin)
+    sa.event.listen(engine, "checkin", watcher.end)
+    sa.event.listen(engine, "close", watcher.end)
+
+
+class _Watcher:
+    """The connections in use, and the thread that looks at them: one a process, from the first use on."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit_seconds = limit_seconds
+        self._forget(0)
+
+    def _forget(self, pid: int) -> None:
+        self._pid = pid
+        self._in_use: dict[int, Any] = {}
+        # A child cannot use the parent's: it may have been held when the parent forked.
+        self._lock = threading.Lock()
+
+    def begin(self, connection: Any, _record: Any = None, _proxy: Any = None) -> None:
+        """It is taken out of the pool."""
+        if self._pid != os.getpid():
+            self._forget(os.getpid())
+            period = min(0.5, self._limit_seconds / 10)
+            threading.Thread(
+                target=_look_again_and_again, args=(weakref.ref(self), period), name="cyborg-quota-silence", daemon=True
+            ).start()
+        self._in_use[id(connection)] = connection
+
+    def end(self, connection: Any, _record: Any = None) -> None:
+        """It is given back, or closed: then its number may be somebody else's file a moment later."""
+        if self._pid == os.getpid():
+            with self._lock:
+                self._in_use.pop(id(connection), None)
+
+    def look(self) -> None:
+        """Shut down what has been silent for too long."""
+        for key, connection in list(self._in_use.items()):
+            with self._lock, contextlib.suppress(Exception):  # (closed meanwhile, or no TCP)
+                if key in self._in_use and _silent_seconds(connection) > self._limit_seconds:
+                    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                        wire.shutdown(socket.SHUT_RDWR)
+
+
+def _look_again_and_again(watcher_of: weakref.ref[_Watcher], period_seconds: float) -> None:
+    while (watcher := watcher_of()) is not None:
+        watcher.look()
+        del watcher
+        time.sleep(period_seconds)
+
+
+def _silent_seconds(connection: Any) -> float:
+    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        facts = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+    (sent,) = struct.unpack_from("=I", facts, _LAST_DATA_SENT)
+    (received,) = struct.unpack_from("=I", facts, _LAST_DATA_RECEIVED)
+    return float(min(sent, received)) / 1000

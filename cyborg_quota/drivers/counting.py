@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How what is settled is counted: each usage row that it touches, deepest first; recounted where a row refuses."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from cyborg_quota import exceptions, transitions
+from cyborg_quota.db import inserting, many, usages
+from cyborg_quota.db.api import Connection, new_uuid
+from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.drivers.paths import Paths
+from cyborg_quota.transitions import Move
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Figures
+
+_MANY: Final = 8
+"""From so many rows on, they are one statement on every database."""
+
+
+class WalkSingly(Exception):
+    """One of several rows refused its part: roll back, and go row by row, to find out which."""
+
+
+class RowsMissing(Exception):
+    """A project of a live reservation has lost its usage rows: make them, and come again."""
+
+    def __init__(self, project_id: str, resource: str) -> None:
+        self.project_id = project_id
+        self.resource = resource
+        super().__init__(project_id, resource)
+
+
+class Counting:
+    """The counters' side of one transaction."""
+
+    def __init__(self, connection: Connection, paths: Paths, *, singly: bool) -> None:
+        self._connection = connection
+        self._paths = paths
+        self._singly = singly
+        self._changes: dict[int, usages.Change] = {}
+        self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
+        self._queue: list[tuple[tuple[int, str, str], int]] = []
+
+    def apply(self, moves: Sequence[Move]) -> None:
+        """Add what the moves mean to every row they touch, deepest first."""
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        for move in moves:
+            key = (move.row.project_id, move.row.resource)
+            reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
+            sums[key] = (sums.get(key, (0, 0))[0] + reserved, sums.get(key, (0, 0))[1] + used)
+        self._count(sums)
+
+    def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
+        """The same for a batch of flights that ended: (project_id, resource, delta)."""
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        for project_id, resource, delta in ended:
+            if delta > 0:
+                key = (project_id, resource)
+                sums[key] = (sums.get(key, (0, 0))[0] - delta, 0)
+        self._paths.read_many(self._connection, sums)
+        self._count(sums)
+
+    def _count(self, sums: Mapping[tuple[str, str], tuple[int, int]]) -> None:
+        for (project_id, resource), (reserved, used) in sums.items():
+            if reserved or used:
+                self._plan(project_id, resource, reserved, used)
+        if not self._singly and self._count_together():
+            return
+        while self._queue:
+            _, usage_id = heapq.heappop(self._queue)
+            change = self._changes.pop(usage_id)
+            if (change.reserved or change.used or change.subtree) and not usages.charge(self._connection, change):
+                self._recount(change)
+
+    def _count_together(self) -> bool:
+        """All in one statement, where the database takes that. Raises WalkSingly where a row refuses."""
+        changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
+        if not changes:
+            return True
+        changes.sort(key=_lock_order)
+        if len(changes) >= _MANY and many.can_charge(self._connection):
+            is_done = many.charge(self._connection, changes)
+        elif usages.goes_together(self._connection, len(changes)):
+            is_done = usages.charge_all(self._connection, changes)
+        else:
+            return False
+        if not is_done:
+            raise WalkSingly
+        return True
+
+    def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
+        nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
+        if nodes is None:
+            raise RowsMissing(project_id, resource)
+        growth = reserved + used
+        for index, node in enumerate(nodes if growth else nodes[:1]):
+            change = self._change(node)
+            self._ancestors[node.usage_id] = nodes[index + 1 :]
+            change.subtree += growth
+            if index == 0:
+                change.reserved += reserved
+                change.used += used
+
+    def _change(self, node: usages.Node) -> usages.Change:
+        change = self._changes.get(node.usage_id)
+        if change is None:
+            change = self._changes[node.usage_id] = usages.Change(node)
+            heapq.heappush(self._queue, (node.lock_order, node.usage_id))
+        return change
+
+    def _recount(self, change: usages.Change) -> None:
+        """The row refused: its project moved, or a negative delta freed more than was held, or it has drifted."""
+        node = change.node
+        if not usages.fence(self._connection, node):
+            self._paths.forget_all()
+            raise TransactionMoved
+        before, after = recount(self._connection, node)
+        surprise = after.subtree - before.subtree - change.subtree
+        if surprise:
+            for ancestor in self._ancestors[node.usage_id]:
+                self._change(ancestor).subtree += surprise
+
+
+def _lock_order(change: usages.Change) -> tuple[int, str, str]:
+    return change.node.lock_order
+
+
+def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures]:
+    """Set a row that the transaction holds to what its reservations say. Returns the figures before and after.
+
+    Where more was freed than was ever held, used stops at zero, and a committed adjustment row makes up the
+    difference, so that used stays the sum of the committed rows (I2).
+    """
+    before = usages.figures(connection, node.usage_id)
+    reserved, used = usages.truth(connection, node)
+    if used < 0:
+        _adjust(connection, node, -used)
+        used = 0
+    if used + reserved > MAX_AMOUNT:
+        raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
+    after = Figures(
+        used=used,
+        reserved=reserved,
+        subtree=used + reserved + usages.children_total(connection, node),
+    )
+    if after != before:
+        usages.set_figures(connection, node.usage_id, after)
+    return before, after
+
+
+def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
+    rows = []
+    while amount:
+        part = min(amount, MAX_AMOUNT)
+        rows.append(
+            inserting.NewReservation(
+                uuid=new_uuid(),
+                usage_id=node.usage_id,
+                project_id=node.project_id,
+                resource=node.resource,
+                delta=part,
+                consumer=None,
+                group=None,
+                state=COMMITTED,
+                life_microseconds=None,
+            )
+        )
+        amount -= part
+    inserting.insert(connection, rows)
