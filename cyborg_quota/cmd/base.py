@@ -6,43 +6,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from cliff import command, lister, show
 from oslo_config import cfg
-from oslo_context import context as oslo_context
 
 import cyborg_quota
 from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import DONE
+from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.requests import Context
 
-PROJECT = "cyborg_quota"
-"""Names the default configuration files: /etc/cyborg_quota/cyborg_quota.conf and its likes."""
 
-
-def load_conf(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:
+def load_conf(
+    conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = loading.PROJECT, **more: Any
+) -> cfg.ConfigOpts:
     """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for a value that is wrong."""
-    cyborg_quota.conf.register_opts(conf)
-    conf(
-        list(arguments),
-        project=PROJECT,
-        prog=prog,
-        version=cyborg_quota.__version__,
-        default_config_files=cfg.find_config_files(project=PROJECT, prog=PROJECT),
-        default_config_dirs=cfg.find_config_dirs(project=PROJECT, prog=PROJECT),
-        **more,
-    )
-    for group in (conf.quota, conf.limits):
-        dict(group.items())  # oslo.config reads a value when it is asked for: a service would fail in the middle
-    return conf
-
-
-def admin_context() -> Context:
-    """Whoever can run the command can read the database's password: that is an admin."""
-    # Not the thread's context: its request's id would stand in every line of the log.
-    return cast(Context, oslo_context.RequestContext(is_admin=True, overwrite=False))
+    return loading.load(conf, arguments, prog, version=cyborg_quota.__version__, **more)
 
 
 @contextmanager
@@ -112,6 +93,8 @@ class Lister(_Display, lister.Lister):
             rows = [formats.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:
             return DONE
+        else:
+            rows = [formats.person(row) for row in rows]
         with formats.known_columns():
             return super().produce_output(parsed_args, column_names, rows)
 
@@ -123,8 +106,6 @@ class ShowOne(_Display, show.ShowOne):
         return formats.with_csv(super()._load_formatter_plugins())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        values = list(data)
-        if parsed_args.formatter != formats.TABLE:
-            values = formats.machine(values)
+        prepare = formats.person if parsed_args.formatter == formats.TABLE else formats.machine
         with formats.known_columns():
-            return super().produce_output(parsed_args, column_names, values)
+            return super().produce_output(parsed_args, column_names, prepare(data))

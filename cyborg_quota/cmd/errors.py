@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from oslo_config import cfg
@@ -37,3 +38,17 @@ def exit_status(error: BaseException) -> int:
         return REFUSED  # the same amount fits once the project holds less
     wrong = (exceptions.InvalidRequest, exceptions.ConfigurationError, cfg.Error)
     return BAD_USAGE if isinstance(error, wrong) else REFUSED
+
+
+_NOT_SHOWN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, what ends a line, lone surrogates, and what turns the direction of the text behind it."""
+
+
+def printable(text: str) -> str:
+    """A text for a terminal or a log, on one line: whatever would act, and not show, is escaped."""
+    return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """A message that may have several lines (a library's, mostly) on one."""
+    return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))

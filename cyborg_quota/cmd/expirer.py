@@ -20,9 +20,9 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import QuotaEngine, exceptions, requests
 from cyborg_quota.cmd import base, notifying
-from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status
+from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Upkeep:
 
     def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
         self._engine = engine
-        self._context = base.admin_context()
+        self._context = requests.admin_context()
         self._purge_age = conf.quota.purge_age
         self._send = notifying.sender(conf)
         self._stopped = threading.Event()
@@ -180,11 +180,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (exceptions.QuotaError, cfg.Error) as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
         return exit_status(error)
     except Exception as error:
         LOG.debug("Not foreseen:", exc_info=True)
-        print(f"{PROG}: Internal error: {error!r}. (--debug shows where.)", file=sys.stderr)
+        print(f"{PROG}: Internal error: {one_line(repr(error))}. (--debug shows where.)", file=sys.stderr)
         return REFUSED
 
 

@@ -14,7 +14,7 @@ from cliff import columns
 from cliff.formatters import base
 from stevedore import extension
 
-from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.cmd.errors import BadUsage, printable
 from cyborg_quota.types import UNLIMITED
 
 TABLE: Final = "table"
@@ -92,6 +92,29 @@ def moment(value: datetime.datetime | None) -> Optional:
 def machine(row: Iterable[Any]) -> list[Any]:
     """A row for programs: numbers stay numbers (cliff's CSV would make them text), None stays None."""
     return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
+
+
+class _Printable(_Column):
+    """Another column, whose text does nothing to a terminal or to the table's lines."""
+
+    def __init__(self, inner: columns.FormattableColumn[Any]) -> None:
+        super().__init__(inner.machine_readable())
+        self._inner = inner
+
+    def human_readable(self) -> str:
+        return printable(str(self._inner.human_readable()))
+
+
+def person(row: Iterable[Any]) -> list[Any]:
+    """A row for a table. Names cannot hold control characters, but a database can be written by hand."""
+    return [
+        _Printable(value)
+        if isinstance(value, columns.FormattableColumn)
+        else printable(value)
+        if isinstance(value, str)
+        else value
+        for value in row
+    ]
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from cliff import help as cliff_help
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import QuotaEngine, exceptions, requests
 from cyborg_quota.cmd import base
-from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status
+from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 
 DESCRIPTION = """\
 Quota for the accelerators of OpenStack Cyborg: what every project has attached and
@@ -42,7 +42,7 @@ class Shell(app.App):
             command_manager=commandmanager.CommandManager("cyborg_quota.cli"),
             deferred_help=True,
         )
-        self.context = base.admin_context()
+        self.context = requests.admin_context()
 
     def build_option_parser(
         self,
@@ -167,7 +167,7 @@ class Shell(app.App):
     def _complain(self, text: str, debug: bool) -> None:
         if debug:
             traceback.print_exc(file=self.stderr)
-        print(f"{self.NAME}: {text}", file=self.stderr)
+        print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
 
 
 def _lose_stdout() -> int:

@@ -52,7 +52,13 @@ def sender(conf: cfg.ConfigOpts) -> Send | None:
         raise exceptions.ConfigurationError(
             "[notices] notifications needs oslo.messaging: pip install 'cyborg_quota[notifications]'"
         ) from None
-    notifier = oslo_messaging.Notifier(oslo_messaging.get_notification_transport(conf), publisher_id=PUBLISHER)
+    try:
+        notifier = oslo_messaging.Notifier(oslo_messaging.get_notification_transport(conf), publisher_id=PUBLISHER)
+    except Exception as error:  # a dozen kinds, by the driver; most quote the URL, and that may hold a password
+        raise exceptions.ConfigurationError(
+            f"[notices] notifications: the transport cannot be used ({type(error).__name__}). See transport_url in "
+            "[oslo_messaging_notifications] and [DEFAULT]."
+        ) from None
 
     def send(notice: Notice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)

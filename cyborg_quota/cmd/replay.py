@@ -13,6 +13,7 @@ from cliff.formatters.base import ListFormatter
 
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
+from cyborg_quota.cmd.errors import one_line
 from cyborg_quota.cmd.tally import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.cmd.trace import Trace
 from cyborg_quota.types import UNLIMITED
@@ -69,7 +70,8 @@ class Replay(base.ShowOne):
         return self._report(replay, seconds)
 
     def _limit(self, limits: dict[str, int]) -> None:
-        """Before the engine is made: it reads them then."""
+        """Before the engine is made: it reads them then. A trace may keep as much open as it likes."""
+        self.conf.set_override("max_open_reservations", -1, group="quota")
         if limits:
             self.conf.set_override("driver", "config", group="limits")
             self.conf.set_override("limits", limits, group="limits")
@@ -140,7 +142,7 @@ class Replay(base.ShowOne):
             return super().produce_output(parsed_args, column_names, data)
         if parsed_args.formatter == formats.TABLE and rows and not parsed_args.columns:
             limit = PROJECT_COLUMNS.index("limit")
-            shown = [[*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]] for row in rows]
+            shown = [formats.person([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
             self._lister.emit_list(PROJECT_COLUMNS, shown, self.app.stdout, parsed_args)
         return super().produce_output(parsed_args, column_names[:-1], [formats.Optional(value) for value in totals])
 
@@ -150,4 +152,4 @@ class Replay(base.ShowOne):
         return cast(ListFormatter, self.formatter)
 
     def _say(self, text: str) -> None:
-        print(f"{self.app.NAME}: {text}", file=sys.stderr)
+        print(f"{self.app.NAME}: {one_line(text)}", file=sys.stderr)

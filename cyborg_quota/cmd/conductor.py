@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-conductor: Cyborg's conductor, with quota. Takes cyborg-conductor's place, and its arguments."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.cmd.errors import exit_status
+
+PROG: Final = "cyborg-quota-conductor"
+
+
+def main() -> int:
+    """Run the service; returns the exit status."""
+    from cyborg_quota.integrations.cyborg import host
+
+    try:
+        host.version()
+        from cyborg_quota.integrations.cyborg import conductor
+
+        conductor.serve(sys.argv)
+    except (exceptions.QuotaError, cfg.Error) as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return exit_status(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

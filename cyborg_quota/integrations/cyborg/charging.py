@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quota around binds and unbinds: what is charged when, and what becomes of it. Knows the ledger, not Cyborg.
+
+A bind is a *flight*: reserved before it starts, then committed, or given up. Who calls this tells what it saw of the
+ARQ; nothing here asks Cyborg but through the functions that are passed in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+
+LOG = logging.getLogger(__name__)
+
+_LOST: Final = (
+    exceptions.ReservationExpired,
+    exceptions.ReservationRolledBack,
+    exceptions.ReservationReleased,
+    exceptions.ReservationNotFound,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Caller:
+    """Whose bind it is, for the ledger: the project that Cyborg charges, and whether an admin asks."""
+
+    project_id: str
+    is_admin: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What one ARQ asks for. ``deltas`` {}: it is not counted."""
+
+    arq: str
+    instance: str
+    caller: Caller
+    deltas: dict[str, int]
+
+
+class Flight:
+    """One ARQ's bind, from its reservation on. ``settle`` calls may be repeated, and come from any thread."""
+
+    def __init__(self, charger: Charger, wish: Wish, uuids: list[str]) -> None:
+        self._charger = charger
+        self.wish = wish
+        self.uuids = uuids
+        self.extended = time.monotonic()
+        self._lock = threading.Lock()
+        self._settled = not uuids
+        self.goes_on = False
+        """Somebody settles it later: a job, or the periodic task."""
+        self.is_owed = False
+        """Bound, and not committed yet, for the ledger was away."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Committed, or given up."""
+        return self._settled
+
+    def commit(self, is_bound: Callable[[], bool]) -> None:
+        """The ARQ is bound. Where its reservation was lost meanwhile, it is charged afresh.
+
+        ``is_bound`` is asked whether it still is, after that: who unbinds first and releases after would otherwise
+        leave the new charge behind. Raises OverQuota and its like when it cannot be charged: detach it. A database
+        that is away is no reason to: the commit is tried again by the periodic task.
+        """
+        with self._lock:
+            if self._settled:
+                return
+            try:
+                self._commit(is_bound)
+            except (exceptions.DatabaseError, exceptions.LimitsUnavailable) as error:
+                LOG.error("The charge of bound ARQ %s could not be committed: %s Tried again.", self.wish.arq, error)
+                self._charger.owe(self, is_bound)
+                return
+            self._land()
+
+    def _commit(self, is_bound: Callable[[], bool]) -> None:
+        engine, caller = self._charger.engine, self.wish.caller
+        if self.is_owed and not is_bound():  # unbound meanwhile, when it could not be released either
+            engine.release(caller, self.uuids)
+            return
+        try:
+            engine.commit(caller, self.uuids)
+            return
+        except _LOST as lost:
+            LOG.warning("ARQ %s is bound, and is charged afresh. (%s)", self.wish.arq, lost)
+        if not is_bound():
+            self._give_up_rest()
+            return
+        self._give_up_rest()
+        self.uuids = self._charger.reserve_wishes([self.wish])
+        engine.commit(caller, self.uuids)
+        if not is_bound():
+            engine.release(caller, self.uuids)
+
+    def _give_up_rest(self) -> None:
+        """Where only a part was lost: a claim is charged as one, or not at all."""
+        for uuid in self.uuids:
+            try:
+                self._charger.engine.rollback(self.wish.caller, [uuid])
+            except exceptions.ReservationError:
+                continue
+
+    def give_up(self, is_bound: Callable[[], bool]) -> None:
+        """The bind failed, or never began. Raises nothing: what cannot be rolled back now expires by itself."""
+        with self._lock:
+            if self._settled:
+                return
+            engine, caller = self._charger.engine, self.wish.caller
+            try:
+                try:
+                    engine.rollback(caller, self.uuids)
+                except exceptions.ReservationCommitted:
+                    # By another delivery of the call, whose bind may have worked.
+                    if not is_bound():
+                        engine.release(caller, self.uuids)
+            except exceptions.QuotaError as error:
+                LOG.error(
+                    "ARQ %s is not bound, and its reservation could not be rolled back: %s It expires by itself.",
+                    self.wish.arq,
+                    error,
+                )
+            self._land()
+
+    def leave(self) -> None:
+        """Somebody else binds this ARQ, on the same reservation: it is theirs to settle."""
+        with self._lock:
+            self._land()
+
+    def _land(self) -> None:
+        self._settled = True
+        self._charger.forget(self)
+
+    def extend(self, life_seconds: int) -> bool:
+        """Let the reservation live on, for the bind runs. Raises nothing: what is lost is seen by commit.
+
+        False: the ledger could not do it now.
+        """
+        with self._lock:
+            if self._settled:
+                return True
+            try:
+                self._charger.engine.extend(self.wish.caller, self.uuids, life_seconds)
+                self.extended = time.monotonic()
+            except _LOST as lost:
+                LOG.warning("ARQ %s is still being bound, and is charged afresh after. (%s)", self.wish.arq, lost)
+                self.extended = time.monotonic()
+            except exceptions.QuotaError as error:
+                LOG.error("The reservation of ARQ %s could not be extended: %s", self.wish.arq, error)
+                return False
+            return True
+
+
+class Charger:
+    """Charges and releases ARQs; knows which binds are under way in this process. Shared by its threads."""
+
+    def __init__(self, engine: QuotaEngine, *, bind_expire_seconds: int) -> None:
+        self.engine = engine
+        self._life = bind_expire_seconds
+        self._admin = requests.admin_context()
+        self._lock = threading.Lock()
+        self._flights: set[Flight] = set()
+        self._owed: dict[Flight, Callable[[], bool]] = {}
+
+    def take_off(self, wishes: Iterable[Wish]) -> dict[str, Flight]:
+        """Reserve for all ARQs of a call, all or none; {arq: its flight}. Raises what reserve_many does.
+
+        One transaction for all that one project is charged. Nova never names more in one call; where an admin does,
+        what was reserved for the first is given up when the next is refused.
+        """
+        together: dict[Caller, list[Wish]] = {}
+        for wish in wishes:
+            together.setdefault(wish.caller, []).append(wish)
+        flights: dict[str, Flight] = {}
+        try:
+            for group in together.values():
+                flights.update(self._take_off_together(group))
+        except BaseException:
+            for flight in flights.values():
+                flight.give_up(lambda: True)  # what had been committed before this call stays
+            raise
+        return flights
+
+    def _take_off_together(self, group: list[Wish]) -> dict[str, Flight]:
+        counted = [wish for wish in group if wish.deltas]
+        uuids = iter(self.reserve_wishes(counted))
+        made = {wish.arq: Flight(self, wish, [next(uuids) for _ in wish.deltas]) for wish in group}
+        with self._lock:
+            self._flights.update(flight for flight in made.values() if not flight.is_settled)
+        return made
+
+    def reserve_wishes(self, wishes: list[Wish]) -> list[str]:
+        """The reservations of wishes of one caller, in their order."""
+        if not wishes:
+            return []
+        claims = [Claim(wish.arq, wish.deltas, group=wish.instance) for wish in wishes]
+        return self.engine.reserve_many(wishes[0].caller, claims, self._life)
+
+    def release(self, arq: str, project_id: str | None) -> bool:
+        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now (logged)."""
+        if project_id is None:
+            return True  # such an ARQ was never bound by us
+        try:
+            self.engine.release(self._admin, project_id=project_id, consumer=arq)
+        except exceptions.QuotaError as error:
+            LOG.error(
+                "ARQ %s of project %s is unbound and still charged: %s Run: cyborg-quota reconcile --heal",
+                arq,
+                project_id,
+                error,
+            )
+            return False
+        return True
+
+    # --- what the periodic task does ---
+
+    def arqs(self) -> set[str]:
+        """Those whose binds are under way here."""
+        with self._lock:
+            return {flight.wish.arq for flight in self._flights}
+
+    def owe(self, flight: Flight, is_bound: Callable[[], bool]) -> None:
+        """Commit this one later."""
+        flight.goes_on = flight.is_owed = True
+        with self._lock:
+            self._owed[flight] = is_bound
+
+    def forget(self, flight: Flight) -> None:
+        """It is settled."""
+        with self._lock:
+            self._flights.discard(flight)
+            self._owed.pop(flight, None)
+
+    def settle_owed(self, detach: Callable[[str, Exception], None]) -> None:
+        """Commit what could not be committed. What cannot be charged any more is told to ``detach`` (ARQ, why)."""
+        with self._lock:
+            owed = list(self._owed.items())
+        for flight, is_bound in owed:
+            try:
+                flight.commit(is_bound)
+            except exceptions.QuotaError as error:
+                flight.leave()
+                detach(flight.wish.arq, error)
+            if not flight.is_settled:
+                return  # the ledger is still away: each of the others would wait for it as long
+
+    def extend_running(self) -> None:
+        """Extend the reservations of binds that run, when a third of their life is over."""
+        with self._lock:
+            due = [one for one in self._flights if time.monotonic() - one.extended > self._life / 3]
+        for flight in due:
+            if not flight.extend(self._life):
+                return  # the others would wait as long; there are two more thirds

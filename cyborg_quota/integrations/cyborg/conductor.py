@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg's conductor, with quota: every bind is reserved for before it starts, and settled by its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cyborg.common import constants, exception
+from cyborg.common import service as cyborg_service
+from cyborg.conductor import manager
+from oslo_config import cfg
+from oslo_log import log as logging
+from oslo_service import service
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import current, records, refusing, upkeep
+from cyborg_quota.integrations.cyborg import objects as quota_objects
+from cyborg_quota.integrations.cyborg.charging import Caller, Flight, Wish
+from cyborg_quota.integrations.cyborg.mapping import classes_of
+
+LOG = logging.getLogger(__name__)
+
+
+class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
+    """Reserves before a PATCH binds, and sees to it that nothing of it stays reserved."""
+
+    _upkeep: upkeep.Upkeep | None = None
+
+    def init_host(self) -> None:
+        super().init_host()
+        self._upkeep = upkeep.Upkeep(current.conf(), current.charger(), current.resource_map())
+
+    def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
+        """Returns after how many seconds it wants to be called again."""
+        return None if self._upkeep is None else self._upkeep.turn()
+
+    def arq_apply_patch(self, context: Any, patch_list: Any, valid_fields: Any) -> None:
+        """Bind and unbind as Cyborg does, with every bind charged."""
+        try:
+            apply_patch(context, patch_list, valid_fields)
+        except exceptions.QuotaError as error:
+            LOG.info("Bind refused: %s", error)
+            raise refusing.answer(refusing.translated(error)) from None
+        except refusing.ANSWERED as refused:  # by what runs inside: it was bound, and could not be charged any more
+            raise refusing.answer(refused) from None
+
+
+def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mapping[str, Any]) -> None:
+    """Reserve for every ARQ that is to be bound, all or none; then let Cyborg do what the PATCH says."""
+    from cyborg import objects  # its ExtARQ is the one that was registered last: ours
+
+    arqs = [uuid for uuid, patch in patch_list.items() if patch[0]["op"] == "add"]
+    flights = current.charger().take_off([_wish(context, uuid, valid_fields[uuid]) for uuid in arqs])
+    token = quota_objects.FLIGHTS.set(flights)
+    try:
+        objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
+    except exception.ARQBadState:
+        # Another delivery of this call binds these ARQs, on the same reservations. What it leaves expires.
+        for flight in flights.values():
+            if not flight.goes_on:
+                flight.leave()
+        raise
+    except BaseException:
+        _give_up(flights)
+        raise
+    finally:
+        quota_objects.FLIGHTS.reset(token)
+
+
+def _wish(context: Any, arq: str, fields: Mapping[str, Any]) -> Wish:
+    group = records.group_to_bind(context, arq)
+    several = len(classes_of(group)) > 1
+    resource_class = records.class_of_provider(context, fields["device_rp_uuid"]) if several else None
+    # As Cyborg itself decides whose the ARQ is.
+    project_id = fields.get("project_id", context.project_id)
+    return Wish(
+        arq=arq,
+        instance=fields["instance_uuid"],
+        caller=Caller(project_id, bool(context.is_admin)),
+        deltas=current.resource_map().deltas(group, resource_class),
+    )
+
+
+def _give_up(flights: Mapping[str, Flight]) -> None:
+    """What the PATCH never came to, for an ARQ before it failed."""
+    for arq, flight in flights.items():
+        if not flight.goes_on:
+            flight.give_up(lambda arq=arq: records.is_bound(arq))  # type: ignore[misc]
+
+
+def serve(argv: list[str]) -> None:
+    """Run until told to stop. ``argv`` is cyborg-conductor's. Raises ConfigurationError, cfg.Error at once."""
+    cyborg_service.prepare_service(argv)
+    quota_objects.install()
+    current.charger()  # what cannot be configured is said here, not by the first bind
+    current.resource_map()
+    conductor = cyborg_service.RPCService(__name__, ConductorManager.__name__, constants.CONDUCTOR_TOPIC)
+    service.launch(cfg.CONF, conductor, restart_method="mutate").wait()

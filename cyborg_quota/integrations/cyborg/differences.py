@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is charged beside what is attached, ARQ by ARQ, and where the two differ. Pure: no I/O, no Cyborg."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+Problem = Literal["not attached", "not charged", "wrong project", "wrong amount"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attached:
+    """A bound ARQ. ``deltas``: what it is charged as; {} where it is not counted."""
+
+    arq: str
+    project_id: str | None
+    instance: str | None
+    deltas: Mapping[str, int]
+
+    @property
+    def wanted(self) -> dict[tuple[str, str], int]:
+        """{(project, resource): amount}"""
+        return {(str(self.project_id), resource): delta for resource, delta in self.deltas.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Charge:
+    """A committed reservation of an ARQ."""
+
+    uuid: str
+    project_id: str
+    resource: str
+    delta: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """One ARQ about which the two disagree. ``attached`` None: Cyborg has no such ARQ bound."""
+
+    problem: Problem
+    arq: str
+    charges: tuple[Charge, ...]
+    attached: Attached | None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same difference: the same charges, the same attachment."""
+        attached = None if self.attached is None else (self.attached.project_id, self.attached.instance)
+        return self.arq, self.charges, attached
+
+    def __str__(self) -> str:
+        return f"ARQ {self.arq}: {self.problem}; charged {shown(self.before)}, attached {shown(self.after)}"
+
+    @property
+    def before(self) -> dict[tuple[str, str], int]:
+        """{(project, resource): amount} in the ledger."""
+        return _sums(self.charges)
+
+    @property
+    def after(self) -> dict[tuple[str, str], int]:
+        """The same by Cyborg's records."""
+        return {} if self.attached is None else self.attached.wanted
+
+
+class Records(Protocol):
+    """Where Cyborg's side comes from."""
+
+    def bound(self) -> Iterator[Attached]: ...
+
+    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a reconciliation found, and how many ARQs it compared."""
+
+    compared: int
+    differences: Sequence[Difference]
+
+
+def compare(charges: Mapping[str, Sequence[Charge]], in_flight: Collection[str], bound: Iterable[Attached]) -> Report:
+    """Every difference, sorted by ARQ. What is in flight is nobody's business yet. Pure."""
+    left = dict(charges)
+    found, compared = [], 0
+    for attached in bound:
+        compared += 1
+        held = tuple(left.pop(attached.arq, ()))
+        if attached.arq not in in_flight and attached.project_id is not None:
+            problem = _problem(held, attached)
+            if problem is not None:
+                found.append(Difference(problem, attached.arq, held, attached))
+    compared += len(left)
+    found += [Difference("not attached", arq, tuple(held), None) for arq, held in left.items() if arq not in in_flight]
+    return Report(compared, sorted(found, key=lambda one: one.arq))
+
+
+def _problem(held: Sequence[Charge], attached: Attached) -> Problem | None:
+    before, after = _sums(held), attached.wanted
+    if before == after:
+        return None
+    if not held:
+        return "not charged"
+    if {project_id for project_id, _ in before} != {attached.project_id}:
+        return "wrong project"
+    return "wrong amount"
+
+
+def _sums(charges: Iterable[Charge]) -> dict[tuple[str, str], int]:
+    sums: dict[tuple[str, str], int] = {}
+    for one in charges:
+        sums[one.project_id, one.resource] = sums.get((one.project_id, one.resource), 0) + one.delta
+    return sums
+
+
+def shown(amounts: Mapping[tuple[str, str], int]) -> str:
+    """``p1 gpu=1 gpu.A100=1``, or ``nothing``."""
+    by_project: dict[str, list[str]] = {}
+    for (project_id, resource), amount in sorted(amounts.items()):
+        by_project.setdefault(project_id, []).append(f"{resource}={amount}")
+    return ", ".join(" ".join([project_id, *parts]) for project_id, parts in by_project.items()) or "nothing"

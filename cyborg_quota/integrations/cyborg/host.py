@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg from outside its services: its configuration read, its tables within reach. For commands."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+
+if TYPE_CHECKING:
+    from cyborg_quota.engine import QuotaEngine
+    from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+    from cyborg_quota.integrations.cyborg.records import Records
+
+DISTRIBUTION: Final = "openstack-cyborg"
+KNOWN_VERSIONS: Final = ("17.",)
+"""Against these the tests run."""
+
+
+def version() -> str:
+    """Of the Cyborg that is installed here. Raises ConfigurationError."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise exceptions.ConfigurationError(
+            "Cyborg is not installed in this Python environment; install cyborg_quota into the one that Cyborg runs in."
+        ) from None
+
+
+def records(conf: cfg.ConfigOpts) -> Records:
+    """Cyborg's records, by its own configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
+    version()
+    from cyborg.conf import CONF
+
+    arguments = [part for path in conf.cyborg.config_file for part in ("--config-file", path)]
+    host: Any = CONF
+    try:
+        host(arguments, project="cyborg", version=cyborg_quota.__version__)
+    except cfg.Error as error:
+        raise exceptions.ConfigurationError(f"Cyborg's configuration: {error}") from None
+    from cyborg_quota.integrations.cyborg.records import Records  # which has [database] registered
+
+    if not host.database.connection:
+        raise exceptions.ConfigurationError(
+            "Cyborg's configuration has no [database] connection. Name its file: [cyborg] config_file, or "
+            "--cyborg-config-file"
+        )
+    # Cyborg's services wait for their database, ten times ten seconds. A person who asks wants to be told.
+    host.set_override("max_retries", 0, group="database")
+    return Records(ResourceMap.from_conf(conf))
+
+
+def reconciler(
+    conf: cfg.ConfigOpts,
+    engine: QuotaEngine,
+    found: Records,
+    grace_seconds: float | None = None,
+    wait: Callable[[float], object] = time.sleep,
+) -> Reconciler:
+    """What compares the ledger with Cyborg's records, as [cyborg] says where ``grace_seconds`` is None."""
+    from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+
+    return Reconciler(
+        engine,
+        found,
+        found.resource_map.resources,
+        grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
+        share=conf.cyborg.reconcile_share,
+        wait=wait,
+    )

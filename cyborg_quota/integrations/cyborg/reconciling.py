@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger against Cyborg's records: what differs, and how it is made right. Knows Cyborg only by what is passed in.
+
+Both sides change while they are read, each by itself, so one look proves nothing: a difference is one that two looks
+found, a grace apart. And what has been repaired is looked at once more, in case it moved at that very moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from oslo_log import log as logging
+
+from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+from cyborg_quota.integrations.cyborg.differences import (
+    Attached,
+    Charge,
+    Difference,
+    Records,
+    Report,
+    compare,
+    shown,
+)
+from cyborg_quota.types import COMMITTED, RESERVED, Reservation
+
+LOG = logging.getLogger(__name__)
+
+_PAGE_ROWS: Final = 5000
+_BATCH_ROWS: Final = 200
+"""Repaired in one transaction."""
+_FREE_CHANGES: Final = 10
+"""So many changes never ask for force."""
+
+Progress = Callable[[int], None]
+
+
+class TooManyChanges(exceptions.QuotaError):
+    """More would change than one reconciliation may by itself."""
+
+    def __init__(self, changes: int, compared: int, share: int) -> None:
+        self.changes, self.compared, self.share = changes, compared, share
+        super().__init__(
+            f"{changes} of {compared} accelerators would change, more than [cyborg] reconcile_share = {share} percent; "
+            "nothing was changed. If the list is right (a first installation charges all that is attached), run: "
+            "cyborg-quota reconcile --heal --force"
+        )
+
+
+class Reconciler:
+    """``resources``: what accelerators are charged as; whatever else the ledger holds is left alone."""
+
+    def __init__(
+        self,
+        engine: QuotaEngine,
+        records: Records,
+        resources: Collection[str],
+        *,
+        grace_seconds: float,
+        share: int,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._engine = engine
+        self._records = records
+        self._resources = frozenset(resources)
+        self._grace = grace_seconds
+        self._share = share
+        self._wait = wait
+        self._admin = requests.admin_context()
+
+    def find(self) -> Report:
+        """What differs, and still does after the grace."""
+        first = self._look()
+        if not first.differences or not self._grace:
+            return first
+        self._wait(self._grace)
+        second = self._look()
+        lasting = {one.identity for one in first.differences}
+        return Report(second.compared, [one for one in second.differences if one.identity in lasting])
+
+    def _look(self) -> Report:
+        in_flight = {one.consumer for one in self._rows(RESERVED)}
+        charges: dict[str, list[Charge]] = {}
+        for row in self._rows(COMMITTED):
+            charges.setdefault(str(row.consumer), []).append(Charge(row.uuid, row.project_id, row.resource, row.delta))
+        # Once more: what was reserved, and committed, between the two.
+        in_flight |= {one.consumer for one in self._rows(RESERVED)}
+        return compare(charges, {str(one) for one in in_flight}, self._records.bound())
+
+    def _rows(self, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
+        after: str | None = None
+        while True:
+            page = self._engine.list_reservations(self._admin, state=state, limit=_PAGE_ROWS, after=after)
+            yield from (row for row in page if row.consumer is not None and row.resource in self._resources)
+            if len(page) < _PAGE_ROWS:
+                return
+            after = page[-1].uuid
+
+    def heal(self, report: Report, *, force: bool = False, progress: Progress | None = None) -> list[Difference]:
+        """Make the ledger as Cyborg's records are, whatever the limits; returns what was repaired.
+
+        Raises TooManyChanges before anything is changed.
+        """
+        changes = len(report.differences)
+        if not force and changes > max(_FREE_CHANGES, report.compared * self._share / 100):
+            raise TooManyChanges(changes, report.compared, self._share)
+        repaired: list[Difference] = []
+        adopted: dict[str, list[str]] = {}
+        for batch in _batches(report.differences):
+            for one in self._repair(batch, adopted):
+                repaired.append(one)
+                self._say(one)
+            if progress is not None:
+                progress(len(batch))
+        self._look_again(repaired, adopted)
+        return sorted(repaired, key=lambda one: one.arq)
+
+    def _repair(self, batch: Sequence[Difference], adopted: dict[str, list[str]]) -> Sequence[Difference]:
+        """Release what is wrong, charge what is right: two transactions, of which either may be repeated.
+
+        Returns what was repaired. One that cannot be (bound anew, otherwise, at this moment) does not stop the others.
+        """
+        try:
+            charges = [charge.uuid for one in batch for charge in one.charges]
+            if charges:
+                self._engine.release(self._admin, charges)
+            attached = [one.attached for one in batch if one.attached is not None and one.after]
+            if attached:
+                adopted.update(self._adopt(attached))
+        except (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest) as error:
+            if len(batch) > 1:
+                return [done for one in batch for done in self._repair([one], adopted)]
+            LOG.warning("Not repaired: %s: %s", batch[0], error)
+            return []
+        return batch
+
+    def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
+        """All of one project's."""
+        claims = [Claim(one.arq, one.deltas, group=one.instance) for one in attached]
+        uuids = iter(self._engine.adopt(self._admin, claims, attached[0].project_id))
+        return {claim.consumer or "": [next(uuids) for _ in claim.deltas] for claim in claims}
+
+    @staticmethod
+    def _say(one: Difference) -> None:
+        LOG.info(
+            "Repaired: ARQ %s (%s): was charged %s, is charged %s",
+            one.arq,
+            one.problem,
+            shown(one.before),
+            shown(one.after),
+        )
+
+    def _look_again(self, repaired: Sequence[Difference], adopted: Mapping[str, list[str]]) -> None:
+        """Undo what was overtaken: charged when it had just been unbound, or released when it had just been bound."""
+        if not repaired:
+            return
+        bound = self._records.bound_of([one.arq for one in repaired])
+        for one in repaired:
+            now = bound.get(one.arq)
+            if one.arq in adopted and (now is None or now.project_id != getattr(one.attached, "project_id", None)):
+                self._engine.release(self._admin, adopted[one.arq])
+                LOG.info("ARQ %s was unbound meanwhile, and is not charged.", one.arq)
+            elif one.attached is None and now is not None and now.project_id is not None and now.deltas:
+                self._adopt([now])
+                LOG.info("ARQ %s was bound meanwhile, and is charged %s.", one.arq, shown(now.wanted))
+
+
+def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
+    """So many of one project at a time, an instance's together."""
+
+    def place(one: Difference) -> tuple[str, str]:
+        if one.attached is None:
+            return one.charges[0].project_id, ""
+        return str(one.attached.project_id), str(one.attached.instance)
+
+    in_order = sorted(differences, key=place)
+    for _, some in itertools.groupby(in_order, key=lambda one: place(one)[0]):
+        of_project = list(some)
+        for start in range(0, len(of_project), _BATCH_ROWS):
+            yield of_project[start : start + _BATCH_ROWS]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the conductor does by itself, from its periodic task: extend, settle, recover, expire, reconcile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, requests
+from cyborg_quota.integrations.cyborg import host, records, recovering
+from cyborg_quota.integrations.cyborg.charging import Charger
+from cyborg_quota.integrations.cyborg.differences import Report
+from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+
+LOG = logging.getLogger(__name__)
+
+_SHOWN = 10
+
+
+class Upkeep:
+    """``turn`` is called again and again, by one thread, and raises nothing."""
+
+    def __init__(self, conf: cfg.ConfigOpts, charger: Charger, resource_map: ResourceMap) -> None:
+        self._conf = conf
+        self._charger = charger
+        self._resource_map = resource_map
+        self._admin = requests.admin_context()
+        now = time.monotonic()
+        self._expire_at = now
+        # Conductors that were started together must not all look at once.
+        interval = conf.cyborg.reconcile_interval
+        self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
+        self._reconciling: threading.Thread | None = None
+
+    def turn(self) -> float:
+        """Do what is due. Returns after how many seconds something may be."""
+        self._try("Binds that run could not be extended.", self._charger.extend_running)
+        self._try("What is owed could not be committed.", lambda: self._charger.settle_owed(_detach))
+        now = time.monotonic()
+        if now >= self._expire_at:
+            self._expire_at = now + float(self._conf.quota.expire_interval)
+            self._try("What was bound could not be committed.", self._recover)
+            self._try("Overdue reservations could not be expired.", self._expire)
+        if now >= self._reconcile_at and (self._reconciling is None or not self._reconciling.is_alive()):
+            self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
+            # It waits for its grace; a bind that runs must be extended meanwhile.
+            self._reconciling = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
+            self._try("The reconciliation could not be started.", self._reconciling.start)
+        return min(float(self._conf.quota.expire_interval), float(self._conf.cyborg.bind_expire) / 6)
+
+    @staticmethod
+    def _try(failed: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except exceptions.QuotaError as error:
+            LOG.error("%s %s Tried again at the next turn.", failed, error)
+        except Exception:
+            LOG.exception("%s Tried again at the next turn.", failed)
+
+    def _recover(self) -> None:
+        found = records.Records(self._resource_map)
+        recovering.commit_bound(self._charger.engine, found, self._charger.arqs())
+
+    def _expire(self) -> None:
+        count = self._charger.engine.expire(self._admin)
+        LOG.log(logging.INFO if count else logging.DEBUG, "Expired %d reservations.", count)
+
+    def _reconcile(self) -> None:
+        self._try("The ledger could not be compared with Cyborg's records.", self._find_and_heal)
+
+    def _find_and_heal(self) -> None:
+        reconciler = host.reconciler(self._conf, self._charger.engine, records.Records(self._resource_map))
+        report = reconciler.find()
+        if not report.differences:
+            LOG.debug("The ledger agrees with Cyborg's records on %d accelerators.", report.compared)
+        elif self._conf.cyborg.reconcile_heal:
+            LOG.warning("Repaired %d accelerators of %d.", len(reconciler.heal(report)), report.compared)
+        else:
+            self._tell(report)
+
+    @staticmethod
+    def _tell(report: Report) -> None:
+        for one in report.differences[:_SHOWN]:
+            LOG.warning("The ledger differs from Cyborg's records: %s", one)
+        LOG.warning(
+            "The ledger differs from Cyborg's records on %d of %d accelerators. Run: cyborg-quota reconcile",
+            len(report.differences),
+            report.compared,
+        )
+
+
+def _detach(arq: str, error: Exception) -> None:
+    """It is bound, and cannot be charged any more."""
+    from cyborg import objects
+
+    context = records.admin_context()
+    if records.is_bound(arq):
+        objects.ExtARQ.get_suitable_ext_arq(context, arq).quota_detach(context, error)
