@@ -4,7 +4,8 @@
     python cinder_side.py make URL PROJECTS      makes Cinder's quota tables and a usage row for each project
     python cinder_side.py run URL PROJECTS NUMBER SECONDS
 
-``run`` says "ready", waits for a line, and prints its latencies as JSON.
+``run`` says "ready", waits for a line, and prints its latencies as JSON. ``try`` does the same, and leaves out the
+cycles that raise.
 """
 
 import datetime
@@ -46,13 +47,13 @@ def make(url, projects):
             )
 
 
-def run(url, projects, number, seconds):
+def run(url, projects, number, seconds, *, is_tolerant=False):
     connect(url)
     chance = random.Random(number)
     contexts = {}
 
-    def cycle():
-        project_id = f"p{chance.randrange(projects)}"
+    def cycle(project=None):
+        project_id = f"p{chance.randrange(projects) if project is None else project}"
         context = contexts.setdefault(project_id, cinder_context.RequestContext("user", project_id, is_admin=True))
         expire = datetime.datetime.utcnow() + datetime.timedelta(days=1)
         uuids = api.quota_reserve(
@@ -60,16 +61,26 @@ def run(url, projects, number, seconds):
         )
         api.reservation_commit(context, uuids, project_id=project_id)
 
-    for _ in range(3):
-        cycle()
+    def succeeds(*project):
+        try:
+            cycle(*project)
+        except Exception:
+            if not is_tolerant:
+                raise
+            return False
+        return True
+
+    for project in range(projects):
+        succeeds(project)
     print("ready", flush=True)
     sys.stdin.readline()
     latencies = []
     began = now = time.perf_counter()
     while now - began < seconds:
-        cycle()
+        is_done = succeeds()
         before, now = now, time.perf_counter()
-        latencies.append(now - before)
+        if is_done:
+            latencies.append(now - before)
     print(json.dumps([latencies, now - began]), flush=True)
 
 
@@ -77,4 +88,10 @@ if __name__ == "__main__":
     if ARGUMENTS[0] == "make":
         make(ARGUMENTS[1], int(ARGUMENTS[2]))
     else:
-        run(ARGUMENTS[1], int(ARGUMENTS[2]), int(ARGUMENTS[3]), float(ARGUMENTS[4]))
+        run(
+            ARGUMENTS[1],
+            int(ARGUMENTS[2]),
+            int(ARGUMENTS[3]),
+            float(ARGUMENTS[4]),
+            is_tolerant=ARGUMENTS[0] == "try",
+        )

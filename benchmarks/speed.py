@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ours against the bare driver and against Cinder's quota, on the same servers, taking turns.
-
-tools/benchmark.sh                                     starts durable servers, installs Cinder, runs this
-python -m benchmarks.speed --cinder VENV/bin/python    on the servers of CYBORG_QUOTA_TEST_*
-"""
+"""Attaches: ours against the bare driver and against Cinder's quota, on the same servers, taking turns."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import functools
 import json
-import logging
-import os
 import pathlib
-import platform
 import random
 import subprocess
 import uuid
@@ -22,6 +15,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from benchmarks import floor, harness
+from benchmarks.report import Figure, Report
 from cyborg_quota import Claim
 from cyborg_quota.db import schema
 from cyborg_quota.db.api import Database
@@ -48,6 +42,9 @@ def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
             claims = [Claim(str(uuid.uuid4()), {"gpu": 1}) for _ in range(size)]
             engine.commit(context, engine.reserve_many(context, claims, group="g"))
 
+        for project_id in projects:  # a conductor has met its projects
+            context = base.Context(project_id)
+            engine.commit(context, engine.reserve(context, {"gpu": 1}))
         return cycle
 
     return start
@@ -98,59 +95,56 @@ def usage_ids(url: str, projects: list[str]) -> dict[str, int]:
         return {row.project_id: row.id for row in rows if row.project_id in projects}
 
 
-def measure(backend: str, python: str | None, rounds: int, seconds: float) -> dict[str, object]:
-    """All cases on one database, printed as they come."""
+CASES = (
+    # title, processes, projects; must and aim of ours / floor; must of ours / Cinder
+    ("1 process, 1 project", 1, 1, 0.5, 0.7, 3.0),
+    ("8 processes, 1 project", 8, 1, 0.4, 0.6, 8.0),
+    ("8 processes, 100 projects", 8, 100, 0.4, 0.6, 8.0),
+)
+
+
+def run(report: Report, backend: str, python: str | None, *, rounds: int, seconds: float) -> None:
+    """All cases on one database."""
     url = fixtures.fresh_url(backend, "speed")
     schema.sync(Database(fixtures.settings(url)))
-    many = [f"p{number}" for number in range(100)]
-    ids = usage_ids(url, many)
-    one = {"p0": ids["p0"]}
+    ids = usage_ids(url, [f"p{number}" for number in range(100)])
     cinder_url = fixtures.fresh_url(backend, "cinder")
     if python is not None:
         subprocess.run([python, str(SCRIPT), "make", cinder_url, "100"], check=True, stderr=subprocess.DEVNULL)
-    results: dict[str, object] = {}
-    for title, processes, projects in (
-        ("one process, one project", 1, one),
-        ("8 processes, one project", 8, one),
-        ("8 processes, 100 projects", 8, ids),
-    ):
+    for title, processes, count, must, aim, multiple in CASES:
+        projects = {name: ids[name] for name in sorted(ids)[:count]}
         ways: dict[str, Round] = {
             "floor": own(floor.worker(url, projects)),
             "ours": own(ours(url, sorted(projects))),
         }
         if python is not None:
-            ways["cinder"] = cinder(python, cinder_url, len(projects))
-        results[title] = show(f"{backend}, {title}; ratio to the floor", ways, processes, rounds, seconds)
-    attach = {"one accelerator": own(ours(url, ["p0"])), "8 accelerators": own(ours(url, ["p0"], 8))}
-    results["attach"] = show(f"{backend}, an attach; ratio to one accelerator", attach, 1, rounds, seconds)
-    return results
+            ways["cinder"] = cinder(python, cinder_url, count)
+        figures = show(report, f"{backend}, {title}", ways, processes, rounds=rounds, seconds=seconds)
+        add = functools.partial(Figure, backend, title)
+        report.add(add("ours, cycles a second", figures["ours"].rate))
+        report.add(add("ours / floor", figures["ours"].ratio, "", must, aim))
+        if python is not None:
+            of_cinder = figures["cinder"].ratio
+            report.add(add("ours / Cinder", figures["ours"].ratio / of_cinder, "", multiple))
+            report.add(add("(floor / Cinder)", 1 / of_cinder))
+            if processes > 1 and count == 1:
+                slower = figures["ours"].p99 / figures["cinder"].p99
+                report.add(add("p99, ours / Cinder", slower, "", 0.1, is_most=True))
+    attach = {"one": own(ours(url, ["p0"])), "eight": own(ours(url, ["p0"], 8))}
+    figures = show(report, f"{backend}, an attach of one and of eight", attach, 1, rounds=rounds, seconds=seconds)
+    cost = 1 / figures["eight"].ratio
+    report.add(Figure(backend, "an 8-accelerator attach", "cost of one", cost, " x", 2.5, 1.5, is_most=True))
 
 
-def show(title: str, ways: dict[str, Round], processes: int, rounds: int, seconds: float) -> dict[str, object]:
-    """Let the ways take turns; print their table, and return its figures."""
+def show(
+    report: Report, title: str, ways: dict[str, Round], processes: int, *, rounds: int, seconds: float
+) -> dict[str, harness.Figures]:
+    """Let the ways take turns; tell their table, and return its figures."""
     samples: dict[str, list[harness.Sample]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, turn in ways.items():
             samples[name].append(turn(processes, seconds))
     figures = harness.summarize(samples, against=next(iter(ways)))
-    print(harness.table(title, figures), flush=True)
-    return {name: dataclasses.asdict(one) for name, one in figures.items()}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cinder", help="the Python of an environment with cinder; without it, Cinder is left out")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each way has its turn (default: 5)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long a turn is (default: 3)")
-    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file too")
-    arguments = parser.parse_args()
-    logging.disable(logging.WARNING)
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
-    backends = [one for one in ("mariadb", "postgresql") if fixtures.admin_url(one)]
-    results = {one: measure(one, arguments.cinder, arguments.rounds, arguments.seconds) for one in backends}
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    report.say(harness.table(f"{title}; ratio to {next(iter(ways))}", figures))
+    report.details[title] = {name: dataclasses.asdict(one) for name, one in figures.items()}
+    return figures

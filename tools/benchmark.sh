@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Our speed beside the bare driver's and Cinder's, on private servers with their default durability. Needs what
-# tools/test.sh has installed (run that first). Leaves a table on stdout, and benchmarks.json; extra arguments go to
-# benchmarks.speed (--help tells).
+# All benchmarks beside the bare driver and Cinder's quota, on private servers with their default durability, their data
+# on the disk of the temporary directory. About a quarter of an hour; --short: three minutes; --only CASE; --help tells.
+# Needs what tools/test.sh has installed (run that first). Leaves a table on stdout, and benchmarks.json.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,8 +16,5 @@ if [[ ! -x $cinder/bin/cinder-manage ]]; then
     "$cinder/bin/python" -m pip install -qq --disable-pip-version-check 'cinder==29.*' PyMySQL psycopg2-binary >&2
 fi
 
-.venv-test/bin/python -m tests.servers run --durable -- bash -c '
-    set -e
-    .venv-test/bin/python -m benchmarks.speed --cinder "$1" --json benchmarks.json "${@:2}"
-    .venv-test/bin/python -m benchmarks.tree
-' bash "$cinder/bin/python" "$@"
+.venv-test/bin/python -m tests.servers run --durable -- \
+    .venv-test/bin/python -m benchmarks --cinder "$cinder/bin/python" --json benchmarks.json "$@"

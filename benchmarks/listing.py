@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the usage list of 10,000 projects takes: how long, and how many statements."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.report import Figure, Report
+from benchmarks.seeding import Seeded
+from tests import base, fixtures
+
+PROJECTS = 10_000
+
+
+def run(report: Report, backend: str, *, rounds: int) -> None:
+    """The public face's list, with a limit for each project."""
+    limits = fixtures.DictLimits()
+    limits.limits[None, "gpu"] = 100
+    engine = fixtures.make_engine(Seeded(backend, "list", PROJECTS).url, limits)
+    engine.list_usages(base.ADMIN, "p0")  # connects
+    statements: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        statements.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    seconds = []
+    try:
+        for _ in range(rounds):
+            statements.clear()
+            began = time.perf_counter()
+            records = engine.list_usages(base.ADMIN)
+            seconds.append(time.perf_counter() - began)
+            assert len(records) == PROJECTS
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    queries = [statement for statement in statements if not statement.startswith("BEGIN")]
+    case = f"usage list of {PROJECTS:,} projects"
+    report.add(Figure(backend, case, "queries", len(queries), "", 1, 1, is_most=True))
+    report.add(Figure(backend, case, "time", statistics.median(seconds), " s", 1.0, is_most=True))
+    engine.close()

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ledger of a million: what its size costs a charge, and how fast a million reservations are expired and purged."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import multiprocessing
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from benchmarks import harness
+from benchmarks.report import Figure, Report
+from benchmarks.seeding import Seeded
+from cyborg_quota import Claim, QuotaEngine
+from tests import base, fixtures
+
+MOST = 10**9
+SPREAD = 10_000
+"""Over so many projects the reservations of a batch job are spread."""
+
+_FORK = multiprocessing.get_context("fork")
+_BATCH_ROWS = 2000
+_LONGEST_SECONDS = 10.0
+T = TypeVar("T")
+
+
+def make_engine(url: str) -> QuotaEngine:
+    """As an operator has it: durable, batches of the default size, a limit in force."""
+    limits = fixtures.DictLimits()
+    limits.limits[None, "gpu"] = MOST
+    return fixtures.make_engine(url, limits, batch_rows=_BATCH_ROWS, sqlite_synchronous=True)
+
+
+def charging(url: str, projects: list[str]) -> harness.Worker:
+    """Reserve and commit in these projects, in turns of chance; each was charged before."""
+
+    def start(number: int) -> harness.Cycle:
+        engine = make_engine(url)
+        chance = random.Random(number)
+
+        def charge(project_id: str) -> None:
+            context = base.Context(project_id)
+            engine.commit(context, engine.reserve_many(context, [Claim(str(uuid.uuid4()), {"gpu": 1})], group="g"))
+
+        for project_id in projects:
+            charge(project_id)
+        return lambda: charge(chance.choice(projects))
+
+    return start
+
+
+def run(report: Report, backend: str, *, count: int, rounds: int, seconds: float) -> None:
+    """Seed, expire, compare with a small ledger, purge; then expire and purge beside two who charge."""
+    small_rows, small_settled = max(1, count // 1000), max(1, count // 100)
+    report.say(f"{backend}: seeding {count:,} usage rows and {count:,} overdue reservations")
+    small, big = Seeded(backend, "small", small_rows), Seeded(backend, "big", count)
+    small.add_settled(small_settled, small_rows)
+    spread = min(SPREAD, count)
+    big.add_overdue(count, spread)
+    case = f"{count:,} rows"
+    expiring(report, backend, big.url, count, case)
+    ways = {"small": charging(small.url, _some(small)), "big": charging(big.url, _some(big))}
+    figures = harness.compare(ways, 1, rounds, seconds, against="small")
+    report.details[f"{backend}, size"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
+    name = f"reserve + commit, cost against {small_rows:,} rows"
+    report.add(Figure(backend, case, name, 1 / figures["big"].ratio, " x", 1.3, 1.0, is_most=True))
+    purging(report, backend, big.url, case)
+    beside(report, backend, big, max(count // 5, 1))
+
+
+def _timed(job: Any) -> tuple[int, float]:
+    began = time.perf_counter()
+    done = job()
+    return done, time.perf_counter() - began
+
+
+def expiring(report: Report, backend: str, url: str, count: int, case: str) -> None:
+    """One sweeper, alone."""
+    engine = make_engine(url)
+    done, seconds = _timed(lambda: engine.expire(base.ADMIN))
+    assert done == count, f"{done} of {count} were expired"
+    report.add(Figure(backend, case, "expiry, a second", done / seconds, must=20_000, aim=50_000))
+    engine.close()
+
+
+def purging(report: Report, backend: str, url: str, case: str) -> None:
+    """The same for a purge of all that ended."""
+    engine = make_engine(url)
+    done, seconds = _timed(lambda: engine.purge(base.ADMIN, 0))
+    report.add(Figure(backend, case, "purge, a second", done / seconds, must=20_000, aim=50_000))
+    assert not engine.audit(base.ADMIN), "the audit finds something"
+    engine.close()
+
+
+def _some(ledger: Seeded) -> list[str]:
+    """A hundred of its projects, from the first to the last."""
+    return [f"p{number}" for number in range(0, ledger.projects, max(1, ledger.projects // 100))]
+
+
+Job = Callable[[QuotaEngine, Callable[[int], None]], int]
+JOBS: dict[str, Job] = {
+    "expiry": lambda engine, progress: engine.expire(base.ADMIN, progress=progress),
+    "purge": lambda engine, progress: engine.purge(base.ADMIN, 0, progress=progress),
+}
+
+
+def beside(report: Report, backend: str, big: Seeded, count: int) -> None:
+    """Two processes charge projects that the sweeper's rows are of, while it expires, and then purges."""
+    projects = [f"p{number}" for number in range(min(100, big.projects))]
+    quiet, _ = foreground(big.url, projects, lambda: time.sleep(_LONGEST_SECONDS / 2))
+    report.add(Figure(backend, "2 charge", "p99 without upkeep", quiet.percentile(99), " ms"))
+    big.add_overdue(count, min(SPREAD, big.projects))
+    for name, job in JOBS.items():
+        sample, (rows, seconds) = foreground(big.url, projects, functools.partial(upkeep, big.url, job))
+        report.add(Figure(backend, f"{name} beside 2", "p99", sample.percentile(99), " ms", 25.0, is_most=True))
+        report.add(Figure(backend, f"{name} beside 2", "rows a second", rows / seconds))
+
+
+class _Enough(Exception):
+    """It has run for long enough."""
+
+
+def upkeep(url: str, job: Job) -> tuple[int, float]:
+    """Do the job until it is done, or for so long; rows and seconds."""
+    engine = make_engine(url)
+    batches: list[int] = []
+    began = time.perf_counter()
+
+    def progress(rows: int) -> None:
+        batches.append(rows)
+        if time.perf_counter() - began > _LONGEST_SECONDS:
+            raise _Enough
+
+    with contextlib.suppress(_Enough):
+        job(engine, progress)
+    seconds = time.perf_counter() - began
+    engine.close()
+    return sum(batches), seconds
+
+
+def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tuple[harness.Sample, T]:
+    """Two processes that charge for as long as ``meanwhile`` takes; and what that returned."""
+    ready, over = _FORK.Barrier(3), _FORK.Event()
+    pipes = [_FORK.Pipe(duplex=False) for _ in range(2)]
+
+    def child(number: int, writer: Any) -> None:
+        try:
+            cycle = charging(url, projects)(number)
+            ready.wait(60)
+            latencies = []
+            while not over.is_set():
+                began = time.perf_counter()
+                cycle()
+                latencies.append(time.perf_counter() - began)
+            writer.send(latencies)
+        except BaseException as error:
+            writer.send(f"{type(error).__name__}: {error}")
+        finally:
+            os._exit(0)
+
+    children = [_FORK.Process(target=child, args=(number, writer)) for number, (_, writer) in enumerate(pipes)]
+    for one in children:
+        one.start()
+    ready.wait(60)
+    began = time.perf_counter()
+    answer = meanwhile()
+    seconds = time.perf_counter() - began
+    over.set()
+    answers = [reader.recv() for reader, _ in pipes]
+    for one in children:
+        one.join()
+    failures = [answer for answer in answers if isinstance(answer, str)]
+    if failures:
+        raise RuntimeError(f"a worker failed: {failures[0]}")
+    latencies = [latency for answer in answers for latency in answer]
+    return harness.Sample(len(latencies), seconds, latencies), answer
