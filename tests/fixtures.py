@@ -64,7 +64,10 @@ def _run_admin(backend: str, statement: str) -> None:
 @functools.cache
 def _directory(_pid: int) -> pathlib.Path:
     """A directory of this process's, in memory where there is some."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return _own_directory("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+
+
+def _own_directory(base: str | None) -> pathlib.Path:
     path = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-test-", dir=base))
     owner = os.getpid()
 
@@ -89,9 +92,25 @@ def fresh_url(backend: str, name: str) -> str:
     return sa.make_url(str(admin_url(backend))).set(database=name).render_as_string(hide_password=False)
 
 
+def fresh_disk_url(backend: str, name: str) -> str:
+    """The same, for what is measured: an SQLite file on a disk, not in memory."""
+    if backend != "sqlite":
+        return fresh_url(backend, name)
+    path = _disk_directory(os.getpid()) / f"{name}.sqlite"
+    for suffix in ("", "-wal", "-shm"):
+        pathlib.Path(f"{path}{suffix}").unlink(missing_ok=True)
+    return f"sqlite:///{path}"
+
+
 @functools.cache
-def _synced_url(backend: str, pid: int) -> str:
-    url = fresh_url(backend, "shared")
+def _disk_directory(pid: int) -> pathlib.Path:
+    return _own_directory(None)
+
+
+@functools.cache
+def synced_url(backend: str, pid: int, name: str = "shared") -> str:
+    """A database with our schema that all tests of this process share."""
+    url = fresh_url(backend, name)
     schema.sync(Database(settings(url)))
     return url
 
@@ -102,14 +121,15 @@ def settings(url: str, **changes: Any) -> DatabaseSettings:
 
 
 class EmptyLedger(fixtures.Fixture):
-    """A database with our schema and no rows, the same one for all tests of this process."""
+    """A database with our schema and no rows, the same one for all tests of this process that ask for this name."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, name: str = "shared") -> None:
         super().__init__()
         self._backend = backend
+        self._name = name
 
     def _setUp(self) -> None:
-        self.url = _synced_url(self._backend, os.getpid())
+        self.url = synced_url(self._backend, os.getpid(), self._name)
         with _plain_engine(self.url, os.getpid()).begin() as connection:
             for table in reversed(models.metadata.sorted_tables):
                 connection.execute(table.delete())
@@ -153,11 +173,17 @@ def make_engine(
     *,
     grace: float = 0.0,
     batch_rows: int = 500,
+    max_open: int = 10_000,
     **changes: Any,
 ) -> QuotaEngine:
     """An engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
     driver = DbQuotaDriver(
-        DriverSettings(database=settings(url, **changes), expire_grace_seconds=grace, batch_rows=batch_rows),
+        DriverSettings(
+            database=settings(url, **changes),
+            expire_grace_seconds=grace,
+            batch_rows=batch_rows,
+            max_open_reservations=max_open,
+        ),
         limits if limits is not None else DictLimits(),
     )
     engine = QuotaEngine(driver)

@@ -32,6 +32,19 @@ def disconnect(backend: str) -> Exception:
     return sqlite3.OperationalError("database is locked")
 
 
+def refuse_commit(backend: str) -> Exception:
+    """What the driver raises when a COMMIT is refused, and nothing else is wrong."""
+    if backend == "mariadb":
+        import pymysql
+
+        return pymysql.err.OperationalError(1180, "Got error 28 during COMMIT")
+    if backend == "postgresql":
+        import psycopg2
+
+        return psycopg2.OperationalError("could not write to the log")
+    return sqlite3.OperationalError("disk I/O error")
+
+
 class LostCommits(fixtures.Fixture):
     """COMMITs of transactions that wrote reservations succeed, and their answers are lost: ``times`` of them.
 
@@ -52,7 +65,7 @@ class LostCommits(fixtures.Fixture):
 
         def note(connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
             if statement.startswith(
-                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations")
+                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations", "EXECUTE ")
             ):
                 writers.add(id(connection.connection.dbapi_connection))
 

@@ -10,7 +10,7 @@ import fixtures as fx
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine
+from cyborg_quota import QuotaEngine, requests
 from cyborg_quota.cmd import base as cmd_base
 from cyborg_quota.cmd import replaying
 from cyborg_quota.cmd.trace import Trace
@@ -64,21 +64,21 @@ class Power(fx.Fixture):
     def _setUp(self) -> None:
         write = Database.write
 
-        def cut(database: Database, work: Callable[[Any], Any]) -> Any:
+        def cut(database: Database, work: Callable[[Any], Any], at_once: Callable[[Any], Any] | None = None) -> Any:
             if self._left <= 0:
                 raise PowerCut
             self._left -= 1
             if self._left:
-                return write(database, work)
+                return write(database, work, at_once)
             if self._is_done:
-                write(database, work)
+                write(database, work, at_once)
             raise PowerCut
 
         self.useFixture(fx.MonkeyPatch("cyborg_quota.db.api.Database.write", cut))
 
 
 class CrashTest(base.CliTestCase):
-    admin = cmd_base.admin_context()
+    admin = requests.admin_context()
 
     def setUp(self) -> None:
         super().setUp()
@@ -97,7 +97,7 @@ class CrashTest(base.CliTestCase):
 
     def run_once(self) -> replaying.Replay:
         position = replaying.Position(self.database, self.trace.digest, {"gpu": 3})
-        replay = replaying.Replay(self.engine, cmd_base.admin_context(), self.trace, position)
+        replay = replaying.Replay(self.engine, requests.admin_context(), self.trace, position)
         replay.run()
         return replay
 

@@ -11,9 +11,9 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import Claim, exceptions, names
 from cyborg_quota.db import clock
-from tests import base, fixtures, hooks
+from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -309,3 +309,37 @@ class TestExtend(ExpiryTestCase):
         self.set_expire(uuid, utc_now() + SECOND)
         self.quotas.extend(self.context, [uuid], HOUR)
         self.assertEqual(0, self.make_engine(grace=-30.0).expire(base.ADMIN))
+
+
+class TestManyProjects(base.LedgerTestCase):
+    """More projects than go row by row: their counters are changed together."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        trees.plant(hooks.database_of(self.engine), {"top": None, **{f"leaf{n}": "top" for n in range(5)}})
+        self.names = [*(f"root{number}" for number in range(15)), *(f"leaf{number}" for number in range(5))]
+        for name in self.names:
+            self.engine.reserve_many(base.Context(name), [Claim(None, {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": -1})])
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+
+    def assert_nothing_is_held(self) -> None:
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+        usages = [record.usage for record in self.engine.list_usages(base.ADMIN)]
+        self.assertEqual({(0, 0)}, {(one.used, one.reserved) for one in usages})
+
+    def test_by_who_knows_no_path(self) -> None:
+        self.assertEqual(60, self.make_engine().expire(base.ADMIN))
+        self.assert_nothing_is_held()
+
+    def test_one_has_drifted(self) -> None:
+        """Together they are refused, and one by one the drifted row is counted anew."""
+        self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'root3' AND resource = 'gpu'")
+        self.assertEqual(60, self.make_engine().expire(base.ADMIN))
+        self.assert_nothing_is_held()
+
+    def test_one_has_moved(self) -> None:
+        """Who remembers the old path reads it anew."""
+        trees.move(hooks.database_of(self.make_engine()), "root3", "top")
+        self.assertEqual(60, self.engine.expire(base.ADMIN))
+        self.assert_nothing_is_held()

@@ -240,6 +240,17 @@ class TestShapes(base.LedgerTestCase):
         rows = self.quotas.list_reservations(base.ADMIN, group="g")
         self.assertEqual(["committed", "rolled_back", "rolled_back"], [row.state for row in rows])
 
+    def test_groups_of_claims(self) -> None:
+        """A claim's own, else the call's; of what is adopted too."""
+        claims = [Claim("a", {"gpu": 1, "fpga": 1}, group="g1"), Claim("b", {"gpu": 1}), Claim("c", {"gpu": 1}, "g2")]
+        self.quotas.reserve_many(self.context, claims, group="g")
+        self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1}, "g2")], self.context.project_id, group="g")
+        rows = self.quotas.list_reservations(base.ADMIN)
+        expected = [("a", "g1"), ("a", "g1"), ("b", "g"), ("c", "g2"), ("d", "g2")]
+        self.assertEqual(expected, sorted((str(row.consumer), str(row.group)) for row in rows))
+        self.quotas.release(self.context, group="g2")
+        self.assertEqual((0, 2), self.figures())
+
     def test_claims_from_a_generator(self) -> None:
         uuids = self.quotas.reserve_many(self.context, (base.claim(n, gpu=1) for n in "ab"))
         self.assertEqual(2, len(uuids))

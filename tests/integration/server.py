@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import fcntl
 import functools
 import os
 import pathlib
@@ -14,14 +13,14 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import tempfile
 import uuid
-from typing import IO, Any
+from typing import Any
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
+from tests.installing import NotAvailable
 from tests.integration import environment
 from tests.integration.environment import REGION
 from tests.servers import machine
@@ -48,7 +47,7 @@ class Keystone:
         self._environment = environment.ensure()
         self.port = machine.free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
-        self.place, self._lock = _new_directory()
+        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
         shutil.copytree(self._environment.template, self.place, dirs_exist_ok=True)
         with sqlite3.connect(self.place / "keystone.sqlite") as database:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
@@ -79,12 +78,12 @@ class Keystone:
             )
         machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
         if not self._is_up():
-            raise environment.NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
 
     def _is_up(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise environment.NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -186,27 +185,12 @@ class Keystone:
             self.admin.post("/limits", json={"limits": [{**wanted, "resource_limit": limit}]})
 
 
-def _new_directory() -> tuple[pathlib.Path, IO[str]]:
-    """A new directory, locked as long as we live; those of killed owners are removed first.
-
-    Not in the temporary directory: a test has one of its own, which ends with it.
-    """
-    parent = machine.SHM if os.access(machine.SHM, os.W_OK) else environment.PLACE
-    for old in parent.glob(f"{PREFIX}*"):
-        machine.remove_if_abandoned(old)
-    place = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    lock = (place / "new.lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (place / "new.lock").rename(place / machine.LOCK_NAME)  # nobody sees the lock before it is held
-    return place, lock
-
-
 @functools.cache
-def of_this_process(_pid: int) -> Keystone | environment.NotAvailable:
+def of_this_process(_pid: int) -> Keystone | NotAvailable:
     """The one that this process's tests share, or why there is none: nobody tries to install it again for each test."""
     try:
         made = Keystone()
-    except environment.NotAvailable as reason:
+    except NotAvailable as reason:
         return reason
     owner = os.getpid()
 
@@ -221,7 +205,7 @@ def of_this_process(_pid: int) -> Keystone | environment.NotAvailable:
 def running(model: str) -> Keystone:
     """A Keystone that runs, with this enforcement model. Raises NotAvailable."""
     found = of_this_process(os.getpid())
-    if isinstance(found, environment.NotAvailable):
+    if isinstance(found, NotAvailable):
         raise found
     found.start(model)
     return found

@@ -18,8 +18,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.cmd import main
 from cyborg_quota.limits.cache import PAUSE_SECONDS
 from cyborg_quota.types import Over
-from tests import base, fixtures, keystones
-from tests.integration import environment
+from tests import base, fixtures, installing, keystones
 from tests.integration import server as servers
 
 TTL, STALE = 0.4, 2.5
@@ -37,10 +36,8 @@ class KeystoneTestCase(base.LedgerTestCase):
         self.log = self.useFixture(fx.FakeLogger())
         try:
             self.keystone = servers.running(self.model)
-        except environment.NotAvailable as reason:
-            if fixtures.servers_are_required():
-                self.fail(f"no Keystone: {reason}")
-            self.skipTest(f"no Keystone: {reason}")
+        except installing.NotAvailable as reason:
+            installing.unavailable(self, "Keystone", reason)
         self.service, self.endpoint = self.keystone.create_service()
         people = self.keystone.people
         self.dom, (self.p1, self.p2, self.p3), self.user = people.domain_id, people.project_ids, people.reader

@@ -55,6 +55,7 @@ class Model:
         self.limits: dict[tuple[str, str], int] = {}
         self.subtree_limits: dict[tuple[str, str], int] = {}
         self.rows: list[Row] = []
+        self.max_open = 10_000
         self._clock = 0
 
     # --- figures ---
@@ -123,6 +124,7 @@ class Model:
                 request[resource] = request.get(resource, 0) + max(delta, 0)
         if state == "reserved" and self.blockers(project, request):
             raise exceptions.OverQuota([])
+        self._refuse_too_many(project, [deltas for _, deltas in fresh], state)
         now = self.tick()
         answer = []
         for consumer, deltas in claims:
@@ -133,6 +135,22 @@ class Model:
                     self.rows.append(row)
                 answer.append(row)
         return answer
+
+    def _refuse_too_many(self, project: str, fresh: Sequence[Mapping[str, int]], state: str) -> None:
+        """No more open than the cap, and of negative ones no more than its larger half."""
+        if state != "reserved":
+            return
+        for resource in sorted({resource for deltas in fresh for resource in deltas}):
+            new = [deltas[resource] for deltas in fresh if resource in deltas]
+            held = [
+                row.delta
+                for row in self.rows
+                if (row.project, row.resource, row.state) == (project, resource, "reserved")
+            ]
+            negative = [delta for delta in [*held, *new] if delta < 0]
+            too_negative = min(new) < 0 and len(negative) > self.max_open - self.max_open // 2
+            if len(held) + len(new) > self.max_open or too_negative:
+                raise exceptions.TooManyOpenReservations(project, resource, self.max_open)
 
     def adopt(self, project: str, consumer: str | None, deltas: Mapping[str, int], group: str | None) -> list[Row]:
         rows = self.reserve(project, [(consumer, deltas)], group, "committed")

@@ -30,6 +30,7 @@ GROUPS = st.sampled_from([None, "g", "g"])
 AMOUNTS = st.sampled_from([1, 2, 3, 1, 2, -2])
 DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionaries({"gpu": AMOUNTS, "fpga": AMOUNTS}))
 LIMITS = st.integers(-1, 6)
+MAX_OPEN = 3
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
 # The rules are the same on every database, and SQLite is the quickest to search them.
 EXAMPLES = {"sqlite": 200, "mariadb": 20, "postgresql": 20}
@@ -46,13 +47,14 @@ class Histories(stateful.RuleBasedStateMachine):
         ledger = fixtures.EmptyLedger(self.backend)
         ledger.setUp()
         self.limits = fixtures.DictLimits()
-        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3)
+        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3, max_open=MAX_OPEN)
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.database = Database(fixtures.settings(ledger.url))
         trees.plant(self.database, TREE)
         self.model = Model(TREE)
         self.model.limits = self.limits.limits  # type: ignore[assignment]
         self.model.subtree_limits = self.limits.subtree_limits
+        self.model.max_open = MAX_OPEN
 
     def teardown(self) -> None:
         self.engine.close()
@@ -101,6 +103,11 @@ class Histories(stateful.RuleBasedStateMachine):
             lambda: self.quotas.reserve_many(base.ADMIN, wanted, None, project, group=group),
         )
         self.name(rows, uuids)
+
+    @stateful.rule(project=PROJECTS, delta=st.sampled_from([1, 1, -1]), count=st.integers(1, MAX_OPEN + 1))
+    def pile_up(self, project: str, delta: int, count: int) -> None:
+        """Towards the cap on open reservations, with what has no limit at first."""
+        self.reserve(project, [(None, {"fpga": delta})] * count, None)
 
     @stateful.rule(project=PROJECTS, consumer=NAMES, resource=RESOURCES, amount=st.integers(1, 4), group=GROUPS)
     def adopt(self, project: str, consumer: str | None, resource: str, amount: int, group: str | None) -> None:

@@ -15,7 +15,7 @@ import testscenarios
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.db.api import Connection, Database
-from cyborg_quota.drivers.settling import Counting
+from cyborg_quota.drivers.counting import Counting
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios

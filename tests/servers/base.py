@@ -62,11 +62,15 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def _initialization(self, data: Path) -> list[str]:
-        """What makes an empty cluster in this directory, which the server's user owns."""
+        """What makes an empty cluster in this directory, which the server's user owns; empty: its first start does."""
 
     @abc.abstractmethod
     def _command(self, data: Path) -> list[str]:
         """What runs the server in the foreground."""
+
+    def _environment(self) -> dict[str, str]:
+        """What it finds in its environment, beside a search path, a locale and a home of its own."""
+        return {}
 
     @property
     def log(self) -> Path:
@@ -114,11 +118,12 @@ class Server(abc.ABC):
         if user := self._user():
             os.chown(data, user.pw_uid, user.pw_gid)
         try:
-            self._spawn(self._initialization(data))
+            if command := self._initialization(data):
+                self._spawn(command)
+                self._initializing = True
         except machine.ServerError:
             self.close()
             raise
-        self._initializing = True
 
     def launch(self) -> None:
         """Start the process, without waiting for it to answer."""
@@ -130,26 +135,28 @@ class Server(abc.ABC):
         self._spawn(self._command(self.directory / "data"))
 
     def wait(self) -> None:
-        """Wait until the server answers a query.
+        """Wait until the server answers.
 
         :raises ServerError: it ended, or did not answer in time.
         """
-        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while True:
-            if not self.running:
-                raise self._failure("it ended while starting")
-            try:
-                with engine.connect() as connection:
-                    connection.execute(sqlalchemy.text("SELECT 1"))
-                self._answered = True
-                return
-            except sqlalchemy.exc.DBAPIError:
-                if time.monotonic() > deadline:
-                    raise self._failure(
-                        f"no answer in {START_TIMEOUT_SECONDS:.0f} seconds"
-                    ) from None
+        while self.running and not self._answers():
+            if time.monotonic() > deadline:
+                raise self._failure(f"no answer in {START_TIMEOUT_SECONDS:.0f} seconds")
             time.sleep(machine.POLL_SECONDS)
+        if not self.running:
+            raise self._failure("it ended while starting")
+        self._answered = True
+
+    def _answers(self) -> bool:
+        """Whether it answers a query."""
+        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
+        try:
+            with engine.connect() as connection:
+                connection.execute(sqlalchemy.text("SELECT 1"))
+        except sqlalchemy.exc.DBAPIError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Shut down in good order; the data stays. Does nothing when it does not run."""
@@ -184,6 +191,16 @@ class Server(abc.ABC):
         self._process = None
         self._answered = False
 
+    def pause(self) -> None:
+        """Stop the server and its children where they stand, as a frozen machine would; see resume()."""
+        for pid in [self.pid, *machine.descendants(self.pid)]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for pid in [self.pid, *machine.descendants(self.pid)]:
+            os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Stop the server and remove its data. The object can be started again, on new data."""
         if os.getpid() != self._owner_pid:
@@ -214,7 +231,7 @@ class Server(abc.ABC):
         # Its own session, so that Ctrl-C in the terminal reaches us and not the server.
         options: dict[str, Any] = {
             "cwd": self.directory,
-            "env": {"PATH": machine.search_path(), "LC_ALL": "C", "HOME": str(self.directory)},
+            "env": {"PATH": machine.search_path(), "LC_ALL": "C", "HOME": str(self.directory), **self._environment()},
             "start_new_session": True,
         }
         if user := self._user():

@@ -28,15 +28,28 @@ class ServerError(Exception):
 
 
 def new_directory(durable: bool) -> tuple[Path, IO[str]]:
-    """A new directory, locked as long as we live; those of dead owners are removed first."""
-    parent = Path(tempfile.gettempdir())
+    """A new directory for a server, locked as long as we live; those of dead owners are removed first."""
     # A durable server belongs on a disk: memory answers every fsync at once.
     if not durable and SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_FREE_BYTES:
-        parent = SHM
-    for old in parent.glob(f"{PREFIX}*"):
-        remove_if_abandoned(old)
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        directory, lock = _locked_directory(PREFIX, SHM)
+    else:
+        directory, lock = _locked_directory(PREFIX, Path(tempfile.gettempdir()))
     directory.chmod(0o711)  # the server's user passes through to what it owns
+    return directory, lock
+
+
+def private_directory(prefix: str, otherwise: Path) -> tuple[Path, IO[str]]:
+    """The same for a service that runs as we do: in memory, or else in ``otherwise``.
+
+    Not in the temporary directory: a test has one of its own, which ends with it.
+    """
+    return _locked_directory(prefix, SHM if os.access(SHM, os.W_OK) else otherwise)
+
+
+def _locked_directory(prefix: str, parent: Path) -> tuple[Path, IO[str]]:
+    for old in parent.glob(f"{prefix}*"):
+        remove_if_abandoned(old)
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     lock = (directory / "new.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     # Nobody sees the lock before it is held.

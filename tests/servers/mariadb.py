@@ -1,5 +1,6 @@
 """A private MariaDB."""
 
+import os
 import pwd
 import signal
 from pathlib import Path
@@ -21,6 +22,10 @@ class MariaDB(Server):
 
     def _initialization(self, data: Path) -> list[str]:
         user = pwd.getpwuid(data.stat().st_uid).pw_name
+        # Of its own: a server that starts takes away what it finds of temporary tables, others' too.
+        temporary = data.parent / "tmp"
+        temporary.mkdir(mode=0o700)
+        os.chown(temporary, data.stat().st_uid, data.stat().st_gid)
         # root can be entered through the socket alone, by the user the server runs as; the tests
         # come as ADMIN, whom the server makes before it answers anybody.
         self._private_file(
@@ -44,6 +49,7 @@ class MariaDB(Server):
             "port": str(self.port),
             "socket": str(data / "socket"),
             "pid_file": str(data / "pid"),
+            "tmpdir": str(data.parent / "tmp"),
             "init_file": str(data.parent / "init.sql"),
             "max_connections": str(MAX_CONNECTIONS),
             "character_set_server": "utf8mb4",

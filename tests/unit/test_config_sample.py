@@ -17,7 +17,7 @@ from cyborg_quota.conf import opts
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
-OUR_GROUPS = ("limits", "notices", "quota")
+OUR_GROUPS = ("cyborg", "limits", "notices", "quota")
 """Word by word. The texts of oslo.db and oslo.log are theirs, and differ between their releases."""
 
 
@@ -67,4 +67,4 @@ class SampleTest(base.BaseTestCase):
     def test_every_option_of_ours_is_in_it(self) -> None:
         for group in OUR_GROUPS:
             for option in options_of(group):
-                self.assertRegex(self.sample[group], rf"(?m)^#{option.name} = ")
+                self.assertRegex(self.sample[group], rf"(?m)^#{option.name} =")

@@ -66,7 +66,7 @@ class TestBuild(base.BaseTestCase):
         self.assertLess(time.monotonic() - began, LONGEST_BUILD_SECONDS)
 
         page = pathlib.Path(self.out, "html/configuration.html").read_text()
-        for group in (conf.quota, conf.limits, conf.keystone):
+        for group in (conf.quota, conf.limits, conf.keystone, conf.cyborg):
             for option in group.OPTS:
                 self.assertIn(f'id="{group.GROUP}.{option.name}"', page)
         page = pathlib.Path(self.out, "html/reference.html").read_text()
@@ -133,9 +133,9 @@ class TestWords(base.BaseTestCase):
 
     def test_no_page_forgets_an_option_group(self) -> None:
         text = "".join(PAGES.values())
-        modules = (conf.quota, conf.limits, conf.keystone)
+        modules = (conf.quota, conf.limits, conf.keystone, conf.cyborg)
         known = {f"[{module.GROUP}] {option.name}" for module in modules for option in module.OPTS}
-        for found in re.findall(r"``(\[(?:quota|limits)\] \w+)", text):
+        for found in re.findall(r"``(\[(?:quota|limits|cyborg)\] \w+)", text):
             self.assertIn(found, known)
 
 

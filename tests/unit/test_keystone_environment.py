@@ -9,13 +9,14 @@ import unittest
 import fixtures as fx
 from oslotest import base
 
-from tests.integration import environment, server, test_keystone
+from tests import installing
+from tests.integration import server, test_keystone
 
 
 class TestWithoutKeystone(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        reason = environment.NotAvailable("the package index is away")
+        reason = installing.NotAvailable("the package index is away")
         self.useFixture(fx.MockPatchObject(server, "of_this_process", lambda _pid: reason))
         for name in ("CI", "CYBORG_QUOTA_REQUIRE_SERVERS"):
             self.useFixture(fx.EnvironmentVariable(name))
@@ -38,8 +39,8 @@ class TestWithoutKeystone(base.BaseTestCase):
     def test_a_step_that_fails_or_hangs(self) -> None:
         python = [sys.executable, "-c"]
         script = "import sys; sys.exit('no such distribution')"
-        error = self.assertRaises(environment.NotAvailable, environment._run, [*python, script], 30.0)
+        error = self.assertRaises(installing.NotAvailable, installing.run, [*python, script], 30.0)
         self.assertIn("failed: no such distribution", str(error))
         script = "import time; time.sleep(60)"
-        error = self.assertRaises(environment.NotAvailable, environment._run, [*python, script], 0.2)
+        error = self.assertRaises(installing.NotAvailable, installing.run, [*python, script], 0.2)
         self.assertIn("took longer than 0 s", str(error))

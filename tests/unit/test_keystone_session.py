@@ -45,7 +45,7 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_a_password_in_the_url(self) -> None:
         said = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
-        self.assertIn("[oslo_limit] auth_url holds a user", said)
+        self.assertIn("[oslo_limit] auth_url holds more than an address", said)
         self.assertNotIn(PASSWORD, said)
 
     def test_an_unknown_plugin(self) -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test of the real Cyborg starts from."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import ClassVar
+
+from oslotest import base
+
+from tests import installing
+from tests.cyborgs import stack as stacks
+from tests.cyborgs.client import Client
+
+
+class StackTestCase(base.BaseTestCase):
+    """``stack``, shared by the tests of a process, with no ARQs; ``rp``, its first host's device of 16 handles.
+
+    What differs from a Cyborg as it is shipped, a class says in ``conductor``, ``api`` and ``config``.
+    """
+
+    conductor: ClassVar[Sequence[str]] = stacks.CONDUCTOR
+    api: ClassVar[str] = stacks.API
+    config: ClassVar[str] = ""
+    hosts: ClassVar[int] = 1
+
+    def setUp(self) -> None:
+        super().setUp()
+        try:
+            self.stack = stacks.running(self.conductor, self.api, self.config, self.hosts)
+        except installing.NotAvailable as reason:
+            installing.unavailable(self, "Cyborg", reason)
+        self.records = self.stack.records
+        self.rps = self.stack.rps
+        self.rp = self.rps[0]
+        self.admin = self.stack.client(new_id(), "admin", "member", "reader")
+        self.client = self.stack.client(new_id())
+        self.profile = self.new_profile({"resources:FPGA": "1"})
+
+    def new_profile(self, *groups: dict[str, str]) -> str:
+        """A device profile of these groups, with a name of its own."""
+        name = f"profile-{new_id()}"
+        self.assertEqual(201, self.admin.create_profile(name, *groups).status)
+        return name
+
+    def bind(self, arqs: Sequence[str], client: Client | None = None) -> str:
+        """Bind these to a new instance on the first host, successfully; returns the instance."""
+        instance = str(uuid.uuid4())
+        self.assertEqual((202, None), (client or self.client).bind(arqs, instance, self.rp))
+        return instance
+
+
+def new_id() -> str:
+    """A UUID as Keystone writes it: Cyborg takes nothing else for a project."""
+    return uuid.uuid4().hex

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of Cyborg's API, with the headers that keystonemiddleware would set for a token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+TIMEOUT_SECONDS = 60.0
+VERSION = "2.1"
+"""The API version that takes a project_id in a bind."""
+
+
+class Answer(NamedTuple):
+    """What came back: an HTTP status, and the parsed body (None where there is none)."""
+
+    status: int
+    body: Any
+
+    @property
+    def message(self) -> str:
+        """Of an error, what its caller is told."""
+        return str(json.loads(self.body["error_message"])["faultstring"])
+
+
+def call(
+    base: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """One HTTP call, JSON both ways. Raises OSError where nobody answers."""
+    address = urllib.parse.urlsplit(base)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
+    try:
+        content = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, content, {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    is_json = "json" in response.headers.get("Content-Type", "")
+    return Answer(response.status, json.loads(text) if text and is_json else text or None)
+
+
+class Client:
+    """A user of one project. Binds and unbinds carry a service token too, for that is what Nova sends.
+
+    :param project_id: a UUID; Cyborg takes nothing else.
+    :param roles: of the user, with those that they imply (admin, member, reader, service).
+    :param service_roles: of the service token.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        project_id: str,
+        roles: Sequence[str] = ("member", "reader"),
+        service_roles: Sequence[str] = ("service",),
+    ) -> None:
+        self.url = url
+        self.project_id = project_id
+        self.user_id = uuid.uuid5(uuid.NAMESPACE_URL, f"user of {project_id}").hex
+        self.roles = tuple(roles)
+        self.service_roles = tuple(service_roles)
+
+    def call(self, method: str, path: str, body: Any = None, *, service: bool = False) -> Answer:
+        """One call under ``/v2``.
+
+        :param service: send the service token too.
+        """
+        headers = {
+            "OpenStack-API-Version": f"accelerator {VERSION}",
+            "X-Auth-Token": "of-no-consequence",
+            "X-Identity-Status": "Confirmed",
+            "X-User-Id": self.user_id,
+            "X-Project-Id": self.project_id,
+            "X-Roles": ",".join(self.roles),
+        }
+        if service:
+            headers |= {
+                "X-Service-Token": "of-no-consequence",
+                "X-Service-Identity-Status": "Confirmed",
+                "X-Service-User-Id": "nova",
+                "X-Service-Roles": ",".join(self.service_roles),
+            }
+        return call(self.url, method, f"/v2{path}", body, headers)
+
+    def create_profile(self, name: str, *groups: Mapping[str, str]) -> Answer:
+        """Make a device profile; only an admin may. A group: ``{"resources:FPGA": "1"}``."""
+        return self.call("POST", "/device_profiles", [{"name": name, "groups": list(groups)}])
+
+    def create(self, profile: str) -> Answer:
+        """Make ARQs, one for each unit that the device profile asks for."""
+        return self.call("POST", "/accelerator_requests", {"device_profile_name": profile})
+
+    def created(self, profile: str, times: int = 1) -> list[str]:
+        """The UUIDs of new ARQs, of that many calls."""
+        answers = [self.create(profile) for _ in range(times)]
+        assert all(answer.status == 201 for answer in answers), answers
+        return [arq["uuid"] for answer in answers for arq in answer.body["arqs"]]
+
+    def bind(
+        self,
+        arqs: Sequence[str],
+        instance: str,
+        rp: str | Sequence[str],
+        host: str = "fake-host-0",
+        project_id: str | None = None,
+    ) -> Answer:
+        """One PATCH for all of these ARQs.
+
+        :param rp: the resource provider of the device, of ``Stack.rps``; of each ARQ, when it is a list.
+        :param project_id: whom to charge; only an admin may say so.
+        """
+        fields = {"hostname": host, "instance_uuid": instance}
+        if project_id is not None:
+            fields["project_id"] = project_id
+        rps = [rp] * len(arqs) if isinstance(rp, str) else rp
+        return self._patch(
+            {
+                arq: [
+                    {"op": "add", "path": f"/{name}", "value": value}
+                    for name, value in {**fields, "device_rp_uuid": one}.items()
+                ]
+                for arq, one in zip(arqs, rps, strict=True)
+            }
+        )
+
+    def unbind(self, arqs: Sequence[str]) -> Answer:
+        """One PATCH for all of these ARQs."""
+        names = ("hostname", "device_rp_uuid", "instance_uuid")
+        return self._patch({arq: [{"op": "remove", "path": f"/{name}"} for name in names] for arq in arqs})
+
+    def _patch(self, patches: Mapping[str, list[dict[str, str]]]) -> Answer:
+        return self.call("PATCH", "/accelerator_requests", patches, service=True)
+
+    def delete(self, arqs: Sequence[str], *, service: bool = True) -> Answer:
+        """Delete these ARQs; bound ones need the service token."""
+        return self.call("DELETE", f"/accelerator_requests?arqs={','.join(arqs)}", service=service)
+
+    def delete_instance(self, instance: str) -> Answer:
+        """Delete all ARQs of an instance, as Nova does."""
+        return self.call("DELETE", f"/accelerator_requests?instance={instance}", service=True)
+
+    def get(self, arq: str) -> Answer:
+        return self.call("GET", f"/accelerator_requests/{arq}")

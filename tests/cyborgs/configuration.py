@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration files of the stack's services."""
+
+from __future__ import annotations
+
+import pathlib
+
+PASTE = """\
+[pipeline:main]
+# Without authtoken: a client sends the headers that it would set.
+pipeline = request_id api_v2
+[app:api_v2]
+paste.app_factory = cyborg.api.app:app_factory
+[filter:request_id]
+paste.filter_factory = oslo_middleware:RequestId.factory
+"""
+PLACEMENT = """\
+[api]
+auth_strategy = noauth2
+[placement_database]
+connection = sqlite:///{place}/placement.sqlite
+sync_on_startup = true
+"""
+CYBORG = """\
+[DEFAULT]
+transport_url = {bus}
+state_path = {place}
+# A worker whose parent was killed stops in good order; without a bus that takes all the time that it is given.
+graceful_shutdown_timeout = 5
+[api]
+api_paste_config = {place}/api-paste.ini
+[database]
+connection = {database}
+[nova]
+auth_type = none
+endpoint_override = {nova}
+[oslo_concurrency]
+lock_path = {place}/locks
+[placement]
+auth_type = admin_token
+token = admin
+endpoint = {placement}
+endpoint_override = {placement}
+"""
+HOST = """\
+[DEFAULT]
+host = {host}
+[agent]
+resource_provider_name = {host}
+"""
+
+
+def write(place: pathlib.Path, *, bus: str, database: str, nova: str, placement: str) -> None:
+    """Write cyborg.conf, placement.conf and api-paste.ini."""
+    (place / "api-paste.ini").write_text(PASTE)
+    (place / "placement.conf").write_text(PLACEMENT.format(place=place))
+    values = {"bus": bus, "database": database, "nova": nova, "placement": placement}
+    values = {name: value.replace("$", "$$") for name, value in values.items()}
+    (place / "cyborg.conf").write_text(CYBORG.format(place=place, **values))
+
+
+def write_host(place: pathlib.Path, host: str) -> None:
+    """Write HOST.conf, what a process on that host reads too."""
+    (place / f"{host}.conf").write_text(HOST.format(host=host))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Cyborg and Placement beside cyborg_quota, in an environment of its own: made once, kept in .venv-cyborg.
+
+    python -m tests.cyborgs.environment
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import time
+
+from tests import installing
+from tests.installing import NotAvailable
+
+PLACE = installing.TOP / ".venv-cyborg"
+REQUIREMENTS = (
+    "openstack-cyborg==17.0.0",
+    "openstack-placement==16.0.0",
+    "PyMySQL==1.1.2",
+    "waitress==3.0.2",
+)
+
+
+def ensure() -> pathlib.Path:
+    """Make what is missing, one process at a time; returns the directory of the programs. Raises NotAvailable."""
+    PLACE.mkdir(exist_ok=True)
+    began = time.monotonic()
+    python = PLACE / "env/bin/python"
+    sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
+    services = installing.stamp_of(str(PLACE), *REQUIREMENTS, *sources)
+    # New entry points want a new installation of ours; Cyborg stays.
+    ours = installing.stamp_of(services, (installing.TOP / "setup.cfg").read_text())
+    with installing.locked(PLACE / "lock"):
+        with installing.stamped(PLACE / "services.stamp", services) as needed:
+            if needed:
+                print(f"tests.cyborgs: making {PLACE.name}", file=sys.stderr)
+                installing.make_environment(PLACE / "env")
+                installing.pip_install(python, *REQUIREMENTS)
+        with installing.stamped(PLACE / "ours.stamp", ours) as needed:
+            if needed:
+                installing.pip_install(python, "--editable", f"{installing.TOP}[mysql]")
+                print(f"tests.cyborgs: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return python.parent
+
+
+if __name__ == "__main__":
+    try:
+        ensure()
+    except NotAvailable as reason:
+        sys.exit(f"tests.cyborgs: no Cyborg: {reason}")

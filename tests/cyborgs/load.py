@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users who bind, unbind and delete at random through Cyborg's API, whatever it answers; and somebody who kills it."""
+
+from __future__ import annotations
+
+import collections
+import http.client
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from tests.cyborgs.client import Answer, Client
+from tests.cyborgs.service import Service
+
+HELD = 10
+"""So many ARQs a user keeps at most."""
+NO_ANSWER = 0
+
+Outcomes = collections.Counter[tuple[str, int]]
+"""{(what was asked, HTTP status): how often}; NO_ANSWER where nobody was there."""
+
+
+class User:
+    """One project's user, in a thread of its own. Knows which ARQs it has made, and not what has become of them.
+
+    :param profiles: by how many ARQs one of them makes.
+    :param rps: the resource provider of each host.
+    """
+
+    def __init__(self, client: Client, profiles: dict[int, str], rps: dict[str, str], seed: str) -> None:
+        self._client = client
+        self._profiles = profiles
+        self._rps = rps
+        self._chance = random.Random(seed)
+        self._arqs: dict[str, str] = {}
+        """ARQ -> instance, of the last bind."""
+        self.outcomes: Outcomes = collections.Counter()
+
+    def work(self, stop: threading.Event) -> None:
+        """Until told to stop; the call that runs is let finish."""
+        while not stop.is_set():
+            actions = [self.bind, self.unbind, self.delete, self.delete_instance]
+            weights = [5, 2, 2, 1] if len(self._arqs) < HELD else [0, 1, 3, 3]
+            self._chance.choices(actions, weights)[0]()
+
+    def bind(self) -> None:
+        """One to four ARQs; now and then on a device that there is not. Nova deletes what failed, mostly."""
+        made = self.call("create", lambda: self._client.create(self._profiles[self._chance.choice([1, 1, 1, 2, 4])]))
+        if made.status != 201:
+            return
+        arqs = [arq["uuid"] for arq in made.body["arqs"]]
+        instance, host = str(uuid.uuid4()), self._chance.choice(sorted(self._rps))
+        is_unknown = self._chance.random() < 0.1
+        rp = str(uuid.uuid4()) if is_unknown else self._rps[host]
+        self._arqs.update(dict.fromkeys(arqs, instance))
+        what = "bind to nowhere" if is_unknown else "bind"
+        bound = self.call(what, lambda: self._client.bind(arqs, instance, rp, host))
+        if bound.status >= 500 and self._chance.random() < 0.5:
+            bound = self.call("bind again", lambda: self._client.bind(arqs, instance, rp, host))
+        if bound.status != 202 and self._chance.random() < 0.7:
+            self._delete(arqs)
+
+    def unbind(self) -> None:
+        self.some(lambda arqs: self.call("unbind", lambda: self._client.unbind(arqs)))
+
+    def delete(self) -> None:
+        self.some(self._delete)
+
+    def delete_instance(self) -> None:
+        def of_the_first(arqs: list[str]) -> None:
+            instance = self._arqs[arqs[0]]
+            answer = self.call("delete instance", lambda: self._client.delete_instance(instance))
+            if answer.status == 204:
+                self._arqs = {arq: other for arq, other in self._arqs.items() if other != instance}
+
+        self.some(of_the_first)
+
+    def _delete(self, arqs: list[str]) -> None:
+        if self.call("delete", lambda: self._client.delete(arqs)).status in (204, 404):
+            for arq in arqs:
+                self._arqs.pop(arq, None)
+
+    def some(self, action: Callable[[list[str]], object]) -> None:
+        """With one or two of the ARQs, if there are any."""
+        if self._arqs:
+            action(self._chance.sample(sorted(self._arqs), min(len(self._arqs), self._chance.choice([1, 2]))))
+
+    def call(self, what: str, method: Callable[[], Answer]) -> Answer:
+        try:
+            answer = method()
+        except (OSError, http.client.HTTPException):
+            answer = Answer(NO_ANSWER, None)
+            time.sleep(0.2)
+        self.outcomes[what, answer.status] += 1
+        return answer
+
+
+class Killer:
+    """Kills (SIGKILL) one of these, or several at once, at random moments, and starts them again.
+
+    :param victims: each choice; one that is named more often dies more often.
+    """
+
+    def __init__(self, victims: Sequence[Sequence[Service]], chance: random.Random) -> None:
+        self._victims = victims
+        self._chance = chance
+        self.kills: collections.Counter[str] = collections.Counter()
+
+    def work(self, seconds: float) -> None:
+        """For so long; all run again when this returns."""
+        over = time.monotonic() + seconds
+        while time.monotonic() < over:
+            time.sleep(self._chance.uniform(0.3, 2.0))
+            victims = self._chance.choice(self._victims)
+            for victim in victims:
+                victim.kill()
+            self.kills[" and ".join(victim.name for victim in victims)] += 1
+            time.sleep(self._chance.uniform(0, 0.5))
+            for victim in victims:
+                victim.launch()
+            for victim in victims:
+                victim.wait()

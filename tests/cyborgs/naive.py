@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-conductor that never releases: the wrong way, which the soak must see. Run by Cyborg's Python."""
+
+import sys
+
+sys.path.pop(0)  # this directory
+
+from cyborg_quota.cmd import conductor as command
+from cyborg_quota.integrations.cyborg import charging
+
+charging.Charger.release = lambda self, arq, project_id: True
+sys.exit(command.main())

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-conductor that stops at named points, for whoever wants to kill it there. Run by Cyborg's Python.
+
+    python points.py --config-file ...
+
+The points of a bind: ``reserved`` (all is reserved, nothing is bound), ``bound`` (Cyborg says so, the ledger not yet)
+and ``committed`` (both do, the caller has no answer). At each the conductor looks into the directory
+CYBORG_QUOTA_TEST_POINTS: a file of the point's name that says ``kill`` ends the process and its parent with SIGKILL;
+``hold`` keeps it there as long as the file is there. ``POINT.reached`` tells that it came by. With a file ``job`` an
+FPGA is bound in a job of its own, as one is that must be programmed first.
+"""
+
+import functools
+import os
+import pathlib
+import signal
+import sys
+import time
+
+sys.path.pop(0)  # this directory
+
+from cyborg_quota.cmd import conductor as command
+from cyborg_quota.integrations.cyborg import charging
+
+DIRECTORY = pathlib.Path(os.environ["CYBORG_QUOTA_TEST_POINTS"])
+
+
+@functools.cache
+def lose_answers() -> None:
+    """With a file ``lost`` Cyborg's own bind fails when all of it is done, as when its database goes at that moment."""
+    from cyborg.objects import ext_arq
+
+    real = ext_arq.ExtARQ.bind
+
+    def bind(self, context, deployable):
+        real(self, context, deployable)
+        if (DIRECTORY / "lost").exists():
+            raise RuntimeError("the answer is lost")
+
+    bind.is_job = True
+    ext_arq.ExtARQ.bind = bind
+
+
+def at(point: str) -> None:
+    """Come by a point."""
+    order = DIRECTORY / point
+    try:
+        text = order.read_text()
+    except FileNotFoundError:
+        return
+    (DIRECTORY / f"{point}.reached").touch()
+    if text == "kill":
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    while order.exists():
+        time.sleep(0.01)
+
+
+class Charger(charging.Charger):
+    def take_off(self, wishes):
+        lose_answers()
+        flights = super().take_off(wishes)
+        at("reserved")
+        return flights
+
+
+class Flight(charging.Flight):
+    def commit(self, is_bound):
+        at("bound")
+        super().commit(is_bound)
+        at("committed")
+
+
+charging.Charger, charging.Flight = Charger, Flight
+
+
+def needs_job(self, context, deployable):
+    return (DIRECTORY / "job").exists() or needed(self, context, deployable)
+
+
+from cyborg.objects.extarq.fpga_ext_arq import FPGAExtARQ  # noqa: E402  (after the command line was left alone)
+
+needed, FPGAExtARQ._need_extra_bind_job = FPGAExtARQ._need_extra_bind_job, needs_job
+sys.exit(command.main())

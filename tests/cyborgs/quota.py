@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test of Cyborg with quota starts from: the real services, and a ledger on the same MariaDB."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import subprocess
+from collections.abc import Sequence
+from typing import ClassVar
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine
+from cyborg_quota.conf import loading
+from tests import base as ledger_base
+from tests import fixtures, invariants
+from tests.cyborgs import base, environment
+from tests.cyborgs import stack as stacks
+
+CONDUCTOR = ("cyborg-quota-conductor",)
+API = "cyborg_quota.integrations.cyborg.wsgi:application"
+POINTED_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("points.py")))
+"""The same conductor, which can be killed or held at a named point: see points.py."""
+
+COMMAND_TIMEOUT_SECONDS = 120
+LEDGER = "cyborg"
+"""Of its own: a conductor goes on when its tests are over, and sweeps what it finds."""
+
+QUOTA_CONF = """\
+[database]
+connection = {url}
+[limits]
+driver = database
+missing = unlimited
+policy = flat
+[quota]
+resources = fpga, fpga.fake
+expire_interval = 1
+[cyborg]
+resource_rule = FPGA: fpga
+resource_rule = FPGA CUSTOM_FAKE_DEVICE: fpga.fake
+{more}
+"""
+
+
+def write_conf(directory: pathlib.Path, url: str, options: str = "") -> pathlib.Path:
+    """A cyborg_quota.conf for a ledger; ``options`` is more text, in [cyborg]."""
+    text = QUOTA_CONF.format(url=url.replace("$", "$$"), more=options)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = directory / f"quota-{os.getpid()}-{digest}.conf"
+    if not path.exists():
+        path.touch(mode=0o600)
+    path.write_text(text)
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Said:
+    """Run one of our programs in Cyborg's environment."""
+    ended = subprocess.run(
+        [str(stack.programs / program), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=COMMAND_TIMEOUT_SECONDS,
+    )
+    return Said(ended.returncode, ended.stdout, ended.stderr)
+
+
+def cyborg_files(stack: stacks.Stack) -> list[str]:
+    """The arguments by which reconcile finds Cyborg's configuration."""
+    return [part for name in stack.config_files() for part in ("--cyborg-config-file", name.split("=")[1])]
+
+
+def reconcile(stack: stacks.Stack, conf_file: pathlib.Path, *arguments: str) -> Said:
+    """cyborg-quota reconcile, without a wait."""
+    named = ("--config-file", str(conf_file), "reconcile", "--grace", "0", *cyborg_files(stack))
+    return run_program(stack, "cyborg-quota", *named, *arguments)
+
+
+class QuotaTestCase(base.StackTestCase):
+    """``engine`` is an admin's view of the ledger; ``options`` is more text for cyborg_quota.conf, in [cyborg]."""
+
+    conductor: ClassVar[Sequence[str]] = CONDUCTOR
+    api: ClassVar[str] = API
+    options: ClassVar[str] = ""
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        """What stands in cyborg.conf. The file's name changes with its text, so that services start anew with it."""
+        return f"[cyborg_quota]\nconfig_file = {self.conf_file}\n"
+
+    def setUp(self) -> None:
+        fixtures.need_server(self, "mariadb")
+        # Before the services are started, and before super().setUp(): they read it.
+        self.url = fixtures.synced_url("mariadb", os.getpid(), LEDGER)
+        self.conf_file = write_conf(environment.PLACE, self.way_to(self.url), self.options)
+        self.addCleanup(self.conf_file.unlink, missing_ok=True)
+        super().setUp()
+        self.useFixture(fixtures.EmptyLedger("mariadb", LEDGER))
+        conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
+        self.engine: QuotaEngine = cyborg_quota.make_engine(conf)
+        self.addCleanup(self.engine.close)
+        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.project_id = self.client.project_id
+
+    def way_to(self, url: str) -> str:
+        """By which URL the services and commands come to the ledger."""
+        return url
+
+    # --- the ledger ---
+
+    def set_limit(self, limit: int, resource: str = "fpga", project_id: str | None = None) -> None:
+        """Of the test's own project, unless another is named."""
+        administration = self.engine.administration
+        administration.set_limit(ledger_base.ADMIN, resource, limit, project_id or self.project_id)
+
+    def figures(self, resource: str = "fpga", project_id: str | None = None) -> tuple[int, int]:
+        """(used, reserved)"""
+        usage = self.engine.get_usages(ledger_base.ADMIN, project_id or self.project_id)[resource]
+        return usage.used, usage.reserved
+
+    def charged(self) -> dict[str, int]:
+        """What the ledger says is attached: fpga by project, as Records.bound() says it of Cyborg."""
+        return {
+            one.project_id: one.usage.used
+            for one in self.engine.list_usages(ledger_base.ADMIN)
+            if one.resource == "fpga" and one.usage.used
+        }
+
+    def reservations(self, arq: str) -> list[tuple[str, str, int, str, str | None]]:
+        """(project, resource, delta, state, group) of every reservation of an ARQ, oldest first."""
+        return [
+            (one.project_id, one.resource, one.delta, one.state, one.group)
+            for one in self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
+        ]
+
+    def assert_agree(self) -> None:
+        """Nothing is in flight, the ledger is right in itself, and it says what Cyborg says."""
+        with self.sql.connect() as connection:
+            invariants.assert_hold(connection)
+        reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
+        self.assertEqual([], [(one.consumer, one.state) for one in reserved])
+        self.assertEqual(self.records.bound(), self.charged())
+
+    def let_time_pass(self) -> None:
+        """What is reserved becomes overdue, and the sweeper comes by."""
+        with self.sql.begin() as connection:
+            connection.execute(
+                sa.text("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE state = 'reserved'")
+            )
+        self.engine.expire(ledger_base.ADMIN)
+
+    # --- commands ---
+
+    def run_program(self, program: str, *arguments: str) -> Said:
+        """Run one of our programs in Cyborg's environment."""
+        return run_program(self.stack, program, *arguments)
+
+    def command(self, *arguments: str) -> Said:
+        """cyborg-quota, with the test's configuration."""
+        return self.run_program("cyborg-quota", "--config-file", str(self.conf_file), *arguments)
+
+    def reconcile(self, *arguments: str) -> Said:
+        """cyborg-quota reconcile, without a wait."""
+        return reconcile(self.stack, self.conf_file, *arguments)
+
+    def cyborg_files(self) -> list[str]:
+        """The arguments by which reconcile finds Cyborg's configuration."""
+        return cyborg_files(self.stack)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg's own tables, by SQL: what is bound, to whom, and what is free."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from tests.cyborgs.service import ServiceError
+from tests.servers import machine
+
+HANDLES_PER_HOST = 16
+REPORT_TIMEOUT_SECONDS = 60.0
+
+ARQS = """
+    SELECT uuid, state, project_id, instance_uuid, attach_handle_id FROM extended_accelerator_requests ORDER BY id
+"""
+# Reported in whole: with its handles in Cyborg, and its provider in Placement.
+PROVIDERS = f"""
+    SELECT v.hostname, d.rp_uuid FROM devices v JOIN deployables d ON d.device_id = v.id
+    JOIN attach_handles h ON h.deployable_id = d.id
+    WHERE d.rp_uuid IS NOT NULL GROUP BY v.hostname, d.rp_uuid HAVING COUNT(*) = {HANDLES_PER_HOST}
+"""
+HANDLES_IN_USE = "SELECT COUNT(*) FROM attach_handles WHERE in_use"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arq:
+    """A row of Cyborg's table of ARQs. An id of an attach handle is there as long as it holds one."""
+
+    uuid: str
+    state: str
+    project_id: str | None
+    instance_uuid: str | None
+    attach_handle_id: int | None
+
+
+class Records:
+    """One Cyborg's database."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def arqs(self) -> dict[str, Arq]:
+        """Every ARQ, by UUID, oldest first."""
+        with self._engine.connect() as connection:
+            return {row.uuid: Arq(*row) for row in connection.execute(sa.text(ARQS))}
+
+    def states(self, arqs: Collection[str]) -> list[str | None]:
+        """The state of each of these; None for one that is gone."""
+        found = self.arqs()
+        return [found[uuid].state if uuid in found else None for uuid in arqs]
+
+    def bound(self) -> dict[str, int]:
+        """How many ARQs in state Bound each project has."""
+        counts: dict[str, int] = {}
+        for arq in self.arqs().values():
+            if arq.state == "Bound":
+                counts[str(arq.project_id)] = counts.get(str(arq.project_id), 0) + 1
+        return counts
+
+    def handles_in_use(self) -> int:
+        with self._engine.connect() as connection:
+            return int(connection.scalar(sa.text(HANDLES_IN_USE)))
+
+    def providers(self) -> dict[str, str]:
+        """Host -> UUID of its device's resource provider, of those that can be bound."""
+        with self._engine.connect() as connection:
+            return {row.hostname: row.rp_uuid for row in connection.execute(sa.text(PROVIDERS))}
+
+    def wait_for_devices(self, hosts: Collection[str]) -> None:
+        """Wait until each of these hosts' devices can be bound. Raises ServiceError."""
+        machine.wait_until(lambda: set(hosts) <= set(self.providers()), REPORT_TIMEOUT_SECONDS)
+        if missing := set(hosts) - set(self.providers()):
+            raise ServiceError(f"the report of the agent on {min(missing)} did not arrive")
+
+    def clear(self) -> None:
+        """Forget every ARQ, and free every handle."""
+        with self._engine.connect() as connection:
+            connection.execute(sa.text("DELETE FROM extended_accelerator_requests"))
+            connection.execute(sa.text("UPDATE attach_handles SET in_use = 0"))
+
+    def close(self) -> None:
+        self._engine.dispose()

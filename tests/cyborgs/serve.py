@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run by the Python of Cyborg's environment: serve.py MODULE:APPLICATION PORT THREADS [ARGUMENT...] on 127.0.0.1.
+
+What is left of the arguments is what the application finds in sys.argv when it is imported.
+"""
+
+import importlib
+import sys
+
+module, _, name = sys.argv[1].partition(":")
+port, threads = map(int, sys.argv[2:4])
+sys.argv[1:] = sys.argv[4:]
+sys.path.pop(0)  # this directory
+
+from waitress import serve  # noqa: E402
+
+application = getattr(importlib.import_module(module), name)
+serve(application, host="127.0.0.1", port=port, threads=threads)

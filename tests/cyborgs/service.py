@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process of the stack: started, stopped, killed, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.servers import machine
+
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 20.0
+
+
+class ServiceError(Exception):
+    """A service ended, or was not ready in time; the message ends with the last lines of its log."""
+
+
+def _clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without a user's own cloud, and without a proxy: all of it is on loopback."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("OS_") and not name.lower().endswith("_proxy")
+    }
+
+
+class Service:
+    """A command that runs in the foreground, with a log file.
+
+    :param ready: called again and again with what the log has grown by since the start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        place: pathlib.Path,
+        ready: Callable[[str], bool],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = place / f"{name}.log"
+        self._ready = ready
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; a conductor serves in a child of it."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all of its processes."""
+        return [self.pid, *machine.descendants(self.pid)]
+
+    def start(self) -> None:
+        """Return when it is ready; nothing happens where it runs."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start the process, without waiting until it is ready."""
+        if self.running:
+            return
+        command = self.command
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
+        self.log.touch()
+        self._log_start = self.log.stat().st_size
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.log.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**_clean(os.environ), "HOME": str(self.log.parent), **self._environment},
+            )
+
+    def wait(self) -> None:
+        """Wait until it is ready. Raises ServiceError."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not self._ready(self.said()):
+            if not self.running:
+                raise ServiceError(f"{self.name} ended while starting:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self.name} is not ready:\n{self.tail()}")
+            time.sleep(machine.POLL_SECONDS)
+
+    def finish(self) -> None:
+        """Of a command that ends by itself: run it to its end. Raises ServiceError."""
+        self.launch()
+        assert self._process is not None
+        try:
+            status = self._process.wait(START_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServiceError(f"{self.name} does not end:\n{self.tail()}") from None
+        if status != 0:
+            raise ServiceError(f"{self.name} ended with {status}:\n{self.tail()}")
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has logged this since its last start. Raises ServiceError."""
+        machine.wait_until(lambda: text in self.said(), START_TIMEOUT_SECONDS)
+        if text not in self.said():
+            raise ServiceError(f"{self.name} does not say {text!r}:\n{self.tail()}")
+
+    def said(self) -> str:
+        """What it has logged since its last start."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """SIGTERM; SIGKILL when that takes too long."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_SECONDS)
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, to all of its processes at once: no handler runs, nothing is given back."""
+        if self._process is not None:
+            pids = self.pids
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            machine.wait_until(lambda: not any(map(machine.alive, pids)), STOP_TIMEOUT_SECONDS)
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()

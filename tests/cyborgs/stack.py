@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole Cyborg on 127.0.0.1: MariaDB, RabbitMQ, Placement, its API, conductor and agents; only Nova is a stand-in."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Sequence
+
+from tests import fixtures
+from tests.cyborgs import configuration, environment
+from tests.cyborgs.client import Client, call
+from tests.cyborgs.nova import Nova
+from tests.cyborgs.records import Records
+from tests.cyborgs.service import Service, ServiceError
+from tests.installing import NotAvailable
+from tests.servers import ServerError, machine
+from tests.servers.rabbitmq import RabbitMQ
+
+PREFIX = "cyborg-quota-cyborg-"
+CONDUCTOR = ("cyborg-conductor",)
+API = "cyborg.wsgi.api:application"
+API_THREADS, PLACEMENT_THREADS = 16, 4
+_numbers = itertools.count()
+
+
+class Stack:
+    """Services whose data live as long as this object.
+
+    ``api``, ``conductor``, ``agents``, ``placement`` and ``bus`` can each be started, stopped and killed.
+
+    :param hosts: how many fake hosts, with 16 attach handles each.
+    """
+
+    def __init__(self, hosts: int = 1) -> None:
+        self.programs = environment.ensure()
+        if reason := fixtures.missing_server("mariadb"):
+            raise NotAvailable(reason)
+        self.hosts: list[str] = []
+        self.agents: list[Service] = []
+        self.further: list[Service] = []
+        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
+        self.bus = RabbitMQ()
+        self.nova = Nova()
+        self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
+        self.records = Records(self.url)
+        placement_port, self._api_port = machine.free_port(), machine.free_port()
+        self.placement_url = f"http://127.0.0.1:{placement_port}"
+        self.api_url = f"http://127.0.0.1:{self._api_port}"
+        self.placement = self._web("placement", "placement.wsgi.api:application", placement_port, PLACEMENT_THREADS)
+        self._name_hosts(hosts)
+        self._set_up(CONDUCTOR, API, "")
+
+    # --- what it is made of ---
+
+    def _set_up(self, conductor: Sequence[str], api: str, config: str) -> None:
+        self.setup = tuple(conductor), api, config
+        (self.place / "extra.conf").write_text(config)
+        self.api = self._web("api", api, self._api_port, API_THREADS, *self.config_files())
+        self.conductor = self._cyborg("conductor", *conductor)
+
+    def config_files(self, host: str = "") -> list[str]:
+        """The arguments that name the configuration, as Cyborg's programs take them."""
+        names = ["cyborg", "extra", *([host] if host else [])]
+        return [f"--config-file={self.place / name}.conf" for name in names]
+
+    def add_conductor(self, host: str) -> Service:
+        """One more conductor like the first, on a host of this name: started, and ended with the test."""
+        configuration.write_host(self.place, host)
+        made = self._cyborg(f"conductor-{host}", *self.setup[0], host=host)
+        self.further.append(made)
+        made.start()
+        return made
+
+    def _name_hosts(self, count: int) -> None:
+        for number in range(len(self.hosts), count):
+            host = f"fake-host-{number}"
+            configuration.write_host(self.place, host)
+            self.hosts.append(host)
+            self.agents.append(self._cyborg(f"agent-{host}", "cyborg-agent", host=host))
+
+    @property
+    def rps(self) -> list[str]:
+        """The resource provider of each host's device."""
+        providers = self.records.providers()
+        return [providers[host] for host in self.hosts]
+
+    def _cyborg(self, name: str, program: str, *arguments: str, host: str = "") -> Service:
+        command = [str(self.programs / program), *arguments, *self.config_files(host)]
+        return Service(name, command, self.place, lambda said: "Created RPC server for service" in said)
+
+    def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
+        serve = str(pathlib.Path(__file__).with_name("serve.py"))
+        command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
+        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.place)}
+        return Service(name, command, self.place, lambda _said: _serves(f"http://127.0.0.1:{port}"), environ)
+
+    # --- from nothing to devices that can be bound ---
+
+    def start(self) -> None:
+        """Return when every host's devices can be bound. Raises NotAvailable, ServiceError."""
+        try:
+            self.bus.prepare()
+            self.bus.launch()
+            self._start_beside_the_bus()
+        except ServerError as error:
+            raise NotAvailable(str(error)) from error
+
+    def _start_beside_the_bus(self) -> None:
+        """The bus takes longest; meanwhile all is done that does without it."""
+        urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
+        configuration.write(self.place, **urls)
+        self.placement.launch()
+        sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
+        Service("dbsync", sync, self.place, bool).finish()
+        self.api.launch()
+        self.placement.wait()
+        for host in self.hosts:
+            self._create_provider(host)
+        self.bus.wait()
+        # An agent reports as soon as it starts, and if nobody listens not again for a minute.
+        _start(self.conductor, self.api)
+        _start(*self.agents)
+        self.records.wait_for_devices(self.hosts)
+
+    def end_further(self) -> None:
+        """End the conductors that were added."""
+        while self.further:
+            self.further.pop().kill()
+
+    def need_hosts(self, count: int) -> None:
+        """Have that many hosts; further ones are added, none is taken away."""
+        known = len(self.hosts)
+        self._name_hosts(count)
+        for host in self.hosts[known:]:
+            self._create_provider(host)
+        _start(*self.agents)
+        self.records.wait_for_devices(self.hosts)
+
+    def _create_provider(self, host: str) -> None:
+        """What nova-compute does: the root provider of a host."""
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.20"}
+        body = {"name": host, "uuid": str(uuid.uuid4())}
+        answer = call(self.placement_url, "POST", "/resource_providers", body, headers)
+        assert answer.status == 200, answer
+
+    def use(self, conductor: Sequence[str] = CONDUCTOR, api: str = API, config: str = "") -> None:
+        """Have this API and this conductor run; those that do are left alone.
+
+        :param conductor: a program of the environment, and its arguments.
+        :param api: a WSGI application, as MODULE:NAME.
+        :param config: more text for cyborg.conf; it wins over the stack's own.
+        """
+        if (tuple(conductor), api, config) != self.setup:
+            self.api.kill()
+            self.conductor.kill()
+            self._set_up(conductor, api, config)
+        _start(self.conductor, self.api)
+
+    def close(self) -> None:
+        """End all of it, and remove its data."""
+        self.end_further()
+        for service in (self.api, self.conductor, *self.agents, self.placement):
+            service.kill()
+        self.bus.close()
+        self.nova.close()
+        self.records.close()
+        shutil.rmtree(self.place, ignore_errors=True)
+        self._lock.close()
+
+    # --- users ---
+
+    def client(self, project_id: str, *roles: str) -> Client:
+        """A user of this project, with these roles; member and reader when none are named."""
+        return Client(self.api_url, project_id, roles or ("member", "reader"))
+
+
+def _start(*services: Service) -> None:
+    """Start them side by side."""
+    for service in services:
+        service.launch()
+    for service in services:
+        service.wait()
+
+
+def _serves(url: str) -> bool:
+    with contextlib.suppress(OSError):
+        return call(url, "GET", "/").status == 200
+    return False
+
+
+@functools.cache
+def of_this_process(_pid: int) -> Stack | NotAvailable | ServiceError:
+    """The one that this process's tests share, or why there is none: nobody tries again for each test."""
+    try:
+        made = Stack()
+    except NotAvailable as reason:
+        return reason
+    owner = os.getpid()
+
+    def close() -> None:
+        if os.getpid() == owner:
+            made.close()
+
+    atexit.register(close)
+    try:
+        made.start()
+    except (NotAvailable, ServiceError) as reason:
+        made.close()
+        return reason
+    return made
+
+
+def running(conductor: Sequence[str] = CONDUCTOR, api: str = API, config: str = "", hosts: int = 1) -> Stack:
+    """The stack of this process, with this API, this one conductor, and no ARQs. Raises NotAvailable, ServiceError."""
+    found = of_this_process(os.getpid())
+    if isinstance(found, Exception):
+        raise found
+    found.end_further()
+    found.use(conductor, api, config)
+    found.need_hosts(hosts)
+    found.nova.status = 200
+    found.records.clear()
+    return found

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conductor that dies, or is overtaken, in the middle of a bind: afterwards the ledger says what Cyborg says."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+from tests import base as ledger_base
+from tests.cyborgs import environment, quota
+from tests.servers import machine
+
+REACH_SECONDS = 30.0
+
+
+class PointsTestCase(quota.QuotaTestCase):
+    """With a conductor that can be stopped at the points of points.py."""
+
+    conductor = quota.POINTED_CONDUCTOR
+
+    def setUp(self) -> None:
+        self.points = environment.PLACE / f"points-{os.getpid()}"
+        shutil.rmtree(self.points, ignore_errors=True)
+        self.points.mkdir(parents=True)
+        os.environ["CYBORG_QUOTA_TEST_POINTS"] = str(self.points)  # the conductor inherits it
+        super().setUp()
+        self.addCleanup(shutil.rmtree, self.points, True)
+
+    def reached(self, point: str) -> pathlib.Path:
+        return self.points / f"{point}.reached"
+
+    @contextlib.contextmanager
+    def held(self, point: str) -> Iterator[None]:
+        """Binds wait at the point as long as the block runs."""
+        (self.points / point).write_text("hold")
+        try:
+            yield
+        finally:
+            (self.points / point).unlink()
+
+    def wait_for(self, point: str) -> None:
+        machine.wait_until(self.reached(point).exists, REACH_SECONDS)
+        self.assertTrue(self.reached(point).exists(), f"no bind came to {point}")
+
+    def bind_in_background(self, pool: concurrent.futures.Executor, arqs: list[str]) -> concurrent.futures.Future[int]:
+        return pool.submit(lambda: self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+
+
+class TestKilled(PointsTestCase):
+    def kill_at(self, point: str) -> list[str]:
+        """Two ARQs whose conductor died there; a new one serves."""
+        arqs = self.client.created(self.profile, 2)
+        (self.points / point).write_text("kill")
+        # The call gets no answer: nobody waits for its time-out.
+        call = threading.Thread(target=self.client.bind, args=(arqs, str(uuid.uuid4()), self.rp), daemon=True)
+        call.start()
+        self.wait_for(point)
+        machine.wait_until(lambda: not self.stack.conductor.running, REACH_SECONDS)
+        (self.points / point).unlink()
+        self.stack.conductor.kill()
+        self.stack.conductor.start()
+        return arqs
+
+    def test_between_reserve_and_bind(self) -> None:
+        """Nothing is bound; what was reserved expires, and the same ARQs can be bound."""
+        arqs = self.kill_at("reserved")
+        self.assertEqual((["Initial"] * 2, (0, 2)), (self.records.states(arqs), self.figures()))
+        self.let_time_pass()
+        self.assertEqual((0, 0), self.figures())
+        self.bind(arqs)
+        self.assertEqual((2, 0), self.figures())
+        self.assert_agree()
+
+    def test_between_reserve_and_bind_and_tried_again_at_once(self) -> None:
+        """Before it has expired: the second call takes over what the first had reserved."""
+        self.set_limit(2)
+        arqs = self.kill_at("reserved")
+        self.bind(arqs)
+        self.assert_agree()
+
+    def test_between_bind_and_commit(self) -> None:
+        """The first of two is bound, and charged by the next conductor; the second was never bound, and expires."""
+        self.set_limit(2)
+        arqs = self.kill_at("bound")
+        self.assertEqual(["Bound", "Initial"], self.records.states(arqs))
+        machine.wait_until(lambda: self.figures() == (1, 1), REACH_SECONDS)
+        self.let_time_pass()
+        self.assertEqual((1, 0), self.figures())
+        self.assertEqual(quota.Said(0, "", ""), self.reconcile())
+        self.bind(arqs[1:])
+        refused = self.client.bind(self.client.created(self.profile), str(uuid.uuid4()), self.rp)
+        self.assertEqual(403, refused.status)
+        self.assert_agree()
+        self.client.delete(arqs)
+        self.assert_agree()
+
+    def test_between_commit_and_answer(self) -> None:
+        arqs = self.kill_at("committed")
+        self.assertEqual((["Bound", "Initial"], (1, 1)), (self.records.states(arqs), self.figures()))
+        self.let_time_pass()
+        self.assertEqual(0, self.reconcile().status)
+        self.assert_agree()
+
+
+class TestOvertaken(PointsTestCase):
+    def test_fails_when_it_is_bound(self) -> None:
+        """Cyborg's own bind raises behind its last step: the call fails, the ARQ is bound, and is charged."""
+        self.set_limit(1)
+        [arq, other] = self.client.created(self.profile, 2)
+        (self.points / "lost").touch()
+        self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)
+        (self.points / "lost").unlink()
+        self.assertEqual(["Bound"], self.records.states([arq]))
+        self.assertEqual(403, self.client.bind([other], str(uuid.uuid4()), self.rp).status)
+        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.assert_agree()
+
+    def test_deleted_while_it_is_bound(self) -> None:
+        for point in ("reserved", "bound", "committed"):
+            [arq] = self.client.created(self.profile)
+            with concurrent.futures.ThreadPoolExecutor() as pool, self.held(point):
+                self.bind_in_background(pool, [arq])
+                self.wait_for(point)
+                self.assertEqual(204, self.client.delete([arq]).status)
+            self.assertEqual(([None], (0, 0)), (self.records.states([arq]), self.figures()), point)
+            self.assert_agree()
+            self.reached(point).unlink()
+
+    def test_unbound_while_it_is_committed(self) -> None:
+        [arq] = self.client.created(self.profile)
+        with concurrent.futures.ThreadPoolExecutor() as pool, self.held("bound"):
+            self.bind_in_background(pool, [arq])
+            self.wait_for("bound")
+            self.assertEqual(202, self.client.unbind([arq]).status)
+        self.assertEqual(["Unbound"], self.records.states([arq]))
+        self.assert_agree()
+
+    def test_two_deliveries_and_the_first_is_slow(self) -> None:
+        """The second finds the ARQ bound, and leaves its charge alone."""
+        [arq] = self.client.created(self.profile)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.held("bound"):
+                first = self.bind_in_background(pool, [arq])
+                self.wait_for("bound")
+                self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)  # as without quota
+                self.assertEqual((0, 1), self.figures())
+            self.assertEqual(202, first.result())
+        self.assert_agree()
+
+    def test_room_is_lost_while_it_is_bound(self) -> None:
+        """Expired, and somebody else took the room: detached, and the caller is refused."""
+        self.set_limit(1)
+        [arq] = self.client.created(self.profile)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.held("bound"):
+                first = self.bind_in_background(pool, [arq])
+                self.wait_for("bound")
+                self.let_time_pass()
+                self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+            self.assertEqual(403, first.result())
+        self.assertEqual((["BindFailed"], 0), (self.records.states([arq]), self.records.handles_in_use()))
+        self.assertEqual((1, 0), self.figures())
+
+    def test_expired_while_it_is_bound(self) -> None:
+        """And there is room: charged afresh."""
+        [arq] = self.client.created(self.profile)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.held("bound"):
+                first = self.bind_in_background(pool, [arq])
+                self.wait_for("bound")
+                self.let_time_pass()
+            self.assertEqual(202, first.result())
+        self.assertEqual(["expired", "committed"], [row[3] for row in self.reservations(arq)])
+        self.assert_agree()
+
+
+class TestJobs(PointsTestCase):
+    """Binds that go on after the call was answered."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.points / "job").touch()
+
+    def test_settled_when_the_job_ends(self) -> None:
+        arqs = self.client.created(self.profile, 2)
+        with self.held("bound"):
+            instance = self.bind(arqs)
+            self.wait_for("bound")
+            self.assertEqual((0, 2), self.figures())
+            self.assertEqual({}, self.stack.nova.told_of(instance))
+        machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
+        self.assertEqual(dict.fromkeys(arqs, "completed"), self.stack.nova.told_of(instance))
+        self.assertEqual((2, 0), self.figures())
+        self.assert_agree()
+
+    def test_one_job_of_two_has_no_room_any_more(self) -> None:
+        """Nova hears of both: the other one stays bound, and charged."""
+        self.set_limit(2)
+        arqs = self.client.created(self.profile, 2)
+        with self.held("bound"):
+            instance = self.bind(arqs)
+            self.wait_for("bound")
+            self.let_time_pass()
+            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+        machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
+        self.assertEqual(["completed", "failed"], sorted(self.stack.nova.told_of(instance).values()))
+        self.assertEqual(["BindFailed", "Bound"], sorted(map(str, self.records.states(arqs))))
+        self.assertEqual(((2, 0), 1), (self.figures(), self.records.handles_in_use()))
+
+    def test_the_call_fails_while_a_job_of_it_runs(self) -> None:
+        """The job goes on, and nobody waits for it: it is settled all the same."""
+        first, second = self.client.created(self.profile, 2)
+        with self.held("bound"):
+            answer = self.client.bind([first, second], str(uuid.uuid4()), [self.rp, str(uuid.uuid4())])
+            self.assertEqual(404, answer.status)
+            self.wait_for("bound")
+            self.assertEqual((0, 1), self.figures())
+        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.assert_agree()
+
+    def test_killed_while_a_job_runs(self) -> None:
+        [arq] = self.client.created(self.profile)
+        (self.points / "bound").write_text("kill")
+        self.bind([arq])
+        machine.wait_until(lambda: not self.stack.conductor.running, REACH_SECONDS)
+        (self.points / "bound").unlink()
+        self.stack.conductor.kill()
+        self.stack.conductor.start()
+        self.let_time_pass()
+        self.assertEqual(0, self.reconcile("--heal").status)
+        self.assertEqual((1, 0), self.figures())
+        self.assert_agree()
+
+
+class TestLong(PointsTestCase):
+    options = "bind_expire = 3"
+
+    def test_extended_while_it_runs(self) -> None:
+        """Longer than its reservation would live, with a sweeper that comes by all the time."""
+        [arq] = self.client.created(self.profile)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.held("bound"):
+                first = self.bind_in_background(pool, [arq])
+                self.wait_for("bound")
+                over = time.monotonic() + 5
+                while time.monotonic() < over:
+                    self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
+                    time.sleep(0.2)
+            self.assertEqual(202, first.result())
+        self.assertEqual(["committed"], [row[3] for row in self.reservations(arq)])
+        self.assert_agree()
+
+
+class TestPeriodic(quota.QuotaTestCase):
+    options = (
+        "bind_expire = 3\nreconcile_interval = 1\nreconcile_grace = 0\nreconcile_heal = true\n"
+        "[quota]\nexpire_interval = 1"
+    )
+
+    def test_expired(self) -> None:
+        """By the conductor itself; no other sweeper runs."""
+        self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, 1, consumer="nobody settles it")
+        machine.wait_until(lambda: self.figures() == (0, 0), REACH_SECONDS)
+        self.assertEqual((0, 0), self.figures())
+
+    def test_reconciled(self) -> None:
+        """Attached before there was a quota: charged by the conductor itself."""
+        [arq] = self.client.created(self.profile)
+        self.bind([arq])
+        self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)
+        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.assert_agree()
+
+
+class TestReport(quota.QuotaTestCase):
+    options = "reconcile_interval = 1\nreconcile_grace = 0"
+
+    def test_reported_and_nothing_else(self) -> None:
+        [arq] = self.client.created(self.profile)
+        self.bind([arq])
+        self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)
+        wanted = f"ARQ {arq}: not charged; charged nothing, attached {self.project_id} fpga=1"
+        machine.wait_until(lambda: wanted in self.stack.conductor.said(), REACH_SECONDS)
+        self.assertIn(wanted, self.stack.conductor.said())
+        self.assertEqual((0, 0), self.figures())

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger is away while binds run: what the caller hears, and what is charged afterwards."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import uuid
+
+from tests import base as ledger_base
+from tests.cyborgs import quota, test_crashes
+from tests.faults.proxy import Proxy
+from tests.servers import machine
+
+BACK_SECONDS = 30.0
+
+
+class TestLedgerAway(test_crashes.PointsTestCase):
+    options = "[quota]\nretry_seconds = 0.5"
+
+    def way_to(self, url: str) -> str:
+        self.proxy = self.useFixture(Proxy(url))
+        return self.proxy.url
+
+    def take_away(self) -> None:
+        """Whatever is asked, the connection is cut."""
+        self.proxy.is_cut = lambda _count: True
+
+    def bring_back(self) -> None:
+        self.proxy.is_cut = lambda _count: False
+
+    def test_all_the_while(self) -> None:
+        """503 and one sentence, nothing bound; deleting goes on, and the same call works when it is back."""
+        arqs = self.client.created(self.profile, 2)
+        [bound] = self.client.created(self.profile)
+        self.bind([bound])
+        self.take_away()
+        answer = self.client.bind(arqs, str(uuid.uuid4()), self.rp)
+        self.assertEqual(503, answer.status)
+        self.assertTrue(answer.message.startswith("The database is unavailable ("), answer.message)
+        self.assertNotIn("Traceback", answer.message)
+        self.assertNotIn(self.proxy.url, answer.message)
+        self.assertEqual(["Initial", "Initial"], self.records.states(arqs))
+        self.assertEqual(204, self.client.delete([bound]).status)
+        self.bring_back()
+        self.assertEqual((1, 0), self.figures())
+        self.assertEqual(0, self.reconcile("--heal").status)
+        self.bind(arqs)
+        self.assertEqual((2, 0), self.figures())
+        self.assert_agree()
+
+    def test_at_the_commit(self) -> None:
+        """Bound all the same, and charged when it is back; one that was deleted meanwhile is not."""
+        stays, goes = self.client.created(self.profile, 2)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.held("bound"):
+                calls = [self.bind_in_background(pool, [arq]) for arq in (stays, goes)]
+                machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
+                self.take_away()
+            self.assertEqual([202, 202], [call.result() for call in calls])
+        self.assertEqual(204, self.client.delete([goes]).status)  # released it cannot be
+        self.bring_back()
+        machine.wait_until(lambda: self.figures()[1] == 0, BACK_SECONDS)
+        self.assertEqual((1, 0), self.figures())
+        self.assert_agree()
+        self.assertEqual([], self.engine.audit(ledger_base.ADMIN))
+
+
+class TestAnswers(quota.QuotaTestCase):
+    def test_an_arq_of_nobody(self) -> None:
+        """An admin without a project, who names none: there is nobody to charge, and that is said in one sentence."""
+        nobody = self.stack.client("", "admin", "member", "reader", "service")
+        [arq] = nobody.created(self.profile)
+        refused = nobody.bind([arq], str(uuid.uuid4()), self.rp)
+        self.assertEqual(400, refused.status)
+        self.assertEqual("Invalid project_id None: neither the call nor its context names a project.", refused.message)
+        self.assertEqual(["Initial"], self.records.states([arq]))
+        bound = nobody.bind([arq], str(uuid.uuid4()), self.rp, project_id=self.project_id)
+        self.assertEqual((202, (1, 0)), (bound.status, self.figures()))
+        self.assertEqual(204, nobody.delete([arq]).status)
+        self.assert_agree()

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binds of the real Cyborg, charged: each outcome that a bind can have, and each way an accelerator comes back."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import uuid
+
+from tests import base as ledger_base
+from tests.cyborgs import quota
+from tests.cyborgs import stack as stacks
+from tests.cyborgs.records import HANDLES_PER_HOST
+from tests.servers import machine
+
+JOB_SECONDS = 30.0
+
+
+class TestBind(quota.QuotaTestCase):
+    def test_bound_and_charged(self) -> None:
+        [arq] = self.client.created(self.profile)
+        self.assertEqual([], self.reservations(arq))
+        instance = self.bind([arq])
+        self.assertEqual([(self.project_id, "fpga", 1, "committed", instance)], self.reservations(arq))
+        self.assertEqual({arq: "completed"}, self.stack.nova.told_of(instance))
+        self.assert_agree()
+
+    def test_several_in_one_call(self) -> None:
+        arqs = self.client.created(self.new_profile({"resources:FPGA": "3"}))
+        self.bind(arqs)
+        self.assertEqual((3, 0), self.figures())
+        self.assert_agree()
+
+    def test_charged_to_whom_cyborg_charges(self) -> None:
+        """An admin may bind for another project; the ARQ is that project's then, and gives back there."""
+        [arq] = self.admin.created(self.profile)
+        self.assertEqual(202, self.admin.bind([arq], _id(), self.rp, project_id=self.project_id).status)
+        self.assertEqual([(1, 0), (0, 0)], [self.figures(), self.figures(project_id=self.admin.project_id)])
+        self.assert_agree()
+        self.assertEqual(204, self.admin.delete([arq]).status)
+        self.assertEqual((0, 0), self.figures())
+
+    def test_two_calls_for_one_instance_at_once(self) -> None:
+        """Cyborg lets both pass, or one: the ledger has what Cyborg has."""
+        for _ in range(5):
+            instance = _id()
+            pairs = [self.client.created(self.profile) for _ in range(2)]
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                answers = list(pool.map(lambda arqs, at=instance: self.client.bind(arqs, at, self.rp), pairs))
+            self.assertLessEqual({answer.status for answer in answers}, {202, 400})
+        self.assert_agree()
+
+    def test_the_same_call_at_once(self) -> None:
+        """Two deliveries of one message: charged once, whichever of them Cyborg refuses."""
+        for _ in range(5):
+            arqs, instance = self.client.created(self.profile), _id()
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                list(pool.map(lambda _, what=arqs, at=instance: self.client.bind(what, at, self.rp), range(3)))
+        self.let_time_pass()
+        self.assert_agree()
+
+    def test_the_same_call_again(self) -> None:
+        arqs, instance = self.client.created(self.profile), _id()
+        self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
+        self.assertEqual(400, self.client.bind(arqs, instance, self.rp).status)
+        other = self.client.bind(arqs, _id(), self.rp)  # not so soon refused by the API: it comes to the conductor
+        self.assertEqual((500, True), (other.status, "Bad state: Bound" in other.message))  # as Cyborg answers itself
+        self.assertEqual((1, 0), self.figures())
+        self.assert_agree()
+
+
+class TestRefused(quota.QuotaTestCase):
+    def test_over_the_limit(self) -> None:
+        self.set_limit(2)
+        self.bind(self.client.created(self.profile))
+        arqs, instance = self.client.created(self.new_profile({"resources:FPGA": "2"})), _id()
+        before = len(self.stack.conductor.said())
+        answer = self.client.bind(arqs, instance, self.rp)
+        self.assertEqual(403, answer.status)
+        expected = (
+            f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 1, reserved 0, requested 2"
+        )
+        self.assertEqual(expected, answer.message)
+        self.assertEqual(["Initial"] * 2, self.records.states(arqs))
+        self.assertEqual({}, self.stack.nova.told_of(instance))
+        self.assertEqual((1, 0), self.figures())
+        said = self.stack.conductor.said()[before:]
+        self.assertIn(f"Bind refused: {expected}", said)
+        self.assertNotIn("Traceback", said)
+        # What was refused can be bound when there is room.
+        self.set_limit(3)
+        self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
+        self.assert_agree()
+
+    def test_zero(self) -> None:
+        self.set_limit(0)
+        self.assertEqual(403, self.client.bind(self.client.created(self.profile), _id(), self.rp).status)
+
+    def test_no_rule_for_a_class(self) -> None:
+        [arq] = self.client.created(self.new_profile({"resources:CUSTOM_RARE": "1"}))
+        answer = self.client.bind([arq], _id(), self.rp)
+        self.assertEqual(403, answer.status)
+        self.assertIn("resource class CUSTOM_RARE cannot be charged: no [cyborg] resource_rule matches", answer.message)
+        self.assertEqual(["Initial"], self.records.states([arq]))
+
+    def test_the_last_one_goes_to_one_of_many(self) -> None:
+        self.set_limit(1)
+        arqs = self.client.created(self.profile, 6)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda arq: self.client.bind([arq], _id(), self.rp), arqs))
+        self.assertEqual([202, *[403] * 5], sorted(answer.status for answer in answers))
+        self.assert_agree()
+
+
+class TestModels(quota.QuotaTestCase):
+    def test_a_model_and_its_family(self) -> None:
+        """Charged to both, and either can refuse."""
+        profile = self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"})
+        self.set_limit(1, "fpga.fake")
+        self.bind(self.client.created(profile))
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        refused = self.client.bind(self.client.created(profile), _id(), self.rp)
+        self.assertIn("resource fpga.fake: limit 1, used 1", refused.message)
+        self.bind(self.client.created(self.profile))  # another model of the family
+        self.set_limit(2, "fpga")
+        self.set_limit(9, "fpga.fake")
+        refused = self.client.bind(self.client.created(profile), _id(), self.rp)
+        self.assertIn("resource fpga: limit 2, used 2", refused.message)
+        self.assert_agree()
+
+
+class TestFailed(quota.QuotaTestCase):
+    def test_unknown_provider(self) -> None:
+        [arq] = self.client.created(self.profile)
+        self.assertEqual(404, self.client.bind([arq], _id(), _id()).status)
+        self.assertEqual(["BindStarted"], self.records.states([arq]))
+        self.assertEqual(["rolled_back"], [row[3] for row in self.reservations(arq)])
+        self.assert_agree()
+
+    def test_unknown_provider_for_the_second_of_three(self) -> None:
+        """Cyborg stops there: the first is bound, the third was never tried."""
+        first, second, third = self.client.created(self.profile, 3)
+        answer = self.client.bind([first, second, third], _id(), [self.rp, _id(), self.rp])
+        self.assertEqual(404, answer.status)
+        self.assertEqual(["Bound", "BindStarted", "Initial"], self.records.states([first, second, third]))
+        self.assert_agree()
+
+    def test_more_than_there_are(self) -> None:
+        arqs = self.client.created(self.profile, HANDLES_PER_HOST + 1)
+        self.assertEqual(404, self.client.bind(arqs, _id(), self.rp).status)
+        self.assertEqual((HANDLES_PER_HOST, 0), self.figures())
+        self.assert_agree()
+
+    def test_nova_fails(self) -> None:
+        """The call fails, and the accelerator is bound: charged."""
+        [arq] = self.client.created(self.profile)
+        with self.stack.nova.failing():
+            self.assertEqual(400, self.client.bind([arq], _id(), self.rp).status)
+        self.assertEqual((1, 0), self.figures())
+        self.assert_agree()
+
+    def test_a_job_fails(self) -> None:
+        """Answered before it has begun; given up when it ends."""
+        [arq] = self.client.created(self.new_profile({"resources:FPGA": "1", "accel:bitstream_id": _id()}))
+        self.assertEqual(202, self.client.bind([arq], _id(), self.rp).status)
+        machine.wait_until(lambda: self.figures() == (0, 0), JOB_SECONDS)
+        self.assertEqual(["rolled_back"], [row[3] for row in self.reservations(arq)])
+        self.assertEqual(["BindStarted"], self.records.states([arq]))
+        self.assert_agree()
+
+    def test_another_projects_arq(self) -> None:
+        [arq] = self.admin.created(self.profile)
+        self.assertEqual(404, self.client.bind([arq], _id(), self.rp).status)
+        self.assertEqual([], self.reservations(arq))
+
+
+class TestReleased(quota.QuotaTestCase):
+    def test_unbound_then_deleted(self) -> None:
+        arqs = self.client.created(self.profile, 2)
+        self.bind(arqs)
+        self.assertEqual(202, self.client.unbind(arqs).status)
+        self.assertEqual((0, 0), self.figures())
+        self.assertEqual(204, self.client.delete(arqs).status)
+        self.assertEqual(["released"], [row[3] for row in self.reservations(arqs[0])])
+        self.assert_agree()
+
+    def test_deleted(self) -> None:
+        """In the API's own process."""
+        arqs = self.client.created(self.profile, 2)
+        self.bind(arqs)
+        self.assertEqual(204, self.client.delete(arqs).status)
+        self.assertEqual((0, 0), self.figures())
+        self.assert_agree()
+
+    def test_deleted_by_instance_again_and_again(self) -> None:
+        arqs = self.client.created(self.profile, 2)
+        instance = self.bind(arqs)
+        for _ in range(2):
+            self.assertEqual(204, self.client.delete_instance(instance).status)
+            self.assertEqual((0, 0), self.figures())
+        self.assert_agree()
+
+    def test_bound_again_after_it_was_unbound(self) -> None:
+        [arq] = self.client.created(self.profile)
+        for _ in range(2):
+            self.bind([arq])
+            self.assertEqual((1, 0), self.figures())
+            self.client.unbind([arq])
+        self.assertEqual(["released", "released"], [row[3] for row in self.reservations(arq)])
+        self.assert_agree()
+
+    def test_never_bound(self) -> None:
+        [arq] = self.client.created(self.profile)
+        self.assertEqual(204, self.client.delete([arq]).status)
+        self.assertEqual([], self.reservations(arq))
+
+    def test_charged_by_hand_meanwhile(self) -> None:
+        """Only the ARQ's own charge is released, not what its project holds besides."""
+        [arq] = self.client.created(self.profile)
+        self.bind([arq])
+        self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=2)], self.project_id)
+        self.client.delete([arq])
+        self.assertEqual((2, 0), self.figures())
+
+
+class TestWalkThrough(quota.QuotaTestCase):
+    """What doc/source/cyborg.rst shows."""
+
+    def test_limit_of_five(self) -> None:
+        self.set_limit(5)
+        arqs = self.client.created(self.profile, 6)
+        for arq in arqs[:5]:
+            self.assertEqual(202, self.client.bind([arq], _id(), self.rp).status)
+        answer = self.client.bind(arqs[5:], _id(), self.rp)
+        self.assertEqual((403, True), (answer.status, "limit 5, used 5, reserved 0, requested 1" in answer.message))
+        self.assertEqual(204, self.client.delete(arqs[:1]).status)
+        self.assertEqual(202, self.client.bind(arqs[5:], _id(), self.rp).status)
+        self.assertEqual((5, 0), self.figures())
+        said = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
+        self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', said.out)
+
+
+class TestWithStockApi(quota.QuotaTestCase):
+    """Cyborg's own API beside our conductor; what no rule charges is not counted."""
+
+    api = stacks.API
+    options = "unmapped = ignore"
+
+    def test_over_the_limit(self) -> None:
+        self.set_limit(0)
+        answer = self.client.bind(self.client.created(self.profile), _id(), self.rp)
+        self.assertEqual(403, answer.status)
+        self.assertTrue(answer.message.startswith("Quota exceeded: project "), answer.message)
+        self.assertNotIn("Traceback", answer.message)
+        self.assertNotIn('File "', answer.message)
+
+    def test_not_counted(self) -> None:
+        [arq] = self.client.created(self.new_profile({"resources:CUSTOM_RARE": "1"}))
+        self.bind([arq])
+        self.assertEqual([], self.reservations(arq))
+        self.assertEqual(204, self.client.delete([arq]).status)
+
+
+def _id() -> str:
+    return str(uuid.uuid4())
+

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota reconcile on the real Cyborg's tables: what it finds, what it repairs, and why it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import fixtures as fx
+import sqlalchemy as sa
+
+from tests import base as ledger_base
+from tests.cyborgs import base, quota
+
+PASSWORD = "hunter2-of-cyborg"
+NOTHING = quota.Said(0, "", "")
+A_LOOK_SECONDS = 60.0
+PAGED = """
+import sys
+from oslo_config import cfg
+from cyborg_quota.conf import loading
+from cyborg_quota.integrations.cyborg import host
+
+ours, *cyborgs = sys.argv[1:]
+conf = loading.load(cfg.ConfigOpts(), ["--config-file", ours])
+conf.set_override("config_file", cyborgs, group="cyborg")
+records = host.records(conf)
+from cyborg_quota.integrations.cyborg import records as module
+
+module.PAGE_ROWS = 1
+for one in records.bound():
+    print(one.arq, flush=True)
+    sys.stdin.readline()
+"""
+
+
+class ReconcileTestCase(quota.QuotaTestCase):
+    """With bound and charged ARQs, on which the ledger is then made to lie."""
+
+    def bound(self, count: int = 1, profile: str | None = None) -> list[str]:
+        arqs = self.client.created(profile or self.profile, count)
+        self.bind(arqs)
+        return arqs
+
+    def forget(self, *arqs: str) -> None:
+        """The ledger does, as if there had been none when they were bound."""
+        for arq in arqs:
+            self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
+
+    def charge(self, arq: str, project_id: str | None = None, **deltas: int) -> None:
+        claim = ledger_base.claim(arq, **(deltas or {"fpga": 1}))
+        self.engine.adopt(ledger_base.ADMIN, [claim], project_id or self.project_id)
+
+    def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
+        """What is printed, by ARQ."""
+        said = self.reconcile("-f", "json", *arguments)
+        self.assertEqual("", said.err)
+        return {row["arq"]: row for row in json.loads(said.out)}
+
+
+class TestFound(ReconcileTestCase):
+    def test_each_kind(self) -> None:
+        """Found, reported, repaired whatever the limits; and then there is nothing."""
+        free, other, much = self.bound(3)
+        [model] = self.bound(1, self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}))
+        instance = str(self.records.arqs()[free].instance_uuid)
+        stranger = base.new_id()
+        self.forget(free, other, much, model)
+        self.charge("a ghost")
+        self.charge(other, stranger)
+        self.charge(much, fpga=2)
+        self.charge(model)  # and not its model's resource
+        self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, consumer="in flight")
+        self.set_limit(0)
+        mine = f"{self.project_id} fpga=1"
+        expected = {
+            free: ("not charged", "nothing", mine),
+            "a ghost": ("not attached", mine, "nothing"),
+            other: ("wrong project", f"{stranger} fpga=1", mine),
+            much: ("wrong amount", f"{self.project_id} fpga=2", mine),
+            model: ("wrong amount", mine, f"{mine} fpga.fake=1"),
+        }
+
+        said = self.reconcile("-f", "json")
+        self.assertEqual((1, ""), (said.status, said.err))
+        rows = json.loads(said.out)
+        self.assertEqual(sorted(expected), [row["arq"] for row in rows])
+        self.assertEqual(expected, {row["arq"]: (row["problem"], row["charged"], row["attached"]) for row in rows})
+        self.assertEqual(instance, next(row["instance"] for row in rows if row["arq"] == free))
+        self.assertEqual({stranger: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
+
+        healed = self.reconcile("--heal", "-f", "json")
+        self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
+        self.assertEqual(NOTHING, self.reconcile())
+        self.assertEqual([(4, 1), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)
+        self.assert_agree()
+        self.assertEqual(instance, self.reservations(free)[-1][4])
+
+    def test_as_a_table(self) -> None:
+        [arq] = self.bound()
+        self.forget(arq)
+        said = self.reconcile()
+        self.assertEqual(1, said.status)
+        header, row = [line.split("|") for line in said.out.splitlines() if line.startswith("|")]
+        self.assertEqual(["arq", "problem", "instance", "charged", "attached"], [part.strip() for part in header[1:-1]])
+        self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
+
+    def test_not_counted(self) -> None:
+        """Bound before there was a rule for its class: told, and left alone."""
+        profile = self.new_profile({"resources:CUSTOM_RARE": "1"})
+        [arq] = self.client.created(profile)
+        sql = sa.text("UPDATE extended_accelerator_requests SET state = 'Bound' WHERE uuid = :arq")
+        with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sql, {"arq": arq})
+        said = self.reconcile()
+        self.assertEqual((0, ""), (said.status, said.out))
+        self.assertEqual(
+            "cyborg-quota: resource class CUSTOM_RARE is not counted: no [cyborg] resource_rule matches it; add one, "
+            "or set unmapped = ignore\n",
+            said.err,
+        )
+
+    def test_what_settles_meanwhile(self) -> None:
+        """Different at the first look and not at the second: in flight, and no difference."""
+        settles, lasts = self.bound(2)
+        self.forget(settles, lasts)
+        self.charge("is released")
+        with self.look_twice() as looked:
+            self.charge(settles)
+            self.forget("is released")
+        self.assertEqual([lasts], [row["arq"] for row in json.loads(looked[0])])
+
+    @contextlib.contextmanager
+    def look_twice(self) -> Iterator[list[str]]:
+        """The block runs between the two looks; the list gets what the command printed."""
+        out: list[str] = []
+        terminal, theirs = pty.openpty()
+        command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.conf_file), "reconcile"]
+        command += [*self.cyborg_files(), "--grace", "2", "-f", "json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+            os.close(theirs)
+            with os.fdopen(terminal, errors="replace") as told:
+                self.assertIn("Something differs; looking again in 2 s.", told.readline())
+                yield out
+            out.append(process.communicate(timeout=A_LOOK_SECONDS)[0])
+        self.assertEqual(1, process.returncode)
+
+
+class TestMeanwhile(ReconcileTestCase):
+    def test_a_device_profile_that_is_made_between_two_pages(self) -> None:
+        """And an ARQ of it is bound at once: the look goes on."""
+        first = self.bound(1)
+        command = [str(self.stack.programs / "python"), "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
+            assert look.stdout is not None
+            self.assertEqual(first, [look.stdout.readline().strip()])
+            second = self.bound(1, self.new_profile({"resources:FPGA": "1"}))
+            out, _ = look.communicate("go on\n", timeout=A_LOOK_SECONDS)
+        self.assertEqual(second, out.split())
+
+
+class TestShare(ReconcileTestCase):
+    def test_force(self) -> None:
+        """Ten may be repaired by anybody; of eleven, ten percent is not enough."""
+        arqs = self.bound(11)
+        self.forget(*arqs)
+        said = self.reconcile("--heal")
+        self.assertEqual((1, ""), (said.status, said.out))
+        self.assertEqual(
+            "cyborg-quota: 11 of 11 accelerators would change, more than [cyborg] reconcile_share = 10 percent; "
+            "nothing was changed. If the list is right (a first installation charges all that is attached), run: "
+            "cyborg-quota reconcile --heal --force\n",
+            said.err,
+        )
+        self.assertEqual((0, 0), self.figures())
+        self.charge(arqs[0])
+        self.assertEqual(0, self.reconcile("--heal").status)
+        self.forget(*arqs)
+        self.assertEqual(0, self.reconcile("--heal", "--force").status)
+        self.assert_agree()
+
+
+class TestSeveralClasses(quota.QuotaTestCase):
+    """A group that asks for several resource classes: charged as what the chosen device is."""
+
+    options = "resource_rule = PGPU: pgpu\n[quota]\nresources = fpga, fpga.fake, pgpu"
+
+    def test_by_the_device(self) -> None:
+        """The first class is PGPU, and the device an FPGA."""
+        profile = self.new_profile({"resources:PGPU": "1", "resources:FPGA": "1"})
+        arqs = self.client.created(profile)
+        self.assertEqual(2, len(arqs))
+        self.bind(arqs)
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assertEqual(NOTHING, self.reconcile())
+        for arq in arqs:
+            self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
+        self.assertEqual(0, self.reconcile("--heal").status)
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assert_agree()
+
+    def test_an_unknown_device(self) -> None:
+        [arq, _] = self.client.created(self.new_profile({"resources:PGPU": "1", "resources:FPGA": "1"}))
+        self.assertEqual(404, self.client.bind([arq], str(uuid.uuid4()), str(uuid.uuid4())).status)
+        self.assertEqual([("pgpu", "rolled_back")], [(row[1], row[3]) for row in self.reservations(arq)])
+
+
+class TestCannot(quota.QuotaTestCase):
+    """One line says why, and there is no traceback and no password in it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+
+    def said(self, cyborg_conf: str | None, status: int) -> str:
+        path = self.directory / "cyborg.conf"
+        if cyborg_conf is not None:
+            path.write_text(cyborg_conf)
+        said = self.command("reconcile", "--cyborg-config-file", str(path))
+        self.assertEqual((status, ""), (said.status, said.out), said.err)
+        self.assertEqual(1, said.err.count("\n"), said.err)
+        self.assertTrue(said.err.startswith("cyborg-quota: "), said.err)
+        self.assertNotIn(PASSWORD, said.err)
+        return said.err
+
+    def test_the_database_is_away(self) -> None:
+        """Told at once: Cyborg's services would wait for it."""
+        url = f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg"
+        said = self.said(f"[database]\nconnection = {url}\n", 1)
+        self.assertIn("Cyborg's database could not be read (DBConnectionError", said)
+        self.assertIn("Connection refused", said)
+
+    def test_the_password_is_wrong(self) -> None:
+        url = f"mysql+pymysql://nobody:{PASSWORD}@{self.stack.url.rpartition('@')[2]}"
+        self.assertIn("Access denied for user 'nobody'", self.said(f"[database]\nconnection = {url}\n", 1))
+
+    def test_not_cyborgs_database(self) -> None:
+        said = self.said(f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n", 1)
+        self.assertIn("no such table: device_profiles", said)
+
+    def test_no_such_dialect(self) -> None:
+        said = self.said(f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n", 1)
+        self.assertIn("Cyborg's database could not be read (NoSuchModuleError)", said)
+
+    def test_no_configuration(self) -> None:
+        self.assertIn(f"Cyborg's configuration: Failed to find some config files: {self.directory}", self.said(None, 2))
+
+    def test_no_connection(self) -> None:
+        self.assertIn("Cyborg's configuration has no [database] connection. Name its file", self.said("", 2))
+
+    def test_no_configuration_file_at_all(self) -> None:
+        self.assertIn("Cyborg's configuration: Failed to parse", self.said("connection = \n[datab", 2))
+
+    def test_a_grace_that_is_none(self) -> None:
+        said = self.command("reconcile", "--grace", "-1")
+        self.assertEqual(2, said.status)
+        self.assertIn("must be between 0 and 3600", said.err)
+
+    def test_cyborg_is_not_installed(self) -> None:
+        """In the Python that these tests run in it is not."""
+        command = [sys.executable, "-m", "cyborg_quota.cmd.main", "--config-file", str(self.conf_file), "reconcile"]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
+        self.assertEqual(
+            "cyborg-quota: Cyborg is not installed in this Python environment; install cyborg_quota into the one that "
+            "Cyborg runs in.\n",
+            ended.stderr,
+        )

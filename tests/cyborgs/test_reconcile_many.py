@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reconciliation of 10,000 bound ARQs: a few queries a page, seconds, and memory that does not run away."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import uuid
+from typing import NamedTuple
+
+import fixtures as fx
+import sqlalchemy as sa
+
+from tests import fixtures
+from tests.cyborgs import base, quota
+
+ARQS, PROJECTS, OF_AN_INSTANCE = 10_000, 8, 4
+PAGES = ARQS // 2000 + 1
+"""Of Cyborg's table, with the last one, which is empty."""
+MOST_MIB = 60.0
+"""More than a look at nothing takes."""
+INSERT = """
+    INSERT INTO extended_accelerator_requests
+    (uuid, project_id, state, device_profile_id, device_profile_group_id, substate, instance_uuid)
+    SELECT :uuid, :project_id, 'Bound', id, 0, 'Initial', :instance FROM device_profiles WHERE name = :profile
+"""
+
+
+class Look(NamedTuple):
+    """What one run of the command took; SELECTs, of Cyborg's database and of the ledger."""
+
+    status: int
+    rows: int
+    seconds: float
+    mib: float
+    cyborg: int
+    ledger: int
+
+    def __str__(self) -> str:
+        asked = f"{self.cyborg} queries to Cyborg's database, {self.ledger} to the ledger"
+        return f"{self.rows:6} rows, {self.seconds:5.1f} s, {self.mib:4.0f} MiB, {asked}"
+
+
+class TestMany(quota.QuotaTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.server = sa.create_engine(str(fixtures.admin_url("mariadb")), isolation_level="AUTOCOMMIT")
+        self.addCleanup(self.server.dispose)
+        # Database users of this test's own: the server counts by user.
+        self.users = {name: f"{name}_{os.getpid()}" for name in ("cyborg", "ledger")}
+        self.run_sql("SET GLOBAL userstat = 1")
+        for user in self.users.values():
+            self.run_sql(f"CREATE OR REPLACE USER '{user}'@'127.0.0.1' IDENTIFIED BY 'secret'")
+            self.run_sql(f"GRANT ALL ON *.* TO '{user}'@'127.0.0.1'")
+            self.addCleanup(self.run_sql, f"DROP USER '{user}'@'127.0.0.1'")
+        ledger = self.conf_file.read_text().replace(self.url, self.of_user("ledger", self.url))
+        (self.directory / "ledger.conf").write_text(ledger)
+        connection = f"[database]\nconnection = {self.of_user('cyborg', self.stack.url)}\n"
+        (self.directory / "cyborg.conf").write_text(connection)
+
+    def run_sql(self, statement: str) -> None:
+        with self.server.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    def of_user(self, name: str, url: str) -> str:
+        changed = sa.make_url(url).set(username=self.users[name], password="secret")
+        return changed.render_as_string(hide_password=False)
+
+    def selects(self) -> dict[str, int]:
+        with self.server.connect() as connection:
+            rows = connection.exec_driver_sql("SELECT user, select_commands FROM information_schema.user_statistics")
+            counts = {str(user): int(count) for user, count in rows}
+        return {name: counts.get(user, 0) for name, user in self.users.items()}
+
+    def look(self, what: str, *arguments: str) -> Look:
+        """Run the command, and measure it."""
+        cyborg = ["--cyborg-config-file", str(self.directory / "cyborg.conf")]
+        command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.directory / "ledger.conf")]
+        before, began = self.selects(), time.monotonic()
+        out = self.directory / "out"
+        with out.open("w") as file:
+            child = subprocess.Popen(
+                [*command, "reconcile", "--grace", "0", "-f", "csv", *cyborg, *arguments], stdout=file
+            )
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        after = self.selects()
+        rows = max(0, len(out.read_text().splitlines()) - 1)
+        asked = [after[name] - before[name] for name in ("cyborg", "ledger")]
+        look = Look(child.returncode, rows, time.monotonic() - began, usage.ru_maxrss / 1024, *asked)
+        print(f"reconcile, {what}: {look}", file=sys.stderr)
+        return look
+
+    def bind_many(self) -> None:
+        """By SQL: as they would be after months."""
+        projects = [base.new_id() for _ in range(PROJECTS)]
+        instances = [str(uuid.uuid4()) for _ in range(ARQS // OF_AN_INSTANCE)]
+        rows = [
+            {
+                "uuid": str(uuid.uuid4()),
+                "project_id": projects[number // OF_AN_INSTANCE % PROJECTS],
+                "instance": instances[number // OF_AN_INSTANCE],
+                "profile": self.profile,
+            }
+            for number in range(ARQS)
+        ]
+        with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text(INSERT), rows)
+
+    def test_first_installation(self) -> None:
+        """All is attached and nothing charged; then all is charged; then all of it is gone."""
+        nothing = self.look("nothing")
+        self.assertEqual((0, 0), nothing[:2])
+        self.bind_many()
+        found = self.look("found")
+        self.assertEqual((1, ARQS), found[:2])
+        self.assertEqual((1, 0), self.look("refused", "--heal")[:2])
+        healed = self.look("charged", "--heal", "--force")
+        self.assertEqual((0, ARQS), healed[:2])
+        with self.sql.connect() as connection:
+            groups = connection.scalar(sa.text("SELECT COUNT(DISTINCT project_id, group_id) FROM reservations"))
+        self.assertEqual(ARQS // OF_AN_INSTANCE, groups)
+        again = self.look("again")
+        self.assertEqual((0, 0), again[:2])
+        self.assert_agree()
+        self.records.clear()
+        released = self.look("released", "--heal", "--force")
+        self.assertEqual((0, ARQS), released[:2])
+        self.assertEqual({}, self.charged())
+        self.assert_agree()
+
+        for look in (found, again):
+            self.assertLess(look.mib - nothing.mib, MOST_MIB)
+            self.assertLessEqual(look.cyborg - nothing.cyborg, 2 * PAGES)
+            self.assertLessEqual(look.ledger - nothing.ledger, 2 * PAGES)

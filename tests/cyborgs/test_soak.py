@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short form of the soak, and its control: see soak.py."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import sys
+
+from tests.cyborgs import quota, soak
+
+NAIVE_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("naive.py")))
+
+
+class SoakTestCase(quota.QuotaTestCase):
+    hosts = 2
+    options = "bind_expire = 3\nreconcile_interval = 0"
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        return soak.CONFIG.format(seconds=soak.RPC_SECONDS, file=self.conf_file)
+
+    def soak(self) -> soak.Soak:
+        reconcile = functools.partial(quota.reconcile, self.stack, self.conf_file, "-f", "json")
+        made = soak.Soak(self.stack, self.engine, self.url, reconcile)
+        made.set_up()
+        self.addCleanup(made.tear_down)
+        return made
+
+
+class TestSoak(SoakTestCase):
+    def test_with_and_without_kills(self) -> None:
+        made = self.soak()
+        made.round(6.0, is_deadly=True)
+        made.round(3.0, is_deadly=False)
+        print(made.summary, file=sys.stderr)
+        self.assertEqual([], made.summary.faults)
+        statuses = {status for what, status in made.summary.outcomes if what == "bind"}
+        self.assertLessEqual({202, 403}, statuses)
+
+
+class TestControl(SoakTestCase):
+    conductor = NAIVE_CONDUCTOR
+
+    def test_what_is_never_released_is_seen(self) -> None:
+        made = self.soak()
+        made.round(4.0, is_deadly=False)
+        self.assertIn("different, and nobody was killed", "\n".join(made.summary.faults))

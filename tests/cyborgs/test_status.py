@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-status: each thing that it looks at, well and not; with the real Cyborg, and where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import socket
+import time
+
+import sqlalchemy as sa
+
+from cyborg_quota.cmd import status
+from tests import base as ledger_base
+from tests import fixtures
+from tests.cli import base as cli_base
+from tests.cyborgs import quota
+
+SUCCESS, WARNING, FAILURE = 0, 1, 2
+PASSWORD = "hunter2-of-cyborg"
+KEYSTONE = """
+[limits]
+driver = keystone
+keystone_timeout = 1
+[oslo_limit]
+auth_type = password
+auth_url = {url}
+username = cyborg
+password = {password}
+system_scope = all
+user_domain_id = default
+endpoint_id = cyborg
+"""
+NOT_INSTALLED = (
+    "Cyborg is not installed in this Python environment; install cyborg_quota into the one that Cyborg runs in."
+)
+
+Results = dict[str, tuple[int, str]]
+"""{check: (code, details)}"""
+
+
+def results(text: str) -> Results:
+    """What --json says."""
+    return {one["check"]: (one["result"], one["details"]) for one in json.loads(text)["checks"]}
+
+
+class TestWithCyborg(quota.QuotaTestCase):
+    options = "reconcile_grace = 0"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.delete_profiles()
+        self.addCleanup(self.delete_profiles)
+
+    def delete_profiles(self) -> None:
+        """What other tests have left would be looked at too."""
+        self.records.clear()
+        self.cyborg_sql("DELETE FROM device_profiles")
+
+    def cyborg_sql(self, statement: str) -> None:
+        with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
+            connection.exec_driver_sql(statement)
+
+    def check(self, *arguments: str) -> quota.Said:
+        files = "\n".join(f"config_file = {path}" for path in self.cyborg_files()[1::2])
+        more = self.conf_file.with_suffix(".status")
+        more.write_text(f"[cyborg]\n{files}\n")
+        self.addCleanup(more.unlink, missing_ok=True)
+        confs = ("--config-file", str(self.conf_file), "--config-file", str(more))
+        return self.run_program("cyborg-quota-status", *confs, "upgrade", "check", *arguments)
+
+    def test_all_well(self) -> None:
+        self.set_limit(3, project_id="somebody")
+        self.bind(self.client.created(self.new_profile({"resources:FPGA": "1"})))
+        said = self.check("--json")
+        self.assertEqual((0, ""), (said.status, said.err))
+        self.assertEqual(
+            {
+                "database": (SUCCESS, "at revision b2e0"),
+                "limits": (
+                    SUCCESS,
+                    "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
+                ),
+                "counters": (SUCCESS, "agree with the reservations"),
+                "Cyborg's version": (SUCCESS, "17.0.0"),
+                "resource classes": (SUCCESS, "every device profile's can be charged"),
+                "Cyborg's records": (SUCCESS, "agree with the ledger on 1 accelerators"),
+            },
+            results(said.out),
+        )
+
+    def test_what_somebody_should_look_at(self) -> None:
+        """As a table, with what to do."""
+        [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))
+        self.bind([arq])
+        self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
+        self.new_profile({"resources:CUSTOM_RARE": "1"})
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("UPDATE quota_usages SET used = 7")
+        said = self.check()
+        self.assertEqual((1, ""), (said.status, said.err))
+        lines = [line.strip("| ") for line in said.out.splitlines()]
+        text = " ".join(line for line in lines if not line.startswith("+"))
+        for expected in (
+            "Check: counters Result: Warning Details: 1 differ from the reservations: cyborg-quota usage audit, then "
+            "heal",
+            "Check: resource classes Result: Warning Details: CUSTOM_RARE cannot be bound: no [cyborg] resource_rule "
+            "matches it; add one, or set unmapped = ignore",
+            "Check: Cyborg's records Result: Warning Details: 1 of 1 accelerators differ: cyborg-quota reconcile",
+        ):
+            self.assertIn(expected, text)
+
+    def test_cyborgs_database_is_away(self) -> None:
+        own = self.stack.place / "extra.conf"
+        before = own.read_text()
+        self.addCleanup(own.write_text, before)
+        own.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
+        said = self.check("--json")
+        self.assertEqual((2, ""), (said.status, said.err))
+        self.assertNotIn(PASSWORD, said.out)
+        code, details = results(said.out)["Cyborg's records"]
+        self.assertEqual((FAILURE, True), (code, "Connection refused" in details))
+
+
+class TestWithoutCyborg(cli_base.CliTestCase):
+    """In the Python that these tests run in there is none."""
+
+    def run_check(self, *arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            ended = status.main(["--config-file", str(self.conf), *arguments])
+        return ended, out.getvalue(), err.getvalue()
+
+    def check(self) -> Results:
+        """It cannot run, for Cyborg at least is missing."""
+        ended, out, err = self.run_check("upgrade", "check", "--json")
+        self.assertEqual((FAILURE, ""), (ended, err))
+        self.assertNotIn(PASSWORD, out)
+        return results(out)
+
+    def test_no_cyborg(self) -> None:
+        found = self.check()
+        for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
+            self.assertEqual((FAILURE, NOT_INSTALLED), found[one])
+        self.assertEqual([SUCCESS] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+
+    def run_sql(self, url: str, statement: str) -> None:
+        with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
+            connection.exec_driver_sql(statement)
+
+    def database(self, *statements: str) -> tuple[int, str]:
+        """The look at another database, in which these were run."""
+        url = fixtures.fresh_url("sqlite", "status")
+        self.configure(url=url)
+        for statement in statements:
+            self.run_sql(url, statement)
+        return self.check()["database"]
+
+    def test_an_empty_database(self) -> None:
+        self.assertEqual((FAILURE, "at revision none, needed is b2e0: cyborg-quota db sync"), self.database())
+
+    def test_somebody_elses_database(self) -> None:
+        """Cyborg's has tables of these names."""
+        code, details = self.database("CREATE TABLE quota_usages (id INT)", "CREATE TABLE reservations (id INT)")
+        self.assertEqual(FAILURE, code)
+        self.assertIn("already holds another service's quota_usages, reservations.", details)
+
+    def test_revisions(self) -> None:
+        """Behind, and ahead of this release: the latter runs."""
+        self.assertEqual(SUCCESS, self.check()["database"][0])
+        for revision, code, words in (
+            ("a1c0", FAILURE, "at revision a1c0, needed is b2e0: cyborg-quota db sync"),
+            ("ffff", WARNING, "at revision ffff, which a newer release of cyborg_quota has made"),
+        ):
+            self.run_sql(self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{revision}'")
+            self.addCleanup(self.run_sql, self.url, "UPDATE cyborg_quota_alembic_version SET version_num = 'b2e0'")
+            self.assertEqual((code, words), self.check()["database"])
+
+    def test_a_database_that_is_away(self) -> None:
+        self.configure("[quota]\nretry_seconds = 1", url=f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/quota")
+        found = self.check()
+        self.assertEqual([FAILURE] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+        self.assertIn("Connection refused", found["database"][1])
+
+    def test_a_keystone_that_is_away(self) -> None:
+        """Nobody at the port, and somebody who says nothing: told in time, the others are still looked at."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            for port in (1, silent.getsockname()[1]):
+                url = f"http://127.0.0.1:{port}"
+                self.configure(KEYSTONE.format(url=url, password=PASSWORD))
+                began = time.monotonic()
+                found = self.check()
+                self.assertLess(time.monotonic() - began, 30)
+                code, details = found["limits"]
+                self.assertEqual((FAILURE, True), (code, details.startswith("Limits have been unavailable")), details)
+                self.assertIn(url, details)
+                self.assertEqual(SUCCESS, found["counters"][0])
+
+    def test_a_driver_that_is_none(self) -> None:
+        self.configure("[limits]\ndriver = none-such")
+        code, details = self.check()["limits"]
+        self.assertEqual((FAILURE, True), (code, "none-such" in details))
+
+    def test_a_file_that_is_none(self) -> None:
+        """Its password is not quoted."""
+        for text in (f"connection = {PASSWORD}\n", f"[database]\n{PASSWORD}\n", "[cyborg]\nbind_expire = soon\n"):
+            self.conf.write_text(text)
+            ended, out, err = self.run_check("upgrade", "check")
+            self.assertEqual((2, "", 1), (ended, out, err.count("\n")), err)
+            self.assertTrue(err.startswith("cyborg-quota-status: "), err)
+            self.assertNotIn(PASSWORD, err)
+
+    def test_help(self) -> None:
+        ended, out, _ = self.run_check("--help")
+        self.assertEqual((0, True), (ended, "`cyborg-quota-status upgrade check`" in out))
+        ended, out, _ = self.run_check("upgrade", "--help")
+        self.assertEqual(0, ended)
+        for one in (*self.check(), "exit status:"):
+            self.assertIn(one, out)
+
+    def test_bad_usage(self) -> None:
+        for arguments in ((), ("upgrade",), ("upgrade", "chek"), ("downgrade", "check")):
+            ended, out, err = self.run_check(*arguments)
+            self.assertEqual((2, "", True), (ended, out, "error: " in err))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger against Cyborg's records: what is found, what is repaired. The records are what the test says they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from unittest import mock
+
+import testscenarios
+from oslotest import base as plain
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import reconciling
+from cyborg_quota.integrations.cyborg.differences import Attached, Charge, compare, shown
+from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class Cloud:
+    """Cyborg's side: {arq: Attached}."""
+
+    def __init__(self) -> None:
+        self.arqs: dict[str, Attached] = {}
+
+    def bind(self, arq: str, project_id: str | None = "p1", instance: str = "i1", **deltas: int) -> None:
+        self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1})
+
+    def bound(self) -> Iterator[Attached]:
+        yield from list(self.arqs.values())
+
+    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
+        return {arq: found for arq, found in self.arqs.items() if arq in arqs}
+
+
+class TestCompare(plain.BaseTestCase):
+    """Without any ledger."""
+
+    def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
+        report = compare(charges, {in_flight}, attached)
+        return [one.problem for one in report.differences]
+
+    def test_kinds(self) -> None:
+        bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
+        both = [Charge("1", "p1", "gpu", 1), Charge("2", "p1", "gpu.A100", 1)]
+        self.assertEqual([], self.problems({"a": both}, bound))
+        self.assertEqual(["not charged"], self.problems({}, bound))
+        self.assertEqual(["not attached"], self.problems({"a": both}))
+        self.assertEqual(["wrong amount"], self.problems({"a": both[:1]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [*both, Charge("3", "p1", "fpga", 1)]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 2), both[1]]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [Charge("1", "p2", "gpu", 1)]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [*both, Charge("3", "p2", "gpu", 1)]}, bound))
+
+    def test_in_flight(self) -> None:
+        bound = Attached("a", "p1", "i", {"gpu": 1})
+        self.assertEqual([], self.problems({}, bound, in_flight="a"))
+        self.assertEqual([], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, in_flight="a"))
+
+    def test_not_counted(self) -> None:
+        bound = Attached("a", "p1", "i", {})
+        self.assertEqual([], self.problems({}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
+
+    def test_no_project(self) -> None:
+        """An ARQ of before Cyborg kept projects can be charged to nobody."""
+        self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
+
+    def test_compared(self) -> None:
+        bound = [Attached(one, "p1", "i", {"gpu": 1}) for one in "abc"]
+        report = compare({"c": [Charge("1", "p1", "gpu", 1)], "d": [Charge("2", "p1", "gpu", 1)]}, (), bound)
+        self.assertEqual(4, report.compared)
+        self.assertEqual(["a", "b", "d"], [one.arq for one in report.differences])
+
+    def test_shown(self) -> None:
+        self.assertEqual("nothing", shown({}))
+        amounts = {("p2", "gpu"): 1, ("p1", "gpu.A100"): 1, ("p1", "gpu"): 1}
+        self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", shown(amounts))
+
+
+class ReconcilingTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.cloud = Cloud()
+        self.waits: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.meanwhile()
+
+    def reconciler(self, share: int = 100) -> Reconciler:
+        return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=30, share=share, wait=self.wait)
+
+    def charge(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
+        context = base.Context(project_id)
+        uuids = self.quotas.reserve(context, deltas or {"gpu": 1}, consumer=arq, group="i1")
+        self.quotas.commit(context, uuids)
+        return uuids
+
+    def found(self) -> list[tuple[str, str]]:
+        return [(one.arq, one.problem) for one in self.reconciler().find().differences]
+
+
+class TestFind(ReconcilingTestCase):
+    def test_nothing(self) -> None:
+        self.cloud.bind("a")
+        self.charge("a")
+        self.assertEqual([], self.found())
+        self.assertEqual([], self.waits)
+
+    def test_each_kind(self) -> None:
+        self.cloud.bind("free")
+        self.charge("ghost")
+        self.cloud.bind("other")
+        self.charge("other", "p2")
+        self.cloud.bind("more", gpu=1, **{"gpu.A100": 1})
+        self.charge("more")
+        expected = [
+            ("free", "not charged"),
+            ("ghost", "not attached"),
+            ("more", "wrong amount"),
+            ("other", "wrong project"),
+        ]
+        self.assertEqual(expected, self.found())
+        self.assertEqual([30], self.waits)
+
+    def test_grace(self) -> None:
+        """What settles meanwhile was in flight: each way."""
+        self.cloud.bind("late commit")
+        self.charge("late release")
+
+        def settle() -> None:
+            self.charge("late commit")
+            self.quotas.release(self.context, consumer="late release")
+
+        self.meanwhile = settle
+        self.assertEqual([], self.found())
+
+    def test_another_difference_than_before_the_grace(self) -> None:
+        """Released, and charged again: not the same difference."""
+        self.charge("a")
+
+        def again() -> None:
+            self.quotas.release(self.context, consumer="a")
+            self.charge("a")
+
+        self.meanwhile = again
+        self.assertEqual([], self.found())
+
+    def test_in_flight(self) -> None:
+        self.cloud.bind("a")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        self.assertEqual([], self.found())
+
+    def test_others_are_left_alone(self) -> None:
+        """What no rule charges, and what has no consumer, is none of Cyborg's."""
+        self.charge("by hand", fpga=1)
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual([], self.found())
+
+    def test_page_by_page(self) -> None:
+        for number in range(7):
+            self.charge(f"a{number}")
+            self.cloud.bind(f"a{number}")
+        self.charge("ghost")
+        with mock.patch.object(reconciling, "_PAGE_ROWS", 2):
+            self.assertEqual([("ghost", "not attached")], self.found())
+
+
+class TestHeal(ReconcilingTestCase):
+    def heal(self, **named: object) -> list[str]:
+        reconciler = self.reconciler()
+        return [one.arq for one in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
+
+    def test_each_kind(self) -> None:
+        self.limits.limits[None, "gpu"] = 0  # limits do not undo what is attached
+        self.limits.limits["p2", "gpu"] = 9
+        self.cloud.bind("free")
+        self.charge("ghost", "p2")
+        self.cloud.bind("other")
+        self.charge("other", "p2")
+        self.cloud.bind("more", "p2", gpu=1, **{"gpu.A100": 1})
+        self.charge("more", "p2")
+        self.assertEqual(["free", "ghost", "more", "other"], self.heal())
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual((1, 0), self.figures("p2"))
+        self.assertEqual((1, 0), self.figures("p2", "gpu.A100"))
+        self.assertEqual([], self.found())
+
+    def test_groups(self) -> None:
+        """What is adopted can be released by its instance, as what was bound."""
+        self.cloud.bind("a", instance="i1")
+        self.cloud.bind("b", instance="i2")
+        self.heal()
+        self.quotas.release(self.context, group="i2")
+        self.assertEqual((1, 0), self.figures())
+
+    def test_unbound_at_that_moment(self) -> None:
+        """Unbound, and released, after the look: the charge that comes too late is taken back."""
+        self.cloud.bind("a")
+        report = self.reconciler().find()
+        del self.cloud.arqs["a"]
+        self.reconciler().heal(report)
+        self.assertEqual((0, 0), self.figures())
+
+    def test_bound_at_that_moment(self) -> None:
+        """A charge that nobody had released serves the next bind: it is released, and charged again."""
+        self.charge("a")
+        report = self.reconciler().find()
+        self.cloud.bind("a")
+        self.reconciler().heal(report)
+        self.assertEqual((1, 0), self.figures())
+        self.assertEqual([], self.found())
+
+    def test_bound_otherwise_at_that_moment(self) -> None:
+        """Not ours to say; the next reconciliation sees what came of it."""
+        self.cloud.bind("a")
+        report = self.reconciler().find()
+        self.quotas.reserve(self.context, {"gpu": 2}, consumer="a")
+        self.assertEqual([], self.reconciler().heal(report))
+        self.assertEqual((0, 2), self.figures())
+
+    def test_repeated(self) -> None:
+        """By two hosts at once, or by one that died in the middle."""
+        self.cloud.bind("a")
+        self.charge("ghost")
+        report = self.reconciler().find()
+        for _ in range(2):
+            self.reconciler().heal(report)
+        self.assertEqual((1, 0), self.figures())
+
+    def test_too_many_changes(self) -> None:
+        for number in range(11):
+            self.cloud.bind(f"a{number}", instance=f"i{number}")
+        reconciler = self.reconciler(share=50)
+        report = reconciler.find()
+        error = self.assertRaises(reconciling.TooManyChanges, reconciler.heal, report)
+        self.assertEqual((11, 11, 50), (error.changes, error.compared, error.share))
+        self.assertIn("--force", str(error))
+        self.assertEqual((0, 0), self.figures())
+        told: list[int] = []
+        reconciler.heal(report, force=True, progress=told.append)
+        self.assertEqual((11, 0), self.figures())
+        self.assertEqual(11, sum(told))
+
+    def test_a_few_changes_never_ask(self) -> None:
+        for number in range(10):
+            self.cloud.bind(f"a{number}")
+        reconciler = self.reconciler(share=0)
+        reconciler.heal(reconciler.find())
+        self.assertEqual((10, 0), self.figures())
+
+    def test_every_change_is_logged(self) -> None:
+        self.cloud.bind("a")
+        self.charge("ghost")
+        with self.assertLogs(reconciling.LOG.logger, "INFO") as logged:
+            self.heal()
+        text = "\n".join(logged.output)
+        self.assertIn("ARQ a (not charged): was charged nothing, is charged p1 gpu=1", text)
+        self.assertIn("ARQ ghost (not attached): was charged p1 gpu=1, is charged nothing", text)
+
+    def test_down_in_the_middle(self) -> None:
+        """What was done is done; the rest is found again."""
+        self.cloud.bind("a", instance="i1")
+        self.cloud.bind("b", "p2", instance="i2")
+        report = self.reconciler().find()
+        real = self.engine.adopt
+        gone = exceptions.DatabaseUnavailable("it is gone", 6.0)
+        with mock.patch.object(self.engine, "adopt") as adopt:
+
+            def second_fails(*args: object, **named: object) -> object:
+                if adopt.call_count > 1:
+                    raise gone
+                return real(*args, **named)
+
+            adopt.side_effect = second_fails
+            self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
+        self.assertEqual([("b", "not charged")], self.found())

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conductor that died has left behind, made good by another. The records are what the test says they are."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota.integrations.cyborg import recovering
+from tests import base
+from tests.functional.test_reconciling import Cloud
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestCommitBound(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.cloud = Cloud()
+
+    def recover(self, *own: str) -> int:
+        return recovering.commit_bound(self.quotas, self.cloud, own)  # type: ignore[arg-type]
+
+    def reserve(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
+        return self.quotas.reserve(base.Context(project_id), deltas or {"gpu": 1}, consumer=arq, group="i1")
+
+    def states(self) -> dict[str | None, str]:
+        return {row.consumer: row.state for row in self.quotas.list_reservations(base.ADMIN)}
+
+    def test_only_what_is_bound(self) -> None:
+        for arq in ("bound", "not bound", "our own", "of another project"):
+            self.reserve(arq)
+        self.cloud.bind("bound")
+        self.cloud.bind("our own")
+        self.cloud.bind("of another project", "p2")
+        self.assertEqual(1, self.recover("our own"))
+        committed = [arq for arq, state in self.states().items() if state == "committed"]
+        self.assertEqual(["bound"], committed)
+        self.assertEqual((1, 3), self.figures())
+        self.assertEqual(0, self.recover("our own"))
+
+    def test_a_model_and_its_family(self) -> None:
+        self.reserve("a", gpu=1, **{"gpu.A100": 1})
+        self.cloud.bind("a", gpu=1, **{"gpu.A100": 1})
+        self.assertEqual(1, self.recover())
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "gpu.A100")])
+
+    def test_overdue(self) -> None:
+        """Nobody ran meanwhile. It holds its place, whatever the limit is now."""
+        uuids = self.reserve("a")
+        self.cloud.bind("a")
+        self.make_overdue(*uuids)
+        self.limits.limits[None, "gpu"] = 0
+        self.assertEqual(1, self.recover())
+        self.assertEqual((1, 0), self.figures())
+        self.assertEqual(0, self.quotas.expire(base.ADMIN))
+
+    def test_settled_at_that_moment(self) -> None:
+        """Its conductor lives, and was quicker; or it was unbound."""
+        for settle in (self.quotas.commit, self.quotas.rollback):
+            arq = settle.__name__
+            self.reserve(arq)
+            self.cloud.bind(arq)
+            real = self.cloud.bound_of
+
+            def meanwhile(arqs: set[str], settle=settle, arq=arq, real=real) -> object:  # type: ignore[no-untyped-def]
+                settle(self.context, consumer=arq)
+                return real(arqs)
+
+            self.cloud.bound_of = meanwhile  # type: ignore[assignment,method-assign]
+            self.recover()
+            self.cloud.bound_of = real  # type: ignore[method-assign]
+        self.assertEqual({"commit": "committed", "rollback": "rolled_back"}, self.states())
+        self.assertEqual((1, 0), self.figures())
+
+    def test_nothing_is_reserved(self) -> None:
+        """Cyborg is not asked."""
+        self.cloud.bound_of = self.fail  # type: ignore[method-assign]
+        self.assertEqual(0, self.recover())

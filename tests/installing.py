@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real services from the package index, in environments of their own: made once, kept, or not to be had here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+from collections.abc import Iterator
+
+from tests import fixtures
+
+TOP = pathlib.Path(__file__).parents[1]
+INSTALL_TIMEOUT_SECONDS = 240.0
+STEP_TIMEOUT_SECONDS = 60.0
+
+
+class NotAvailable(Exception):
+    """A real service cannot be had here; the message says why."""
+
+
+def unavailable(test: unittest.TestCase, what: str, reason: NotAvailable) -> None:
+    """Fail the test where servers are required; else skip it, saying why."""
+    if fixtures.servers_are_required():
+        test.fail(f"no {what}: {reason}")
+    test.skipTest(f"no {what}: {reason}")
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """One process at a time."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def stamp_of(*parts: str) -> str:
+    """Changes with the interpreter, and with whatever else a thing is made of."""
+    return hashlib.sha256("\n".join((sys.version, *parts)).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def stamped(path: pathlib.Path, stamp: str) -> Iterator[bool]:
+    """Whether a thing has to be made anew; once the block has made it, the stamp says so."""
+    old = path.exists() and path.read_text() == stamp
+    if not old:
+        path.unlink(missing_ok=True)
+    yield not old
+    path.write_text(stamp)
+
+
+def make_environment(place: pathlib.Path) -> pathlib.Path:
+    """An empty virtual environment in place of what is there; returns its Python."""
+    shutil.rmtree(place, ignore_errors=True)
+    run([sys.executable, "-m", "venv", str(place)], STEP_TIMEOUT_SECONDS)
+    return place / "bin/python"
+
+
+def pip_install(python: pathlib.Path, *what: str) -> None:
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    run([*pip, *what], INSTALL_TIMEOUT_SECONDS)
+
+
+def run(command: list[str], timeout_seconds: float, **environment: str) -> None:
+    """Run one step. Raises NotAvailable with the last line that it said."""
+    try:
+        ended = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_seconds,
+            env={**os.environ, **environment},
+        )
+    except subprocess.TimeoutExpired:
+        raise NotAvailable(f"{pathlib.Path(command[0]).name} took longer than {timeout_seconds:.0f} s") from None
+    if ended.returncode != 0:
+        last = (ended.stderr.strip() or ended.stdout.strip() or "nothing said").splitlines()[-1]
+        raise NotAvailable(f"{' '.join([pathlib.Path(command[0]).name, *command[1:4]])} failed: {last}")

@@ -1,0 +1,155 @@
+"""A private Galera cluster: MariaDB nodes on loopback that replicate every transaction to each other.
+
+    with Galera() as cluster:
+        engines = [sqlalchemy.create_engine(node.url) for node in cluster.nodes]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import sqlalchemy
+
+from tests.servers import machine
+from tests.servers.base import ADMIN
+from tests.servers.mariadb import MariaDB
+
+LIBRARIES = (
+    "/usr/lib/galera/libgalera_smm.so",
+    "/usr/lib64/galera-4/libgalera_smm.so",
+    "/usr/lib64/galera/libgalera_smm.so",
+)
+JOIN_TIMEOUT_SECONDS = 60.0
+
+
+def missing() -> str | None:
+    """Why no cluster can run here; None where one can."""
+    if not any(Path(library).exists() for library in LIBRARIES):
+        return "no Galera library (bindep.txt names the package)"
+    for program in ("mariadbd", "wsrep_sst_rsync", "rsync"):
+        if shutil.which(program, path=machine.search_path()) is None:
+            return f"no {program} (bindep.txt names the packages)"
+    return None
+
+
+class Node(MariaDB):
+    """One MariaDB of a cluster. ``address`` is where the others reach it; ``host`` of its own for a namespace."""
+
+    cluster: Galera
+
+    def __init__(self, cluster: Galera, number: int, settings: Mapping[str, str]) -> None:
+        super().__init__(settings=settings)
+        self.cluster = cluster
+        self.number = number
+        self.password = cluster.password
+        # Group communication, incremental and full transfer.
+        self.group_port, self.ist_port, self.sst_port = (machine.free_port() for _ in range(3))
+        self._is_first = False
+
+    def _initialization(self, data: Path) -> list[str]:
+        """The first makes its data; the others are given theirs when they join."""
+        command = super()._initialization(data)
+        return ["true"] if self.number else command
+
+    def launch(self, *, is_first: bool = False) -> None:
+        """Start it; the first of a cluster founds it, the others join."""
+        self._is_first = is_first
+        super().launch()
+
+    def _command(self, data: Path) -> list[str]:
+        options = {
+            "gmcast.listen_addr": f"tcp://127.0.0.1:{self.group_port}",
+            "ist.recv_addr": f"127.0.0.1:{self.ist_port}",
+            "base_host": "127.0.0.1",
+            "gcache.size": "32M",
+            "pc.recovery": "false",
+            **self.cluster.provider_options,
+        }
+        library = next(library for library in LIBRARIES if Path(library).exists())
+        others = ",".join(f"127.0.0.1:{node.group_port}" for node in self.cluster.nodes)
+        wsrep = {
+            "wsrep_on": "ON",
+            "wsrep_provider": library,
+            "wsrep_provider_options": ";".join(f"{name}={value}" for name, value in options.items()),
+            "wsrep_cluster_name": "cyborg_quota_tests",
+            "wsrep_cluster_address": "gcomm://" + ("" if self._is_first else others),
+            "wsrep_node_name": f"node{self.number}",
+            "wsrep_node_address": "127.0.0.1",
+            "wsrep_sst_method": "rsync",
+            "wsrep_sst_receive_address": f"127.0.0.1:{self.sst_port}",
+            "binlog_format": "ROW",
+            "innodb_autoinc_lock_mode": "2",
+            "innodb_buffer_pool_size": "64M",
+            "innodb_log_file_size": "32M",
+        }
+        return [*super()._command(data), *(f"--{name}={value}" for name, value in wsrep.items())]
+
+    def is_synced(self) -> bool:
+        """Whether it is a member of the cluster's majority, and has all that the others had."""
+        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
+        with contextlib.suppress(sqlalchemy.exc.DBAPIError), engine.connect() as connection:
+            found = dict(connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_%%'").all())
+            return found.get("wsrep_ready") == "ON" and found.get("wsrep_local_state_comment") == "Synced"
+        return False
+
+    def wait_synced(self) -> None:
+        """:raises ServerError: it did not join in time."""
+        machine.wait_until(lambda: self.is_synced() or not self.running, JOIN_TIMEOUT_SECONDS)
+        if not self.is_synced():
+            raise self._failure("it did not join the cluster")
+
+    def isolate(self, is_isolated: bool) -> None:
+        """Cut it off from the other nodes, or end that. Clients reach it all the while: it is a minority of one."""
+        import pymysql
+
+        # Bare: a node without a majority answers SET, but no ROLLBACK, which SQLAlchemy's first look ends with.
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user=ADMIN, password=self.password, autocommit=True, read_timeout=30
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute(f"SET GLOBAL wsrep_provider_options = 'gmcast.isolate={int(is_isolated)}'")
+
+    def rejoin(self) -> None:
+        """Start it again behind kill(): it joins, and fetches what it has missed."""
+        self.launch()
+        self.wait()
+        self.wait_synced()
+
+
+class Galera:
+    """Three nodes, or so many. Any may be killed, paused and started again."""
+
+    def __init__(self, count: int = 3, *, provider_options: Mapping[str, str] | None = None, **settings: str) -> None:
+        self.password = "galera"
+        self.provider_options = dict(provider_options or {})
+        self.nodes = [Node(self, number, settings) for number in range(count)]
+
+    def __enter__(self) -> Galera:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """:raises ServerError: it cannot be started."""
+        reason = missing()
+        if reason is not None:
+            raise machine.ServerError(f"galera: {reason}")
+        for node in self.nodes:
+            node.prepare()
+        for node in self.nodes:
+            node.launch(is_first=node is self.nodes[0])
+            node.wait()
+            node.wait_synced()
+
+    def close(self) -> None:
+        for node in reversed(self.nodes):
+            node.close()

@@ -1,0 +1,95 @@
+"""A private RabbitMQ."""
+
+import contextlib
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from tests.servers import machine
+from tests.servers.base import ADMIN, Server
+
+# The program itself: what Debian puts on the search path wants to become another user first.
+PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+GREETING = b"AMQP\x00\x00\x09\x01"
+METHOD_FRAME = b"\x01"
+CONFIG = """\
+listeners.tcp.default = 127.0.0.1:{port}
+default_user = {user}
+default_pass = {password}
+log.file = false
+log.console = true
+log.console.level = warning
+"""
+
+
+class RabbitMQ(Server):
+    """No plugins, no management, and no epmd: the node serves its own distribution port, to nobody but itself."""
+
+    name = "rabbitmq"
+    variable = "CYBORG_QUOTA_TEST_RABBITMQ"
+    users = ("rabbitmq", "nobody")
+    stop_signal = signal.SIGTERM
+    death_signal = "KILL"
+    _distribution_port = 0
+
+    @property
+    def url(self) -> str:
+        """For oslo.messaging, as a transport_url."""
+        return f"rabbit://{ADMIN}:{self.password}@127.0.0.1:{self.port}//"
+
+    def _initialization(self, data: Path) -> list[str]:
+        if not PROGRAM.exists() or shutil.which("erl", path=machine.search_path()) is None:
+            raise machine.ServerError(f"{PROGRAM} is not installed (bindep.txt names the packages)")
+        self._private_file("rabbitmq.conf", CONFIG.format(port=self.port, user=ADMIN, password=self.password))
+        self._private_file("enabled_plugins", "[].\n")
+        self._private_file("rabbitmq-env.conf", "")
+        self._distribution_port = machine.free_port()
+        return []
+
+    def _command(self, data: Path) -> list[str]:
+        return [str(PROGRAM)]
+
+    def _environment(self) -> dict[str, str]:
+        assert self.directory is not None, "not prepared"
+        data = self.directory / "data"
+        node = f"quota{self.port}@localhost"
+        return {
+            "HOME": str(data),  # for the cookie
+            "detached": "1",  # the shell becomes the server, and is not its parent
+            "ERL_CRASH_DUMP_BYTES": "0",
+            "RABBITMQ_NODENAME": node,
+            "RABBITMQ_BASE": str(data),
+            "RABBITMQ_MNESIA_BASE": str(data / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(data),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_PID_FILE": str(data / "pid"),
+            "RABBITMQ_SCHEMA_DIR": str(data / "schema"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(data / "config"),
+            "RABBITMQ_FEATURE_FLAGS_FILE": str(data / "feature_flags"),
+            "RABBITMQ_CONFIG_FILE": str(self.directory / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.directory / "none.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.directory / "rabbitmq-env.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
+            # A node that is named from the start asks no epmd for others. One thread starts in 5 s, two in 6.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-sname {node} -start_epmd false"
+            f" -erl_epmd_port {self._distribution_port} -kernel inet_dist_use_interface {{127,0,0,1}} +S 1:1",
+        }
+
+    def _popen_options(self) -> dict[str, Any]:
+        assert self.directory is not None, "not prepared"
+        return {**super()._popen_options(), "cwd": self.directory / "data"}  # where it may look around
+
+    def _answers(self) -> bool:
+        """Whether it answers the greeting of AMQP 0-9-1 with its own."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5.0) as probe:
+            probe.sendall(GREETING)
+            return probe.recv(1) == METHOD_FRAME
+        return False
+
+    def close(self) -> None:
+        """End it at once: nobody needs its data in good order."""
+        if self.running:
+            self.kill()
+        super().close()

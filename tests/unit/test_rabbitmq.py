@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The private message bus: on loopback alone, with nobody beside it, and gone behind us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+
+from oslotest import base
+
+from tests import servers
+from tests.servers import command, machine
+from tests.servers.rabbitmq import RabbitMQ
+
+LISTENING = "0A"
+LOOPBACK = "0100007F"
+
+
+def listening_addresses(pid: int) -> list[str]:
+    """The local addresses, in hexadecimal, on which a process listens."""
+    sockets = set()
+    for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(descriptor))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in sockets:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+class TestRabbitMQ(base.BaseTestCase):
+    def test_alone_on_loopback_and_gone(self) -> None:
+        bus = RabbitMQ()
+        self.addCleanup(bus.close)
+        try:
+            bus.start()
+        except servers.ServerError as error:
+            if "is not installed" in str(error) and not command.required():
+                self.skipTest(str(error))
+            raise
+        self.assertEqual([LOOPBACK] * 2, listening_addresses(bus.pid), "for AMQP, and for other nodes")
+        children = machine.descendants(bus.pid)
+        names = [pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
+        self.assertEqual([], [name for name in names if name == "epmd"])
+        directory, pid = bus.directory, bus.pid
+        bus.close()
+        assert directory is not None
+        self.assertFalse(directory.exists())
+        self.assertEqual([], [one for one in [pid, *children] if machine.alive(one)])

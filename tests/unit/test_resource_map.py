@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a device profile's group to what an accelerator is charged as."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+from oslotest import base
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import mapping
+from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
+
+COUNTED = ("fpga", "gpu", "gpu.A100")
+
+
+def resource_map(*rules: str, refuses: bool = True) -> ResourceMap:
+    return ResourceMap(map(parse_rule, rules), COUNTED, refuses_unmapped=refuses)
+
+
+def group(*classes: str, **traits: str) -> dict[str, str]:
+    return {
+        "accel:bitstream_id": "b",
+        **{f"resources:{name}": "1" for name in classes},
+        **{f"trait:{name}": value for name, value in traits.items()},
+    }
+
+
+class TestRules(base.BaseTestCase):
+    def test_parsed(self) -> None:
+        for text, rule in (
+            ("FPGA: fpga", Rule("FPGA", (), ("fpga",))),
+            ("  PGPU   CUSTOM_A :gpu,gpu.A100 ", Rule("PGPU", ("CUSTOM_A",), ("gpu", "gpu.A100"))),
+            ("X A B: r s r", Rule("X", ("A", "B"), ("r", "s"))),
+        ):
+            self.assertEqual(rule, parse_rule(text))
+
+    def test_not_a_rule(self) -> None:
+        for text in ("", "FPGA", "FPGA:", ": fpga", "FPGA: ,", f"FPGA: {'x' * 256}", "FPGA: a\x00b"):
+            error = self.assertRaises(exceptions.ConfigurationError, parse_rule, text)
+            self.assertIn("resource_rule", str(error))
+
+
+class TestResourceMap(base.BaseTestCase):
+    def test_one_class(self) -> None:
+        self.assertEqual({"fpga": 1}, resource_map("FPGA: fpga").deltas(group("FPGA")))
+
+    def test_a_model_beside_its_family(self) -> None:
+        rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
+        self.assertEqual({"gpu": 1, "gpu.A100": 1}, rules.deltas(group("PGPU", CUSTOM_A100="required")))
+        for other in (group("PGPU"), group("PGPU", CUSTOM_A100="forbidden"), group("PGPU", CUSTOM_V100="required")):
+            self.assertEqual({"gpu": 1}, rules.deltas(other))
+
+    def test_every_trait_is_needed(self) -> None:
+        rules = resource_map("PGPU A B: gpu.A100", "PGPU: gpu")
+        self.assertEqual({"gpu": 1}, rules.deltas(group("PGPU", A="required")))
+        self.assertEqual({"gpu.A100": 1, "gpu": 1}, rules.deltas(group("PGPU", A="required", B="required")))
+
+    def test_wildcards(self) -> None:
+        rules = resource_map("CUSTOM_*: gpu", "*GPU CUSTOM_*_A100: gpu.A100")
+        self.assertEqual({"gpu": 1}, rules.deltas(group("CUSTOM_ANY")))
+        self.assertEqual({"gpu.A100": 1}, rules.deltas(group("VGPU", CUSTOM_NVIDIA_A100="required")))
+
+    def test_case_counts(self) -> None:
+        self.assertRaises(ClassNotCounted, resource_map("fpga: fpga").deltas, group("FPGA"))
+
+    def test_no_rule(self) -> None:
+        error = self.assertRaises(ClassNotCounted, resource_map("FPGA: fpga").deltas, group("CUSTOM_SSD"))
+        self.assertEqual("CUSTOM_SSD", error.resource_class)
+        self.assertIn("resource_rule", str(error))
+        self.assertEqual({}, resource_map("FPGA: fpga", refuses=False).deltas(group("CUSTOM_SSD")))
+
+    def test_rule_for_what_is_not_counted(self) -> None:
+        rules = ("CUSTOM_SSD: ssd", "PGPU: gpu", "PGPU: gpu.H100")
+        for resource_class, missing in (("CUSTOM_SSD", "ssd"), ("PGPU", "gpu.H100")):
+            error = self.assertRaises(ClassNotCounted, resource_map(*rules).deltas, group(resource_class))
+            self.assertIn(f"as {missing}, which [quota] resources does not list", str(error))
+        lenient = resource_map(*rules, refuses=False)
+        self.assertEqual({}, lenient.deltas(group("CUSTOM_SSD")))
+        self.assertEqual({"gpu": 1}, lenient.deltas(group("PGPU")))
+
+    def test_several_classes(self) -> None:
+        """By the accelerator's own class where that is known, else by the first, as Cyborg itself does."""
+        rules, both = resource_map("FPGA: fpga", "PGPU: gpu"), group("FPGA", "PGPU")
+        self.assertEqual({"gpu": 1}, rules.deltas(both, "PGPU"))
+        self.assertEqual({"fpga": 1}, rules.deltas(both))
+        self.assertEqual({"fpga": 1}, rules.deltas(both, "VGPU"))
+
+    def test_resources(self) -> None:
+        self.assertEqual({"fpga", "gpu"}, resource_map("A: fpga", "B: gpu", "C: ssd").resources)
+
+    def test_default(self) -> None:
+        """Cyborg's own classes have rules; what [quota] resources lists by default is charged."""
+        conf = cfg.ConfigOpts()
+        cyborg_quota.conf.register_opts(conf)
+        conf([], default_config_files=[], default_config_dirs=[])
+        found = ResourceMap.from_conf(conf)
+        self.assertEqual({"fpga": 1}, found.deltas(group("FPGA")))
+        self.assertEqual({"gpu": 1}, found.deltas(group("PGPU")))
+        self.assertIn("vgpu", str(self.assertRaises(ClassNotCounted, found.deltas, group("VGPU"))))
+        conf.set_override("resource_rule", ["nonsense"], "cyborg")
+        self.assertRaises(exceptions.ConfigurationError, ResourceMap.from_conf, conf)
+
+    def test_classes_and_traits(self) -> None:
+        found = group("FPGA", "PGPU", A="required", B="forbidden")
+        self.assertEqual(["FPGA", "PGPU"], mapping.classes_of(found))
+        self.assertEqual(["A"], mapping.traits_of(found))
