@@ -3,8 +3,8 @@
 #
 #   tools/test.sh [FILTER...]    what follows goes to stestr: a regular expression, --serial, ...
 #
-# Needs python3. The rest it makes: .venv-test, .venv-keystone (a real Keystone), and, on Debian as root or
-# with sudo and no prompt, the system packages of bindep.txt. CYBORG_QUOTA_NO_INSTALL=1 forbids the latter.
+# Needs python3. The rest it makes: .venv-test, .venv-keystone (a real Keystone), .venv-cyborg (a real Cyborg),
+# and, on Debian as root or with sudo and no prompt, the system packages of bindep.txt. CYBORG_QUOTA_NO_INSTALL=1 forbids the latter.
 # The last line is `N passed, N failed, N skipped`; the exit status is 0 when none failed and some ran.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -89,15 +89,19 @@ export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 unset PYTHONPATH PYTHONHOME
 
-# The whole suite needs it; made here, its time is not that of a test. Where it cannot be had, the tests say so.
-[[ $# -gt 0 ]] || python -m tests.integration.environment || true
+if [[ $# -eq 0 ]]; then
+    # The whole suite needs them; made here, their time is not that of a test. Where one cannot be had, the tests say so.
+    python -m tests.integration.environment &
+    python -m tests.cyborgs.environment || true
+    wait
+    # Much of it waits for services: three workers keep two cores busy, and each has about as much to do.
+    set -- --worker-file tools/workers.yaml
+fi
 
-concurrency=$(nproc)
-[[ $concurrency -ge 2 ]] || concurrency=2
 before=$(runs)
 status=0
 python -m tests.servers run -- \
-    stestr run --slowest --concurrency "$concurrency" "$@" || status=$?
+    stestr run --slowest "$@" || status=$?
 
 if [[ $(runs) == "$before" ]]; then
     say "no test ran"

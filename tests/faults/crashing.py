@@ -1,37 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that are killed at random moments, and what they had been answered until then."""
+"""A worker that is killed at random moments."""
 
 from __future__ import annotations
 
 import os
-import pathlib
 import random
 import signal
 import time
 from collections.abc import Callable
-
-
-class Journal:
-    """What workers were answered, one line each; a line that was begun is whole, whoever is killed."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def write(self, consumer: str, call: str) -> None:
-        os.write(self._fd, f"{consumer} {call}\n".encode())
-
-    def read(self) -> dict[str, list[str]]:
-        """The answered calls of each consumer, in order."""
-        calls: dict[str, list[str]] = {}
-        for line in self._path.read_text().splitlines():
-            consumer, call = line.split()
-            calls.setdefault(consumer, []).append(call)
-        return calls
-
-    def close(self) -> None:
-        os.close(self._fd)
-
 
 Ready = Callable[[], None]
 

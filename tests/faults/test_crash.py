@@ -7,92 +7,43 @@ charged once, and expiry gives back what nobody asks for.
 
 from __future__ import annotations
 
-import itertools
-import os
-import pathlib
 import random
-import tempfile
-import traceback
+import time
 import uuid
 
 import sqlalchemy as sa
 import testscenarios
 
-from tests import base, invariants
-from tests.faults.crashing import Journal, Ready, kill_again_and_again
+from tests import base, fixtures, invariants
+from tests.faults.crashing import Ready, kill_again_and_again
+from tests.faults.load import Ledger
+from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-KILLS = 50
-LAST_ANSWER_TO_STATES = {
-    # what was answered last: the states the ledger may show (the call under way may have landed, or not)
-    "reserve": {"reserved", "committed", "rolled_back"},
-    "commit": {"committed", "released"},
-    "rollback": {"rolled_back"},
-    "release": {"released"},
-}
+KILLS = 20
 
 
-class TestKilledWorkers(base.LedgerTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.engine.get_usages(self.context)
-        self.engine.close()
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.journal = Journal(pathlib.Path(directory.name) / "journal")
-        self.addCleanup(self.journal.close)
+def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
+    """SIGKILL one of four when a random number of calls have been made, and put another in its place; so many times."""
+    chance = random.Random(seed)
+    with ledger.crew(4, seed, ("hot", "cold")) as crew:
+        for _ in range(kills):
+            goal = ledger.journal.size + chance.randrange(100, 3000)
+            machine.wait_until(lambda: ledger.journal.size >= goal, 5.0)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.01))
+            crew.kill(chance.randrange(4))
 
-    def work(self, turn: int, ready: Ready) -> None:
-        """Attach and detach for ever, in two projects, telling the journal every answer."""
-        try:
-            self.engine.get_usages(self.context)
-            ready()
-            for cycle in itertools.count():
-                context = base.Context(f"p{cycle % 2}")
-                consumer = f"c{os.getpid()}.{cycle}"
-                self.engine.reserve(context, {"gpu": 2, "fpga": 1}, consumer=consumer, group=f"g{turn}")
-                self.journal.write(consumer, "reserve")
-                last = "rollback" if cycle % 3 == 0 else "commit"
-                getattr(self.engine, last)(context, consumer=consumer)
-                self.journal.write(consumer, last)
-                if cycle % 3 == 1:
-                    self.engine.release(context, consumer=consumer)
-                    self.journal.write(consumer, "release")
-        except BaseException:
-            traceback.print_exc()
-            raise
 
+class TestKilledWorkers(base.BackendTestCase):
     def test_nothing_answered_is_lost_and_nothing_drifts(self) -> None:
-        for _ in range(10):  # a busy machine lets a worker do little before it is killed
-            kill_again_and_again(self.work, KILLS, seed=random.randrange(2**32))
-            last_answers = [calls[-1] for calls in self.journal.read().values()]
-            if len(last_answers) > KILLS and "reserve" in last_answers:
-                break
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))
+        kill_workers(ledger, KILLS, random.randrange(2**32))
+        report = ledger.assert_right()
+        self.assertGreater(report.calls, KILLS, "the workers were killed before they did anything")
 
-        self.assert_invariants()
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-        answered = self.journal.read()
-        self.assertGreater(len(answered), KILLS, "the workers were killed before they did anything")
-        stored = {one.consumer: one for one in self.engine.list_reservations(base.ADMIN) if one.resource == "gpu"}
-        for consumer, calls in answered.items():
-            self.assertIn(stored[consumer].state, LAST_ANSWER_TO_STATES[calls[-1]], (consumer, calls))
 
-        in_flight = [one for one in stored.values() if one.state == "reserved"]
-        self.assertGreater(len(in_flight), 0, "no worker died between reserve and commit")
-        before = [self.figures("p0"), self.figures("p1")]
-        for one in in_flight:  # the call is delivered again
-            context = base.Context(one.project_id)
-            self.assertIn(one.uuid, self.engine.reserve(context, {"gpu": 2, "fpga": 1}, consumer=str(one.consumer)))
-        self.assertEqual(before, [self.figures("p0"), self.figures("p1")])
-
-        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE state = 'reserved'")
-        self.assertEqual(2 * len(in_flight), self.engine.expire(base.ADMIN))
-        for project_id in ("p0", "p1"):
-            held = [one for one in stored.values() if (one.project_id, one.state) == (project_id, "committed")]
-            self.assertEqual((2 * len(held), 0), self.figures(project_id))
-        self.assert_invariants()
-
+class TestTheCheck(base.LedgerTestCase):
     def test_the_known_bad_way_is_caught(self) -> None:
         """Rows in one transaction, counters in the next: a kill between the two must show."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))

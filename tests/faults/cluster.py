@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to a Galera cluster under load, one scene each. Workers write to all nodes at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from tests.faults.load import Crew, Ledger
+from tests.servers.galera import Galera, Node
+
+HOT = ("hot",)
+SPREAD = tuple(f"p{number}" for number in range(50))
+
+
+def create_ledger(cluster: Galera, name: str) -> Ledger:
+    """A ledger in a database of its own. Its checks see all that any node has answered."""
+    create_database(cluster, name)
+    return Ledger(url_of(cluster.nodes[0], name))
+
+
+def create_database(cluster: Galera, name: str) -> None:
+    """Empty, and on every node."""
+    with sa.create_engine(cluster.nodes[0].url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as admin:
+        admin.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}")
+        admin.exec_driver_sql(f"CREATE DATABASE {name}")
+    wait_until_all_is_everywhere(cluster)
+
+
+def url_of(node: Node, name: str) -> str:
+    return sa.make_url(node.url).set(database=name).render_as_string(hide_password=False)
+
+
+def wait_until_all_is_everywhere(cluster: Galera) -> None:
+    """Until every node has applied what any of them has answered."""
+    for node in cluster.nodes:
+        node.wait_synced()
+        with sa.create_engine(node.url, poolclass=sa.NullPool).connect() as connection:
+            connection.exec_driver_sql("SET SESSION wsrep_sync_wait = 7")
+            connection.exec_driver_sql("SELECT COUNT(*) FROM mysql.user")
+
+
+def load(
+    cluster: Galera,
+    ledger: Ledger,
+    act: Callable[[Crew], None],
+    projects: Sequence[str] = ("hot", "cold"),
+    *,
+    seed: int,
+    workers: int = 6,
+    **changes: object,
+) -> None:
+    """``act()`` happens while so many workers write, each to a node of its own."""
+    name = str(sa.make_url(ledger.url).database)
+    urls = [url_of(node, name) for node in cluster.nodes]
+    with ledger.crew(workers, seed, projects, urls, **changes) as crew:
+        act(crew)
+    wait_until_all_is_everywhere(cluster)
+
+
+def kill_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
+    """The last node is killed, is away for a while, and joins again."""
+
+    def act(_crew: Crew) -> None:
+        time.sleep(0.5)
+        cluster.nodes[-1].kill()
+        time.sleep(seconds)
+        cluster.nodes[-1].rejoin()
+        time.sleep(0.5)
+
+    return act
+
+
+def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
+    """The last node stands still for longer than the others wait for it, and then goes on."""
+
+    def act(_crew: Crew) -> None:
+        time.sleep(0.5)
+        cluster.nodes[-1].pause()
+        time.sleep(seconds)
+        cluster.nodes[-1].resume()
+        cluster.nodes[-1].wait_synced()
+        time.sleep(0.5)
+
+    return act
+
+
+def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
+    """The network parts: the last node is alone on its side, and its clients are with it."""
+
+    def act(_crew: Crew) -> None:
+        time.sleep(0.5)
+        cluster.nodes[-1].isolate(True)
+        time.sleep(seconds)
+        cluster.nodes[-1].isolate(False)
+        cluster.nodes[-1].wait_synced()
+        time.sleep(0.5)
+
+    return act

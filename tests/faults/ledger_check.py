@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold after any fault, however bad: one check for all of them.
+
+* the invariants hold in the bare tables, and audit finds nothing;
+* no limit was ever passed, not even for a moment: a trigger watches every version of every usage row;
+* no answered call is lost, none is half done, and a call that was not answered is wholly done or not at all;
+* a call that was tried again is charged once: a thing has as many rows as it asked for, or none;
+* what is in flight is what somebody asked for and nobody settled; asked for again, it is not charged again; settled,
+  it leaves ``reserved`` at 0.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, invariants
+from tests.faults.journal import ASK, OK, Entry, Journal
+
+NONE = "none"
+ENDED = ("rolled_back", "expired", "released")
+# call: state before: state after. What is not here does not change.
+LANDS: dict[str, dict[str, str]] = {
+    "reserve": {NONE: "reserved"},
+    "commit": {"reserved": "committed"},
+    "rollback": {"reserved": "rolled_back"},
+    "release": {"reserved": "rolled_back", "committed": "released"},
+    "extend": {},
+}
+# call that was answered: the states in which it would not have been.
+IMPOSSIBLE_AFTER: dict[str, set[str]] = {
+    "reserve": {NONE, *ENDED},
+    "commit": {NONE, *ENDED},
+    "rollback": {NONE, "committed"},
+    "release": set(),
+    "extend": {NONE, *ENDED},
+}
+# refusal: the states in which it is true.
+TRUE_IN: dict[str, set[str]] = {
+    "OverQuota": {NONE},
+    "ReservationNotFound": {NONE},
+    "ReservationCommitted": {"committed"},
+    "ReservationRolledBack": {"rolled_back"},
+    "ReservationReleased": {"released"},
+    "ReservationExpired": {"expired"},
+}
+OUTAGES = frozenset({"DatabaseUnavailable"})
+"""Answers that leave open whether the call was done."""
+
+
+@dataclasses.dataclass
+class Report:
+    """What a run was. ``errors`` counts what callers saw, by kind; ``problems`` is empty, or the run has failed."""
+
+    calls: int = 0
+    things: int = 0
+    errors: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    checks: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+
+_PASSED = "SELECT project_id, resource, held FROM limits_passed"
+_WATCH = {
+    "sqlite": [
+        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages BEGIN INSERT INTO limits_passed"
+        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
+        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most; END"
+    ],
+    "mysql": [
+        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages FOR EACH ROW INSERT INTO limits_passed"
+        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
+        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION limits_watch() RETURNS trigger AS $$ BEGIN INSERT INTO limits_passed"
+        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
+        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most;"
+        " RETURN NULL; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages FOR EACH ROW EXECUTE FUNCTION limits_watch()",
+    ],
+}
+
+
+def watch_limits(url: str, limits: Mapping[str, int]) -> None:
+    """From now on the database itself notes every version of a usage row that passes its resource's limit."""
+    sql = sa.create_engine(url, poolclass=sa.NullPool)
+    tables = sa.MetaData()
+    watched = sa.Table(
+        "limits_watched", tables, sa.Column("resource", sa.String(64), primary_key=True), sa.Column("most", sa.Integer)
+    )
+    sa.Table(
+        "limits_passed",
+        tables,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("project_id", sa.String(64)),
+        sa.Column("resource", sa.String(64)),
+        sa.Column("held", sa.Integer),
+    )
+    with sql.begin() as connection:
+        tables.create_all(connection)
+        for resource, most in limits.items():
+            connection.execute(watched.insert().values(resource=resource, most=most))
+        for statement in _WATCH[sql.dialect.name]:
+            connection.exec_driver_sql(statement)
+
+
+def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
+    """Prove all of it, once nobody writes any more; settles what is in flight. ``problems`` says what is wrong."""
+    report = Report()
+    things = journal.by_thing()
+    report.things = len(things)
+    for entry in journal.entries():
+        if entry.word == ASK:
+            report.calls += 1
+        elif entry.word != OK:
+            report.errors[entry.word] += 1
+    sql = sa.create_engine(url, poolclass=sa.NullPool)
+    _check_tables(sql, engine, report)
+    with sql.connect() as connection:
+        if sa.inspect(connection).has_table("limits_passed"):
+            report.checks += 1
+            passed = connection.exec_driver_sql(_PASSED).all()
+            report.problems += [f"a limit was passed: {row.project_id}: {row.held} {row.resource}" for row in passed]
+    rows = _rows_by_thing(sql)
+    for thing, entries in things.items():
+        report.checks += 1
+        report.problems += _problems_of(thing, entries, rows.get(thing, []))
+    report.problems += [f"{thing}: nobody asked for it" for thing in rows.keys() - things.keys()]
+    _settle_all(sql, engine, report)
+    return report
+
+
+def assert_right(url: str, engine: QuotaEngine, journal: Journal) -> Report:
+    """The same; AssertionError with what is wrong."""
+    report = check(url, engine, journal)
+    if report.problems:
+        shown = report.problems[:20]
+        raise AssertionError(f"{len(report.problems)} problems:\n" + "\n".join(shown))
+    return report
+
+
+def _check_tables(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
+    report.checks += 2
+    with sql.connect() as connection:
+        report.problems += invariants.broken(connection)
+    report.problems += [f"audit: {drift}" for drift in engine.audit(base.ADMIN)]
+
+
+def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = collections.defaultdict(list)
+    query = "SELECT group_id, project_id, resource, delta, consumer_id, uuid, state FROM reservations ORDER BY id"
+    with sql.connect() as connection:
+        for row in connection.exec_driver_sql(query):
+            if row.group_id is not None:
+                found[row.group_id].append(row)
+    return found
+
+
+def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
+    """The states that a thing can be in after these calls, and (else "") the answer that was a lie."""
+    states = {NONE}
+    for entry in entries:
+        if entry.word == ASK:  # from here on it may be done at any moment
+            states |= _landed(states, entry.call)
+        elif entry.word == OK:
+            states = _landed(states, entry.call)
+            states -= IMPOSSIBLE_AFTER[entry.call]
+        elif entry.word in TRUE_IN:
+            states &= TRUE_IN[entry.word]
+        elif entry.word not in OUTAGES:
+            return states, f"{entry.call} was answered {entry.word}: {entry.detail}"
+        if not states:
+            return states, f"{entry.call} was answered {entry.word}, which cannot be"
+    return states, ""
+
+
+def _landed(states: set[str], call: str) -> set[str]:
+    return {LANDS[call].get(state, state) for state in states}
+
+
+def _problems_of(thing: str, entries: Sequence[Entry], rows: Sequence[Any]) -> list[str]:
+    problems = []
+    states, lie = possible_states(entries)
+    if lie:
+        problems.append(f"{thing}: {lie}")
+    wanted = entries[0].rows
+    if len(rows) not in (0, wanted):
+        problems.append(f"{thing}: {len(rows)} rows, asked for {wanted} (charged twice, or in part)")
+    found = {row.state for row in rows} or {NONE}
+    if len(found) > 1:
+        problems.append(f"{thing}: settled in part: {sorted(found)}")
+    elif states and not found <= states:
+        problems.append(f"{thing}: an answered call is lost: {found.pop()}, should be {' or '.join(sorted(states))}")
+    if any(row.project_id != entries[0].project_id for row in rows):
+        problems.append(f"{thing}: charged to another project")
+    return problems
+
+
+def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
+    """Ask again for what is in flight, then give it back or let it expire: nothing more is charged, nothing is left."""
+    rows = {thing: [row for row in found if row.state == "reserved"] for thing, found in _rows_by_thing(sql).items()}
+    before = _counters(sql)
+    for thing, flying in rows.items():
+        consumers = {row.consumer_id for row in flying}
+        if not flying or None in consumers:
+            continue
+        report.checks += 1
+        context = base.Context(flying[0].project_id)
+        for consumer in consumers:
+            own = {row.resource: row for row in flying if row.consumer_id == consumer}
+            again = engine.reserve(
+                context, {name: row.delta for name, row in own.items()}, consumer=consumer, group=thing
+            )
+            if sorted(again) != sorted(row.uuid for row in own.values()):
+                report.problems.append(f"{thing}: asked for again, it was answered with other reservations")
+    if _counters(sql) != before:
+        report.problems.append("what was asked for again was charged again")
+    for thing, flying in rows.items():
+        if flying and flying[0].consumer_id is not None:
+            try:
+                engine.rollback(base.Context(flying[0].project_id), group=thing)
+            except exceptions.QuotaError as error:
+                report.problems.append(f"{thing}: cannot be rolled back: {error}")
+    with sql.begin() as connection:  # what has no consumer cannot be asked for again: it expires
+        connection.exec_driver_sql("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
+    engine.expire(base.ADMIN)
+    left = {key: figures for key, figures in _counters(sql).items() if figures[1]}
+    if left:
+        report.problems.append(f"reserved is not 0 when nothing is in flight: {left}")
+    _check_tables(sql, engine, report)
+
+
+def _counters(sql: sa.Engine) -> dict[tuple[str, str], tuple[int, int]]:
+    """(used, reserved) by project and resource."""
+    with sql.connect() as connection:
+        found = connection.exec_driver_sql("SELECT project_id, resource, used, reserved FROM quota_usages")
+        return {(row.project_id, row.resource): (row.used, row.reserved) for row in found}

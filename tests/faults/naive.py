@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The known-bad ways, kept as controls: whatever the check of a fault test is, it must catch these."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.faults.journal import ASK, OK, Journal
+
+_INSERT = sa.text(
+    "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live, group_id)"
+    " VALUES (:uuid, :usage_id, :project, 'gpu', 1, 'reserved', :no, 1, :group)"
+)
+_CHARGE = sa.text("UPDATE quota_usages SET reserved = reserved + 1, subtree = subtree + 1 WHERE id = :id")
+
+
+class NaiveLedger:
+    """Charges one gpu with bare SQL. Each way of being wrong is a method."""
+
+    def __init__(self, url: str, project_id: str, journal: Journal) -> None:
+        self._sql = sa.create_engine(url, isolation_level="READ COMMITTED", pool_size=1)
+        self._journal = journal
+        self._project_id = project_id
+        with self._sql.connect() as connection:
+            found = connection.execute(
+                sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu'"), {"p": project_id}
+            )
+            self._usage_id = found.scalar_one()
+
+    def reserve_again_blindly(self) -> None:
+        """After a broken connection the transaction is done again, with a UUID of its own: charged twice."""
+        thing = self._begin()
+        try:
+            with self._sql.begin() as connection:
+                self._insert(connection, thing)
+                self._charge(connection)
+        except sa.exc.DBAPIError:
+            with self._sql.begin() as connection:
+                self._insert(connection, thing)
+                self._charge(connection)
+        self._end(thing)
+
+    def reserve_in_two_transactions(self) -> None:
+        """The row in one, the counter in the next: what comes between leaves half."""
+        thing = self._begin()
+        with self._sql.begin() as connection:
+            self._insert(connection, thing)
+        with self._sql.begin() as connection:
+            self._charge(connection)
+        self._end(thing)
+
+    def reserve_and_answer_early(self) -> None:
+        """Answers before the COMMIT has been: lost, if it fails."""
+        thing = self._begin()
+        try:
+            with self._sql.begin() as connection:
+                self._insert(connection, thing)
+                self._charge(connection)
+                self._end(thing)
+        except sa.exc.DBAPIError:
+            pass
+
+    def reserve_after_a_look(self, limit: int) -> bool:
+        """Reads, compares, writes: others come between. False: no room."""
+        with self._sql.connect() as connection:
+            query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
+            if connection.execute(query, {"id": self._usage_id}).scalar_one() + 1 > limit:
+                return False
+        thing = self._begin()
+        with self._sql.begin() as connection:
+            self._insert(connection, thing)
+            self._charge(connection)
+        self._end(thing)
+        return True
+
+    def _insert(self, connection: sa.Connection, thing: str) -> None:
+        values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}
+        connection.execute(_INSERT, {**values, "no": False, "group": thing})
+
+    def _charge(self, connection: sa.Connection) -> None:
+        connection.execute(_CHARGE, {"id": self._usage_id})
+
+    def _begin(self) -> str:
+        thing = f"naive-{uuid.uuid4()}"
+        self._journal.write(ASK, "reserve", thing, self._project_id, 1)
+        return thing
+
+    def _end(self, thing: str) -> None:
+        self._journal.write(OK, "reserve", thing, self._project_id, 1)

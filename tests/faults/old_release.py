@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The release before revision b2e0, as far as its tables saw it: a recorded client.
+
+It stands for the conductors that still run the old release while a cloud is upgraded. These are the statements that
+it sent for a reserve, a commit, a rollback and a first use, in its order and with its columns: it knew neither
+``told`` nor the tables of limits. Do not bring them up to date.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.faults.journal import ASK, OK, Journal
+
+_FIRST_PROJECT = "INSERT INTO projects (project_id, parent_id, generation) VALUES (:project, NULL, 0)"
+_FIRST_USAGE = (
+    "INSERT INTO quota_usages (project_id, resource, reserved, used, subtree, generation)"
+    " VALUES (:project, 'gpu', 0, 0, 0, 0)"
+)
+_INSERT = (
+    "INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state,"
+    " consumer_id, group_id, live, place) VALUES (CURRENT_TIMESTAMP, :no, :uuid, :usage_id, :project, 'gpu', 1,"
+    " '2099-01-01 00:00:00', 'reserved', :consumer, :thing, 1, 1)"
+)
+_CHARGE = (
+    "UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree"
+    " WHERE id = :usage_id AND generation = 0 AND used + reserved <= :room AND used >= :least_used"
+    " AND reserved >= :least_reserved"
+)
+_COMMIT = "UPDATE reservations SET state = 'committed' WHERE uuid = :uuid AND state = 'reserved'"
+_ROLLBACK = (
+    "UPDATE reservations SET state = 'rolled_back', deleted = :yes, live = NULL, place = NULL,"
+    " deleted_at = CURRENT_TIMESTAMP WHERE uuid = :uuid AND state = 'reserved'"
+)
+_AGAIN = ("deadlock", "lock wait", "lost connection", "locked", "changed", "1412", "1020", "canceling", "prepared")
+"""What it tried again, among other things: a table that changed under a statement."""
+
+
+class OldRelease:
+    """Reserves one gpu of a project, and settles it."""
+
+    def __init__(self, url: str, journal: Journal, limit: int) -> None:
+        options: dict[str, Any] = {"connect_args": {"timeout": 30}} if url.startswith("sqlite") else {}
+        if not url.startswith("sqlite"):
+            options["isolation_level"] = "READ COMMITTED"
+        self._sql = sa.create_engine(url, pool_size=1, **options)
+        if url.startswith("sqlite"):
+            sa.event.listen(self._sql, "connect", lambda one, _: setattr(one, "isolation_level", None))
+            sa.event.listen(self._sql, "begin", lambda one: one.exec_driver_sql("BEGIN IMMEDIATE"))
+        self._journal = journal
+        self._limit = limit
+
+    def work(self, project_id: str, chance: random.Random, is_over: Callable[[], bool]) -> None:
+        """Reserve and settle, until it is over."""
+        usage_id = self._first_use(project_id)
+        while not is_over():
+            thing = f"old-{uuid.uuid4()}"
+            facts = {"project": project_id, "usage_id": usage_id, "uuid": str(uuid.uuid4()), "thing": thing}
+            if self._call("reserve", thing, project_id, lambda: self._reserve(facts)):  # noqa: B023
+                call = chance.choice(["commit", "rollback", "rollback"])
+                self._call(call, thing, project_id, lambda: self._settle(facts, call))  # noqa: B023
+
+    def _call(self, call: str, thing: str, project_id: str, act: Callable[[], bool]) -> bool:
+        self._journal.write(ASK, call, thing, project_id, 1)
+        for _ in range(200):
+            try:
+                is_done = act()
+                break
+            except sa.exc.DBAPIError as error:
+                if not any(word in str(error).lower() for word in _AGAIN):
+                    self._journal.write(type(error).__name__, call, thing, project_id, 1, detail=str(error)[:200])
+                    return False
+                time.sleep(0.01)
+        else:
+            self._journal.write("DatabaseUnavailable", call, thing, project_id, 1)
+            return False
+        self._journal.write(OK if is_done else "OverQuota", call, thing, project_id, 1)
+        return is_done
+
+    def _first_use(self, project_id: str) -> int:
+        for statement in (_FIRST_PROJECT, _FIRST_USAGE):
+            try:
+                with self._sql.begin() as connection:
+                    connection.execute(sa.text(statement), {"project": project_id})
+            except sa.exc.IntegrityError:
+                pass  # somebody else's was first
+        with self._sql.begin() as connection:
+            query = sa.text("SELECT id FROM quota_usages WHERE project_id = :project AND resource = 'gpu'")
+            return int(connection.execute(query, {"project": project_id}).scalar_one())
+
+    def _reserve(self, facts: dict[str, Any]) -> bool:
+        with self._sql.connect() as connection, connection.begin() as transaction:
+            if connection.execute(
+                sa.text("SELECT 1 FROM reservations WHERE uuid = :uuid"), {"uuid": facts["uuid"]}
+            ).first():
+                return True  # an answer was lost
+            connection.execute(sa.text(_INSERT), {**facts, "no": False, "consumer": facts["thing"]})
+            if self._charge(connection, facts, reserved=1, used=0):
+                return True
+            transaction.rollback()
+            return False
+
+    def _settle(self, facts: dict[str, Any], call: str) -> bool:
+        with self._sql.begin() as connection:
+            statement, used = (_COMMIT, 1) if call == "commit" else (_ROLLBACK, 0)
+            parameters = {"uuid": facts["uuid"], **({} if used else {"yes": True})}
+            if connection.execute(sa.text(statement), parameters).rowcount:
+                assert self._charge(connection, facts, reserved=-1, used=used)
+            return True
+
+    def _charge(self, connection: sa.Connection, facts: dict[str, Any], *, reserved: int, used: int) -> bool:
+        growth = reserved + used
+        parameters = {
+            "usage_id": facts["usage_id"],
+            "reserved": reserved,
+            "used": used,
+            "subtree": growth,
+            "room": self._limit - growth if growth > 0 else 2**31 - 1,
+            "least_used": max(0, -used),
+            "least_reserved": max(0, -reserved),
+        }
+        return connection.execute(sa.text(_CHARGE), parameters).rowcount == 1

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to a server under load, one scene each. Each returns how many faults there were."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import sqlalchemy as sa
+
+from cyborg_quota import Claim
+from tests.faults.load import Caller, Ledger, Thing
+from tests.servers import Server
+
+HOT_AND_COLD = ("hot", "warm", "cold")
+_OTHERS = {
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()",
+}
+_KILL = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
+
+
+def kill_server(ledger: Ledger, server: Server, seconds: float, seed: int) -> int:
+    """kill -9 and a restart, again and again. What takes longer than the retries is asked for again."""
+    chance = random.Random(seed)
+    end = time.monotonic() + seconds
+    kills = 0
+    with ledger.crew(4, seed, HOT_AND_COLD):
+        while time.monotonic() < end:
+            time.sleep(chance.uniform(0.3, 1.0))
+            server.kill()
+            kills += 1
+            time.sleep(chance.uniform(0, 0.3))
+            server.start()
+        time.sleep(0.3)
+    return kills
+
+
+def pause_server(ledger: Ledger, server: Server, seconds: float, seed: int, **changes: object) -> int:
+    """It stands still for longer than callers wait, and then goes on where it was."""
+    with ledger.crew(4, seed, HOT_AND_COLD, **changes):
+        time.sleep(0.4)
+        server.pause()
+        time.sleep(seconds)
+        server.resume()
+        time.sleep(0.4)
+    return 1
+
+
+def drop_connections(ledger: Ledger, seconds: float, seed: int) -> int:
+    """The server drops every connection, each few milliseconds. No caller may notice."""
+    chance = random.Random(seed)
+    sql = sa.create_engine(ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
+    backend = sql.dialect.name
+    end = time.monotonic() + seconds
+    dropped = 0
+    with ledger.crew(4, seed, HOT_AND_COLD, retry_seconds=20.0), sql.connect() as killer:
+        while time.monotonic() < end:
+            time.sleep(chance.uniform(0, 0.04))
+            for number in killer.exec_driver_sql(_OTHERS[backend]).scalars().all():
+                try:
+                    killer.exec_driver_sql(_KILL[backend].format(number))
+                    dropped += 1
+                except sa.exc.DBAPIError:
+                    pass  # it has ended by itself
+    sql.dispose()
+    return dropped
+
+
+def reserve_until_refused(ledger: Ledger, most: int) -> Exception | None:
+    """Reserve and commit, until an outage says no. Returns that; None when so many were served."""
+    caller = Caller(ledger.engine, ledger.journal, patience_seconds=0.0)
+    for _ in range(most):
+        thing = Thing("p", [Claim(None, {"gpu": 1, "fpga": 1})])
+        if not (caller.reserve(thing) and caller.settle("commit", thing)):
+            return caller.last_error
+    return None

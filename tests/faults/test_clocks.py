@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts whose clocks are ten minutes fast and slow: nothing expires early, and nothing is kept late."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import testscenarios
+
+from tests import base, fixtures
+from tests.faults import clocks
+from tests.faults.clocks import SKEW_SECONDS, Worker
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestClocks(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]  # (SQLite has no clock but its host's)
+
+    def setUp(self) -> None:
+        super().setUp()
+        if clocks.library() is None:
+            if fixtures.servers_are_required():
+                self.fail("no libfaketime")
+            self.skipTest("no libfaketime (bindep.txt names the package)")
+        self.engine.get_usages(self.context)
+        self.workers = [self.useFixture(Worker(self.url, skew)) for skew in (SKEW_SECONDS, -SKEW_SECONDS, 0)]
+
+    def test_skew(self) -> None:
+        for worker in self.workers:
+            self.assertAlmostEqual(time.time() + worker.skew_seconds, worker.call("time"), delta=30)
+        self.assertEqual([], clocks.one_turn(self.workers, random.Random(1)))
+        self.assertEqual((0, 0), self.figures("p"))
+        self.assert_invariants()
+        self.assert_the_known_bad_way_is_caught()
+
+    def assert_the_known_bad_way_is_caught(self) -> None:
+        """A sweeper that asks its own clock is early on one host, and late on another."""
+        early, slow, right = self.workers
+        right.call("reserve", {"gpu": 1}, 60)
+        self.assertEqual(0, early.call("expire"))
+        self.assertEqual(1, early.call("naive_expire"))
+        right.call("reserve", {"gpu": 1}, 60)
+        self.execute("UPDATE reservations SET expire = created_at WHERE state = 'reserved'")
+        self.assertEqual(0, slow.call("naive_expire"))
+        self.assertEqual(1, slow.call("expire"))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three MariaDB nodes that replicate to each other, and workers that write to all of them at once.
+
+One test, because the cluster takes longer to start than all of its steps; each step names itself when it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import sqlalchemy as sa
+from oslotest import base as test_base
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
+from tests import base, fixtures
+from tests.faults import cluster as scenes
+from tests.faults import ledger_check
+from tests.faults.load import Crew, Ledger
+from tests.faults.naive import NaiveLedger
+from tests.servers import ServerError, galera
+
+_FORK = multiprocessing.get_context("fork")
+# How soon the nodes miss one of theirs: a fifth of the default, for a test that waits for it.
+QUICK = {
+    "evs.suspect_timeout": "PT1S",
+    "evs.inactive_timeout": "PT3S",
+    "evs.inactive_check_period": "PT0.3S",
+    "evs.keepalive_period": "PT0.3S",
+    "evs.join_retrans_period": "PT0.3S",
+    "evs.install_timeout": "PT3S",
+}
+
+
+def _sync(url: str, start: Any) -> None:
+    start.wait()
+    schema.sync(Database(fixtures.settings(url, statement_timeout_seconds=None)))
+
+
+class TestCluster(test_base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        reason = galera.missing()
+        if reason is not None:
+            if fixtures.servers_are_required():
+                self.fail(reason)
+            self.skipTest(reason)
+        self.cluster = galera.Galera(provider_options=QUICK)
+        self.addCleanup(self.cluster.close)
+        try:
+            self.cluster.start()
+        except ServerError as error:
+            self.fail(str(error))
+        self.seed = random.randrange(2**32)
+
+    def test_under_load(self) -> None:
+        with self.step("several syncs"):
+            self.several_syncs()
+        with self.step("a stale read"):
+            self.a_stale_read()
+        with self.step("a sync was killed"):
+            self.a_sync_was_killed()
+        with self.step("the known-bad way is caught"):
+            self.known_bad()
+        with self.step("all nodes are up"), self.ledger() as ledger:
+            projects = scenes.HOT * 20 + scenes.SPREAD
+            scenes.load(self.cluster, ledger, lambda _: time.sleep(2.0), projects, seed=self.seed)
+            # While all are up, no error reaches a caller.
+            self.assertEqual([], [kind for kind in ledger.assert_right().errors if kind != "OverQuota"])
+        with self.step("a node is killed"), self.ledger() as ledger:
+            scenes.load(self.cluster, ledger, scenes.kill_one(self.cluster, 0.5), seed=self.seed)
+            ledger.assert_right()
+        with self.step("the network parts"), self.ledger() as ledger:
+            act = scenes.isolate_one(self.cluster, 4.0)
+            scenes.load(self.cluster, ledger, act, seed=self.seed, retry_seconds=1.0)
+            self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+        with self.step("a node stands still"), self.ledger() as ledger:
+            impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
+            act = scenes.pause_one(self.cluster, 5.0)
+            scenes.load(self.cluster, ledger, act, seed=self.seed, **impatient)
+            self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
+
+    @contextlib.contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        with scenes.create_ledger(self.cluster, "ledger") as ledger:
+            yield ledger
+
+    def several_syncs(self) -> None:
+        """One sync on each node at once: GET_LOCK of one node does not keep out the others."""
+        scenes.create_database(self.cluster, "synced")
+        start = _FORK.Barrier(3)
+        urls = [scenes.url_of(node, "synced") for node in self.cluster.nodes]
+        processes = [_FORK.Process(target=_sync, args=(url, start)) for url in urls]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        self.assertEqual([0, 0, 0], [process.exitcode for process in processes])
+        engine = fixtures.make_engine(urls[1])
+        engine.commit(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
+        self.assertEqual([], engine.audit(base.ADMIN))
+        engine.close()
+
+    def a_sync_was_killed(self) -> None:
+        """What it leaves says so; nothing is done over its head."""
+        with sa.create_engine(self.cluster.nodes[0].url, isolation_level="AUTOCOMMIT").connect() as admin:
+            admin.exec_driver_sql("CREATE DATABASE killed")
+            admin.exec_driver_sql("CREATE TABLE killed.cyborg_quota_sync (id INTEGER PRIMARY KEY)")
+            scenes.wait_until_all_is_everywhere(self.cluster)
+            database = Database(fixtures.settings(scenes.url_of(self.cluster.nodes[1], "killed")))
+            with mock.patch.object(schema, "_LOCK_SECONDS", 0.3):
+                error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
+            self.assertIn("drop it if none does", str(error))
+            admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
+            self.assertEqual((None, schema.head()), schema.sync(database))
+            database.close()
+
+    def a_stale_read(self) -> None:
+        """Reserved on one node, committed on another at once: it waits for the cluster, and finds it."""
+        with self.ledger() as ledger:
+            engines = [ledger.make_engine(scenes.url_of(node, "ledger")) for node in self.cluster.nodes]
+            for engine in engines:
+                engine.get_usages(base.ADMIN)
+            for turn in range(25):
+                first, second, third = (engines[(turn + step) % 3] for step in range(3))
+                uuids = first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"c{turn}")
+                second.commit(base.ADMIN, uuids)
+                third.release(base.ADMIN, consumer=f"c{turn}")
+                # (third's release is not known to first yet: it must not answer with the life that has ended.)
+                # The next life of the same consumer, called by name where its first one is all that is known so far.
+                first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"c{turn}")
+                second.commit(base.ADMIN, consumer=f"c{turn}")
+                third.release(base.ADMIN, consumer=f"c{turn}")
+                # A group that has just grown.
+                first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"d{turn}", group=f"g{turn}")
+                second.reserve(base.ADMIN, {"gpu": 1}, consumer=f"e{turn}", group=f"g{turn}")
+                third.commit(base.ADMIN, group=f"g{turn}")
+                first.release(base.ADMIN, group=f"g{turn}")
+            for engine in engines:
+                engine.close()
+            scenes.wait_until_all_is_everywhere(self.cluster)
+            self.assertEqual(0, ledger.engine.get_usages(base.ADMIN)["gpu"].used)
+            rows = ledger.engine.list_reservations(base.ADMIN, base.ADMIN.project_id)
+            self.assertEqual(["released"] * 100, [one.state for one in rows])
+
+    def known_bad(self) -> None:
+        """Read, compare, write, on three nodes: more is admitted than the limit."""
+        for _ in range(5):
+            with self.ledger() as ledger:
+                context = base.Context("p")
+                ledger.engine.rollback(context, ledger.engine.reserve(context, {"gpu": 1}))
+                ledger.engine.close()
+                scenes.wait_until_all_is_everywhere(self.cluster)
+
+                def job(number: int, _is_over: object) -> None:
+                    url = scenes.url_of(self.cluster.nodes[number % 3], "ledger")
+                    naive = NaiveLedger(url, "p", ledger.journal)
+                    with contextlib.suppress(sa.exc.DBAPIError):  # (it knows of no deadlock at COMMIT)
+                        while naive.reserve_after_a_look(ledger.limits["gpu"]):
+                            pass
+
+                Crew(job, 6).stop()
+                scenes.wait_until_all_is_everywhere(self.cluster)
+                problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
+                if any("a limit was passed" in problem for problem in problems):
+                    return
+        self.fail("five runs of read, compare, write never passed the limit")

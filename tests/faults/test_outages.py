@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database is killed, stands still, drops its connections, has none left, or a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, fixtures, hooks, servers
+from tests.faults import ledger_check, outages
+from tests.faults.load import Crew, Ledger
+from tests.faults.naive import NaiveLedger
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+KINDS = {kind.name: kind for kind in servers.KINDS}
+IMPATIENT = {"statement_timeout_seconds": 1, "retry_seconds": 1.0, "connect_timeout_seconds": 1}
+
+
+class OwnServerTestCase(base.BackendTestCase):
+    """With a server that a test may do anything to."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def start(self, *, durable: bool = False, **settings: str) -> servers.Server:
+        # A test's directory is closed to others, and the server is one when we are root.
+        pathlib.Path(tempfile.gettempdir()).chmod(0o711)
+        server = KINDS[self.backend](durable=durable, settings=settings)
+        self.addCleanup(server.close)
+        server.start()
+        return server
+
+    def ledger_on(self, server: servers.Server) -> Ledger:
+        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+            connection.exec_driver_sql("CREATE DATABASE ledger")
+        url = sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
+        return self.useFixture(Ledger(url))
+
+
+class TestKilled(OwnServerTestCase):
+    # What makes the server answer before the disk has it.
+    FORGETFUL = {
+        "mariadb": {"innodb_flush_log_at_trx_commit": "0"},
+        "postgresql": {"synchronous_commit": "off", "wal_writer_delay": "2000ms"},
+    }
+
+    def test_under_load(self) -> None:
+        server = self.start(durable=True)
+        ledger = self.ledger_on(server)
+        kills = calls = 0
+        for _ in range(5):  # on a busy machine a second may be too short for either
+            kills += outages.kill_server(ledger, server, 1.0, random.randrange(2**32))
+            calls = ledger.assert_right().calls
+            if kills >= 1 and calls > 20:
+                return
+        self.fail(f"{kills} kills, {calls} calls")
+
+    def test_a_forgetful_server_is_caught(self) -> None:
+        """The control: what such a server loses was answered, and the check says so."""
+        # (On a disk: in memory, MariaDB writes its log as it goes, whatever it is told.)
+        server = self.start(durable=True, **self.FORGETFUL[self.backend])
+        for _ in range(10):
+            ledger = self.useFixture(Ledger(self.fresh(server)))
+            with ledger.crew(4, 0):
+                time.sleep(0.5)
+                server.kill()
+                server.start()
+            problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
+            if any("answered call is lost" in problem for problem in problems):
+                return
+        self.fail("ten kills of a server that forgets were not noticed")
+
+    def fresh(self, server: servers.Server) -> str:
+        force = " WITH (FORCE)" if server.name == "postgresql" else ""
+        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS ledger{force}")
+            connection.exec_driver_sql("CREATE DATABASE ledger")
+        return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
+
+
+class TestPaused(OwnServerTestCase):
+    """The server stands still: its kernel goes on to acknowledge, and no answer comes."""
+
+    def test_a_caller_is_told_in_time(self) -> None:
+        """Whoever waits on a pooled connection, and whoever opens a new one."""
+        server = self.start()
+        times = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
+        engine = self.ledger_on(server).make_engine(**times)
+        self.addCleanup(engine.close)
+        engine.reserve(base.ADMIN, {"gpu": 1})
+        waited: list[float] = []
+
+        def call() -> None:
+            began = time.monotonic()
+            with contextlib.suppress(exceptions.DatabaseUnavailable):
+                engine.reserve(base.ADMIN, {"gpu": 1})
+                waited.append(999.0)
+            waited.append(time.monotonic() - began)
+
+        server.pause()
+        self.addCleanup(server.resume)
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(4, len(waited))
+        # One statement, never two: not one more of each way to do it, nor a second try when the time is over.
+        self.assertLess(max(waited), 7.0)
+
+    def test_under_load(self) -> None:
+        server = self.start()
+        ledger = self.ledger_on(server)
+        outages.pause_server(ledger, server, 2.5, random.randrange(2**32), **IMPATIENT)
+        self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+
+
+class TestSlow(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_a_long_transaction_that_is_alive_is_left_alone(self) -> None:
+        """Nothing is shut down while the server says something, however long it takes all in all."""
+        engine = self.make_engine(statement_timeout_seconds=1)
+        sleep = "SELECT SLEEP(0.6)" if self.backend == "mariadb" else "SELECT pg_sleep(0.6)"
+        runs = []
+
+        def work(connection: sa.Connection) -> None:
+            runs.append(1)
+            for _ in range(4):
+                connection.exec_driver_sql(sleep)
+
+        hooks.database_of(engine).write(work)
+        self.assertEqual([1], runs)
+
+
+class TestDropped(base.BackendTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "dropped")))
+
+    def test_under_load(self) -> None:
+        dropped = outages.drop_connections(self.ledger, 1.0, random.randrange(2**32))
+        self.assertGreater(dropped, 0)
+        report = self.ledger.assert_right()
+        self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
+
+    def test_the_known_bad_way_is_caught(self) -> None:
+        """Answering before the COMMIT loses what was answered."""
+        context = base.Context("p")
+        self.ledger.engine.rollback(context, self.ledger.engine.reserve(context, {"gpu": 1}))
+        sql = sa.create_engine(self.ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
+        self.addCleanup(sql.dispose)
+        backend = sql.dialect.name
+
+        def job(_number: int, is_over: Callable[[], bool]) -> None:
+            naive = None
+            while not is_over():
+                # (The first connection of all may be cut too; SQLAlchemy has no better word for that.)
+                with contextlib.suppress(sa.exc.DBAPIError, NotImplementedError):
+                    naive = naive or NaiveLedger(self.ledger.url, "p", self.ledger.journal)
+                    naive.reserve_and_answer_early()
+
+        for _ in range(10):
+            with Crew(job, 4), sql.connect() as killer:
+                for _ in range(20):
+                    time.sleep(0.01)
+                    for number in killer.exec_driver_sql(outages._OTHERS[backend]).scalars().all():
+                        with contextlib.suppress(sa.exc.DBAPIError):
+                            killer.exec_driver_sql(outages._KILL[backend].format(number))
+            problems = ledger_check.check(self.ledger.url, self.ledger.engine, self.ledger.journal).problems
+            if any("answered call is lost" in problem for problem in problems):
+                return
+        self.fail("two hundred cuts did not catch an answer that came too early")
+
+
+class TestNoConnectionLeft(base.LedgerTestCase):
+    def assert_told(self, engine: QuotaEngine, seconds: float) -> None:
+        began = time.monotonic()
+        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+        self.assertLess(time.monotonic() - began, seconds)
+
+    def test_the_pool_is_exhausted(self) -> None:
+        """A typed error when the pool's own time is over; and what is given back serves the next."""
+        engine = self.make_engine(max_pool_size=1, max_overflow=0, pool_timeout_seconds=0.3)
+        engine.reserve(self.context, {"gpu": 1})
+        with hooks.database_of(engine).engine.connect():
+            self.assert_told(engine, 3.0)
+        engine.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 2), self.figures())
+
+    def test_many_threads_share_one_connection(self) -> None:
+        engine = self.make_engine(max_pool_size=1, max_overflow=0)
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for _ in range(10):
+                    engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], failed)
+        self.assertEqual((0, 0), self.figures())
+        self.assert_invariants()
+
+
+class TestServerIsFull(OwnServerTestCase):
+    def test_too_many_clients(self) -> None:
+        """The server takes no more connections: told in time, and served when there is room."""
+        server = self.start(max_connections="10")
+        ledger = self.ledger_on(server)
+        ledger.engine.reserve(base.ADMIN, {"gpu": 1})
+        ledger.engine.close()
+        engine = ledger.make_engine(retry_seconds=0.5)
+        self.addCleanup(engine.close)
+        with contextlib.ExitStack() as stack:
+            others = sa.create_engine(server.url, poolclass=sa.NullPool)
+            with contextlib.suppress(sa.exc.DBAPIError):
+                for _ in range(20):
+                    stack.enter_context(others.connect())
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
+        engine.reserve(base.ADMIN, {"gpu": 1})
+        self.assertEqual(2, engine.get_usages(base.ADMIN)["gpu"].reserved)
+
+
+@contextlib.contextmanager
+def small_disk(path: pathlib.Path, megabytes: int, *, like: pathlib.Path | None = None) -> Iterator[None]:
+    """A file system of that size on ``path``, owned by whoever owns ``like``. Only root can do this."""
+    options = f"size={megabytes}m"
+    if like is not None:
+        owner = like.stat()
+        options += f",uid={owner.st_uid},gid={owner.st_gid},mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+class TestDiskFull(OwnServerTestCase):
+    """Nothing answered is lost, nothing is half done, and with room again everything goes on."""
+
+    scenarios = fixtures.SCENARIOS
+
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("only root can mount a small disk")
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.disk = pathlib.Path(directory.name)
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        try:
+            url = getattr(self, f"place_{self.backend}")(stack)
+        except subprocess.CalledProcessError:
+            self.skipTest("no file system can be mounted here")
+        self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6, "fpga": 10**6}))
+
+    def place_sqlite(self, stack: contextlib.ExitStack) -> str:
+        stack.enter_context(small_disk(self.disk, 8))
+        return f"sqlite:///{self.disk}/ledger.sqlite"
+
+    def place_mariadb(self, stack: contextlib.ExitStack) -> str:
+        """The directory of the database alone: the log is elsewhere."""
+        server = self.start(innodb_autoextend_increment="1")
+        admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as connection:
+            connection.exec_driver_sql("CREATE DATABASE ledger")
+        assert server.directory is not None
+        self.disk = server.directory / "data" / "ledger"
+        stack.enter_context(small_disk(self.disk, 3, like=server.directory / "data"))
+        # (It must be let go before the disk can be.)
+        stack.callback(server.close)
+        return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
+
+    def place_postgresql(self, stack: contextlib.ExitStack) -> str:
+        """A tablespace of its own: a full disk under the log would stop the whole server."""
+        server = self.start()
+        assert server.directory is not None
+        stack.enter_context(small_disk(self.disk, 12, like=server.directory / "data"))
+        self.disk.parent.chmod(0o711)
+        admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"CREATE TABLESPACE small LOCATION '{self.disk}'")
+            connection.exec_driver_sql("CREATE DATABASE ledger TABLESPACE small")
+        stack.callback(server.close)
+        return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
+
+    def test_full_and_with_room_again(self) -> None:
+        ledger = self.ledger
+        context = base.Context("p")
+        ledger.engine.release(context, ledger.engine.reserve(context, {"gpu": 1}))
+        filler = self.disk / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        answers = outages.reserve_until_refused(ledger, most=5000)
+        self.assertIsInstance(answers, exceptions.DatabaseUnavailable, answers)
+        filler.unlink()
+        with ledger.crew(2, 0):
+            time.sleep(0.3)
+        report = ledger.assert_right()
+        self.assertGreater(report.errors["DatabaseUnavailable"], 0)

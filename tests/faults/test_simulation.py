@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The histories of the model, while the database fails at random between any two steps: nobody may notice.
+
+CYBORG_QUOTA_TEST_SEED makes the histories and the faults of a run again; a failure says which.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many histories are tried.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import hypothesis
+import testscenarios
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from cyborg_quota.db.api import Connection, Database, new_uuid
+from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.drivers import reserving
+from tests import base, fixtures
+from tests.faults import injecting
+from tests.faults.injecting import Injected
+from tests.model import test_model
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SEED = "CYBORG_QUOTA_TEST_SEED"
+EXAMPLES = {"sqlite": 25, "mariadb": 4, "postgresql": 4}
+PROBABILITY = 0.08
+
+
+class FaultyHistories(test_model.Histories):
+    """The same rules. ``struck`` is set by the test."""
+
+    struck: collections.Counter[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chance = random.Random(0)
+        # So long that no streak of bad luck ends the retries, and without their waits.
+        self.engine.close()
+        url = self.database.engine.url.render_as_string(hide_password=False)
+        self.engine = fixtures.make_engine(
+            url,
+            self.limits,
+            batch_rows=3,
+            max_open=test_model.MAX_OPEN,
+            retry_seconds=60.0,
+            retry_first_wait_seconds=0.0,
+            retry_longest_wait_seconds=0.0,
+        )
+        self.quotas = fixtures.Checked(self.engine, url)
+        self.engine.check(base.ADMIN, {"gpu": 1})
+        self.injected = Injected(self.engine, self.backend, self.chance, PROBABILITY)
+        self.injected.setUp()
+
+    def teardown(self) -> None:
+        self.struck.update(self.injected.counts)
+        self.injected.cleanUp()
+        super().teardown()
+
+    def both(self, mine: Any, theirs: Any) -> tuple[Any, Any]:
+        self.injected.is_on = True
+        try:
+            return super().both(mine, theirs)
+        finally:
+            self.injected.is_on = False
+
+    @stateful.initialize(seed=st.integers(0, 2**32 - 1))
+    def begin_seeded(self, seed: int) -> None:
+        self.chance.seed(seed)
+
+    @stateful.rule()
+    def expire(self) -> None:
+        """As many, or fewer: a batch whose answer was lost is done, and counted by nobody."""
+        expected, answer = self.both(self.model.expire, lambda: self.quotas.expire(base.ADMIN))
+        assert answer <= expected
+
+
+def simulate(
+    backend: str, seed: int, examples: int, machine: type[FaultyHistories] = FaultyHistories
+) -> collections.Counter[str]:
+    """So many histories; how often which boundary failed. AssertionError names the seed."""
+    struck: collections.Counter[str] = collections.Counter()
+    kind = type("Histories", (machine,), {"backend": backend, "struck": struck})
+    try:
+        stateful.run_state_machine_as_test(
+            hypothesis.seed(seed)(kind),
+            settings=hypothesis.settings(
+                max_examples=examples,
+                stateful_step_count=25,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(hypothesis.HealthCheck),
+                phases=[hypothesis.Phase.generate],
+            ),
+        )
+    except BaseException as error:
+        raise AssertionError(f"{SEED}={seed} makes this failure again, on {backend}: {error!r}") from error
+    return struck
+
+
+class TestSimulation(base.BackendTestCase):
+    def test_histories(self) -> None:
+        seed = int(os.environ.get(SEED) or random.randrange(2**32))
+        struck = simulate(self.backend, seed, EXAMPLES[self.backend] * test_model.MORE)
+        for where in (injecting.BEFORE, injecting.BEHIND, injecting.BEFORE_COMMIT, injecting.BEHIND_COMMIT):
+            self.assertGreater(struck[where], 0, f"{where} was never tried")
+
+
+class TestTheSimulationCatches(base.BackendTestCase):
+    """What it is worth: each of these is wrong only where a database fails at the right moment."""
+
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def assert_caught(self) -> None:
+        self.assertRaises(AssertionError, simulate, self.backend, 1, 200)
+
+    def test_a_second_try_with_new_uuids(self) -> None:
+        seen: set[int] = set()
+        kept: list[object] = []
+        insert = reserving._insert
+
+        def insert_afresh(connection: Connection, order: Any, rows: Sequence[NewReservation]) -> bool:
+            kept.append(rows)  # (so that no other list has its number)
+            if id(rows) in seen:
+                rows = [dataclasses.replace(row, uuid=new_uuid()) for row in rows]
+            seen.add(id(kept[-1]))
+            return insert(connection, order, rows)
+
+        with mock.patch.object(reserving, "_insert", insert_afresh):
+            self.assert_caught()
+
+    def test_a_transaction_left_open(self) -> None:
+        with mock.patch.object(Database, "_leave_nothing_open"):
+            self.assert_caught()
+
+    def test_a_seed_makes_the_same_run(self) -> None:
+        self.assertEqual(simulate("sqlite", 7, 5), simulate("sqlite", 7, 5))

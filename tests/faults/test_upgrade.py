@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An upgrade without an outage: the old release goes on beside the new schema, and ``db sync`` runs under load."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import alembic.config
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
+from tests import base, fixtures
+from tests.faults import ledger_check
+from tests.faults.load import Crew, Ledger
+from tests.faults.old_release import OldRelease
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+# What a next release may do, and what it may not.
+NEXT_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "c3f2"
+down_revision = "{head}"
+
+
+def upgrade():
+    {change}
+"""
+ADDITIVE = """op.add_column("quota_usages", sa.Column("next_year", sa.Integer, nullable=False, server_default="7"))
+    op.create_index("ix_next_year", "reservations", ["resource", "state"])"""
+BREAKING = 'op.execute("ALTER TABLE quota_usages RENAME COLUMN generation TO epoch")'
+
+
+def sync_to_next(url: str, change: str) -> None:
+    """What ``db sync`` of a next release does, in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        shutil.copytree(pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations")
+        text = NEXT_REVISION.format(head=schema.head(), change=change)
+        (directory / "migrations/versions/c3f2_next.py").write_text(text)
+        make_config = schema.alembic_config
+
+        def config(connection: sa.Connection | None = None) -> alembic.config.Config:
+            made = make_config(connection)
+            made.set_main_option("script_location", str(directory / "migrations"))
+            return made
+
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with mock.patch.multiple(schema, alembic_config=config, REVISIONS=("c3f2", *schema.REVISIONS)):
+                    schema.sync(Database(fixtures.settings(url, statement_timeout_seconds=None)))
+                status = 0
+            finally:
+                os._exit(status)
+        if os.waitpid(pid, 0)[1]:
+            raise AssertionError("the next release's db sync failed")
+
+
+def upgrade_under_old(ledger: Ledger, seconds: float, seed: int) -> None:
+    """Old workers at the old revision; db sync; then new workers beside them, in the same projects."""
+
+    def old(number: int, is_over: Callable[[], bool]) -> None:
+        client = OldRelease(ledger.url, ledger.journal, ledger.limits["gpu"])
+        client.work(("hot", "cold")[number % 2], random.Random(f"{seed} {number}"), is_over)
+
+    with Crew(old, 3):
+        time.sleep(seconds)
+        database = Database(fixtures.settings(ledger.url, statement_timeout_seconds=None))
+        schema.sync(database)
+        database.close()
+        ledger.engine.close()
+        with ledger.crew(3, seed, ("hot", "cold", "new")):
+            time.sleep(seconds)
+
+
+class TestUpgrade(base.BackendTestCase):
+    def test_the_old_release_beside_the_new(self) -> None:
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "upgraded"), revision="a1c0"))
+        self.assertRaises(exceptions.DatabaseBehind, ledger.engine.reserve, base.ADMIN, {"gpu": 1})
+        ledger.engine.close()
+        upgrade_under_old(ledger, 0.7, random.randrange(2**32))
+        report = ledger.assert_right()
+        self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
+
+    def test_this_release_beside_a_next_one(self) -> None:
+        """db sync of a release to come, while this one's workers run: no caller sees an error."""
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "next")))
+        with ledger.crew(3, random.randrange(2**32), ("hot", "cold"), retry_seconds=20.0):
+            time.sleep(0.4)
+            sync_to_next(ledger.url, ADDITIVE)
+            time.sleep(0.4)
+        report = ledger.assert_right()
+        self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
+
+    def test_a_revision_that_breaks_the_old_release_is_caught(self) -> None:
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "broken")))
+        with ledger.crew(2, 1, ("hot", "cold")):
+            time.sleep(0.3)
+            sync_to_next(ledger.url, BREAKING)
+            time.sleep(0.3)
+        with sa.create_engine(ledger.url, poolclass=sa.NullPool).begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE quota_usages RENAME COLUMN epoch TO generation")
+        problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
+        self.assertTrue(any("DatabaseError" in problem for problem in problems), problems)

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call of the public face, asked by a stranger: what exists is answered as what does not (I8).
+
+The calls are taken from the classes themselves, and what a call can name (a project, reservations, a consumer, a
+group) from its signature: a new method, or a new argument, is attacked too, or fails the test until it has a row here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+from oslo_context import context as oslo_context
+
+import cyborg_quota
+from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+from cyborg_quota.administration import Administration
+from cyborg_quota.db.api import Database
+from tests import base, hooks
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+VICTIM, STRANGER, NOBODY = "victim", "stranger", "nobody"
+UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
+STATES = ("flying", "overdue", "committed", "ended")
+
+# What each call is given beside what it names. None: it takes no context, and shows nobody's.
+OWN: dict[str, dict[str, Any] | None] = {
+    "resources": None,
+    "register_resource": None,
+    "register_resources": None,
+    "administration": None,
+    "close": None,
+    "reserve": {"deltas": {"gpu": 1}},
+    "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
+    "check": {"deltas": {"gpu": 1}},
+    "get_usages": {},
+    "commit": {},
+    "rollback": {},
+    "release": {},
+    "extend": {},
+}
+ADMINS: dict[str, dict[str, Any]] = {
+    "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
+    "list_usages": {},
+    "list_reservations": {},
+    "expire": {},
+    "purge": {"older_than_seconds": 10**6},
+    "notices": {},
+    "audit": {},
+    "heal": {},
+}
+BY_RULE: dict[str, dict[str, Any]] = {
+    "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
+    "unset_limit": {"resource": "gpu", "project_id": VICTIM},
+    "set_limits": {"limits": {"gpu": 5}, "project_id": VICTIM},
+}
+ADMINISTRATION: dict[str, dict[str, Any]] = {
+    "list_projects": {},
+    "add_project": {"project_id": "new"},
+    "move_project": {"project_id": VICTIM, "parent_id": None},
+    "remove_project": {"project_id": "empty"},
+    "list_limits": {},
+    "tree": {},
+    "path": {"project_id": VICTIM},
+    "list_over": {},
+    "export_limits": {},
+    "import_limits": {"document": {}},
+}
+PACKAGE = {"attachment", "make_engine"}
+"""Functions of the package itself. The first is asked below; the second reads a configuration, and no context."""
+
+NAMES: dict[str, tuple[Any, Any]] = {
+    "project_id": (VICTIM, NOBODY),
+    "parent_id": (VICTIM, NOBODY),
+    "consumer": ("flying", "unheld"),
+    "group": ("together", "unjoined"),
+    "reservations": (None, [UNKNOWN]),
+}
+"""What exists, and what does not, by the argument that names it. (The reservations are made with each test.)"""
+
+STRANGERS: dict[str, Any] = {
+    "a member": base.Context(STRANGER),
+    "an administrator by role alone": oslo_context.RequestContext(
+        project_id=STRANGER, roles=["admin"], is_admin=False, overwrite=False
+    ),
+    "one whose is_admin is a text": base.Context(STRANGER, is_admin="False"),  # type: ignore[arg-type]
+    "one without is_admin": type("Bare", (), {"project_id": STRANGER})(),
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def parameters(kind: type, call: str) -> list[str]:
+    attribute = getattr(kind, call)
+    return [] if isinstance(attribute, property) else list(inspect.signature(attribute).parameters)[1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """All that a caller can see, and what went over the wire; the names in it left out."""
+
+    kind: type
+    words: str
+    data: str
+    statements: tuple[str, ...]
+
+
+class EveryCallTestCase(test_limits.LimitsTestCase):
+    """The victim holds something of each kind, as a child of ``above``; nobody holds nothing, and is unknown."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 100)
+        self.grow({"above": None, VICTIM: "above", "empty": None})
+        self.set("above", 100)
+        self.set(VICTIM, 50)
+        victim = base.Context(VICTIM)
+        self.uuids = {
+            name: self.quotas.reserve(victim, {"gpu": 1}, consumer=name, group="together")[0] for name in STATES
+        }
+        self.quotas.commit(victim, consumer="committed")
+        self.quotas.rollback(victim, consumer="ended")
+        self.make_overdue(self.uuids["overdue"])
+        # What this process remembers of its own reservations must not answer otherwise than the tables do.
+        self.engines = {"warm": self.engine, "cold": self.make_limited()}
+        for engine in self.engines.values():
+            engine.reserve(base.Context(STRANGER), {"gpu": 1}, consumer="mine")
+            with contextlib.suppress(exceptions.QuotaError):
+                engine.commit(base.Context(STRANGER), [UNKNOWN])
+        self.before = hooks.tables(self.sql)
+
+    def assert_untouched(self, *why: object) -> None:
+        self.assertEqual(self.before, hooks.tables(self.sql), why)
+
+    @contextlib.contextmanager
+    def listening(self, engine: QuotaEngine) -> Iterator[list[str]]:
+        """Every statement of the engine's databases, without its values."""
+        said: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            said.append(statement)
+
+        databases: list[Database] = [hooks.database_of(engine), engine._driver._patient]  # type: ignore[attr-defined]
+        for database in databases:
+            sa.event.listen(database.engine, "before_cursor_execute", note)
+        try:
+            yield said
+        finally:
+            for database in databases:
+                sa.event.remove(database.engine, "before_cursor_execute", note)
+
+    def answer(self, engine: QuotaEngine, on: Any, call: str, context: Any, named: dict[str, Any]) -> Answer:
+        with self.listening(engine) as said:
+            try:
+                kind, words, data = type(None), repr(getattr(on, call)(context, **named)), ""
+            except exceptions.QuotaError as error:
+                kind, words, data = type(error), str(error), repr(sorted(error.__dict__.items()))
+        hidden = [*self.uuids.values(), UNKNOWN, VICTIM, NOBODY]
+        hidden += [name for pair in ("consumer", "group") for name in NAMES[pair]]
+        pattern = "|".join(sorted(map(re.escape, hidden), key=len, reverse=True))
+        return Answer(kind, re.sub(pattern, "X", words), re.sub(pattern, "X", data), tuple(said))
+
+    def pairs(self, names: list[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Each way to name what exists, and the same way to name what does not."""
+        for name in names:
+            known, unknown = NAMES[name]
+            knowns = [[uuid] for uuid in self.uuids.values()] if known is None else [known]
+            yield from (({name: one}, {name: unknown}) for one in knowns)
+            if name != "project_id" and "project_id" in names:
+                # Named with its project: neither the project nor what is in it may show.
+                yield from (
+                    ({name: one, "project_id": VICTIM}, {name: unknown, "project_id": NOBODY}) for one in knowns
+                )
+                yield from (
+                    ({name: one, "project_id": VICTIM}, {name: unknown, "project_id": VICTIM}) for one in knowns
+                )
+                yield from (
+                    ({name: one, "project_id": STRANGER}, {name: unknown, "project_id": STRANGER}) for one in knowns
+                )
+
+
+class TestTheTable(EveryCallTestCase):
+    scenarios: list[Any] = []
+
+    def test_every_method_has_a_row(self) -> None:
+        self.assertEqual(public(QuotaEngine), OWN.keys() | ADMINS.keys())
+        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys())
+        functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
+        self.assertEqual(PACKAGE, functions)
+
+    def test_who_takes_no_context_shows_nobody_s(self) -> None:
+        """The rows without arguments are those of methods that cannot know who asks."""
+        for call, given in OWN.items():
+            self.assertEqual(given is not None, "context" in parameters(QuotaEngine, call), call)
+
+    def test_every_argument_is_attacked_or_harmless(self) -> None:
+        """An argument that is new here may name something of another project's."""
+        harmless = {
+            "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
+            "resource", "limits", "document", "dry_run", "after",
+        }  # fmt: skip
+        for kind in (QuotaEngine, Administration):
+            for call in public(kind) - {"resources", "register_resource", "register_resources"}:
+                self.assertLessEqual(set(parameters(kind, call)), harmless | NAMES.keys(), call)
+
+
+class TestStranger(EveryCallTestCase):
+    """Whoever is no admin's."""
+
+    def test_what_exists_is_answered_as_what_does_not(self) -> None:
+        for call, given in OWN.items():
+            if given is None or call in ("reserve", "reserve_many"):
+                continue
+            for memory, engine in self.engines.items():
+                for who, context in STRANGERS.items():
+                    for known, unknown in self.pairs([name for name in parameters(QuotaEngine, call) if name in NAMES]):
+                        why = (call, memory, who, known)
+                        found = self.answer(engine, engine, call, context, {**given, **known})
+                        self.assertEqual(self.answer(engine, engine, call, context, {**given, **unknown}), found, why)
+                        if known.get("project_id", STRANGER) != STRANGER:
+                            nothing = known.keys() == {"project_id"} and "reservations" in parameters(QuotaEngine, call)
+                            kind = exceptions.InvalidSelection if nothing else exceptions.NotAuthorized
+                            self.assertEqual((kind, ()), (found.kind, found.statements), why)
+        self.assert_untouched()
+
+    def test_a_reserve_in_another_s_project(self) -> None:
+        for call in ("reserve", "reserve_many"):
+            given = OWN[call] or {}
+            for named in ({}, {"consumer": "flying"}, {"group": "together"}):
+                if not named.keys() <= set(parameters(QuotaEngine, call)):
+                    continue
+                for who, context in STRANGERS.items():
+                    known, unknown = (
+                        self.answer(self.engine, self.engine, call, context, {**given, **named, "project_id": one})
+                        for one in (VICTIM, NOBODY)
+                    )
+                    self.assertEqual(unknown, known, (call, who))
+                    self.assertEqual((exceptions.NotAuthorized, ()), (known.kind, known.statements))
+        self.assert_untouched()
+
+    def test_a_reserve_by_names_another_project_has(self) -> None:
+        """It is charged to the stranger, with the statements of any first reserve."""
+        for call in ("reserve", "reserve_many"):
+            answers = []
+            for context, named in (
+                (base.Context(f"{call} 1"), {"group": "unjoined"}),
+                (base.Context(f"{call} 2"), {"group": "together"}),
+            ):
+                given = dict(OWN[call] or {})
+                if call == "reserve":
+                    given["consumer"] = "flying" if named["group"] == "together" else "unheld"
+                answer = self.answer(self.engine, self.engine, call, context, {**given, **named})
+                answers.append((answer.kind, answer.statements))
+            self.assertEqual(*answers)
+        for table in ("reservations", "quota_usages"):
+            mine = [row for row in hooks.tables(self.sql)[table] if VICTIM in row]
+            self.assertEqual([row for row in self.before[table] if VICTIM in row], mine)
+
+    def test_no_wrong_argument_beside_it_tells(self) -> None:
+        """Whatever is checked first: the order must not depend on what exists."""
+        for call, given in OWN.items():
+            if given is None:
+                continue
+            taken = parameters(QuotaEngine, call)
+            for known, unknown in self.pairs([name for name in taken if name in NAMES]):
+                for spoilt in set(taken) - {"context"} - known.keys():
+                    if spoilt in ("consumer", "group") and "reservations" not in taken and "project_id" not in known:
+                        continue  # (a reserve that would be charged)
+                    known_answer, unknown_answer = (
+                        self.answer(
+                            self.engine, self.engine, call, base.Context(STRANGER), {**given, **named, spoilt: object()}
+                        )
+                        for named in (known, unknown)
+                    )
+                    self.assertIsNot(type(None), known_answer.kind, (call, known, spoilt))
+                    self.assertEqual(
+                        re.sub("at 0x[0-9a-f]+", "", unknown_answer.words),
+                        re.sub("at 0x[0-9a-f]+", "", known_answer.words),
+                        (call, known, spoilt),
+                    )
+                    self.assertEqual(
+                        (unknown_answer.kind, unknown_answer.statements), (known_answer.kind, known_answer.statements)
+                    )
+        self.assert_untouched()
+
+    def test_an_admin_s_call_is_refused_before_the_first_statement(self) -> None:
+        for kind, rows in ((QuotaEngine, ADMINS), (Administration, ADMINISTRATION)):
+            for call, given in rows.items():
+                for who, context in {**STRANGERS, "the project itself": base.Context(VICTIM)}.items():
+                    for named in (
+                        given,
+                        *(
+                            {**given, **one}
+                            for pair in self.pairs([name for name in parameters(kind, call) if name in NAMES])
+                            for one in pair
+                        ),
+                    ):
+                        on = self.engine if kind is QuotaEngine else self.engine.administration
+                        found = self.answer(self.engine, on, call, context, named)
+                        self.assertEqual((exceptions.NotAuthorized, ()), (found.kind, found.statements), (call, who))
+                        self.assertEqual(f"Not authorized: {call} needs an admin's context.", found.words)
+        self.assert_untouched()
+
+    def test_a_limit_of_another_s_project(self) -> None:
+        for call, given in BY_RULE.items():
+            for who, context in STRANGERS.items():
+                known, unknown = (
+                    self.answer(
+                        self.engine, self.engine.administration, call, context, {**given, "project_id": project_id}
+                    )
+                    for project_id in (VICTIM, NOBODY)
+                )
+                self.assertEqual(unknown, known, (call, who))
+                self.assertIs(exceptions.NotAuthorized, known.kind)
+                self.assertFalse([one for one in known.statements if not one.startswith(("SELECT", "BEGIN"))])
+            default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
+            self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
+        self.assert_untouched()
+
+    def test_an_attachment_in_another_s_project(self) -> None:
+        for who, context in STRANGERS.items():
+            words = []
+            for project_id in (VICTIM, NOBODY):
+                with contextlib.ExitStack() as stack:
+                    block = cyborg_quota.attachment(
+                        self.engine, context, {"gpu": 1}, consumer="flying", project_id=project_id
+                    )
+                    words.append(str(self.assertRaises(exceptions.NotAuthorized, stack.enter_context, block)))
+            self.assertEqual(*words, who)
+        self.assert_untouched()
+
+
+class TestAdmin(EveryCallTestCase):
+    """An admin's context can all of it, for any project."""
+
+    def test_every_call(self) -> None:
+        for call, given in OWN.items():
+            if given is None:
+                continue
+            named = {**given, "project_id": VICTIM}
+            if "reservations" in parameters(QuotaEngine, call):
+                named["reservations"] = self.engine.reserve(base.ADMIN, {"gpu": 1}, project_id=VICTIM)
+            found = self.answer(self.engine, self.engine, call, base.ADMIN, named)
+            self.assertIs(type(None), found.kind, (call, found.words))
+        for kind, rows in ((QuotaEngine, ADMINS), (Administration, {**BY_RULE, **ADMINISTRATION})):
+            for call, given in rows.items():
+                on = self.engine if kind is QuotaEngine else self.engine.administration
+                found = self.answer(self.engine, on, call, base.ADMIN, given)
+                self.assertIs(type(None), found.kind, (call, found.words))
+        self.assert_invariants()
+
+    def test_a_uuid_without_its_project(self) -> None:
+        for call in ("extend", "commit", "release"):
+            getattr(self.quotas, call)(base.ADMIN, [self.uuids["flying"]])
+        self.assertEqual(["released"], self.states(self.uuids["flying"]))
+
+    def test_a_text_that_compares_as_every_other(self) -> None:
+        """Whose project is meant is decided by the characters of its name, not by what a subclass says of them."""
+
+        class Agreeable(str):
+            __slots__ = ()
+            __hash__ = str.__hash__
+
+            def __eq__(self, _other: object) -> bool:
+                return True
+
+            def __ne__(self, _other: object) -> bool:
+                return False
+
+        self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), Agreeable(VICTIM))
+
+    def test_who_is_an_admin_says_so_in_so_many_words(self) -> None:
+        for value in ("False", "True", "", 1, 0, None, [], [False], object()):
+            self.assertFalse(requests.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]
+        self.assertTrue(requests.is_admin(base.ADMIN))

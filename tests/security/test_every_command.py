@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command, and whose it touches. A command acts with an admin's context: it may name any project, and what it
+names is all that it touches and shows. The commands are taken from the entry points: a new one needs a row here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota import authority
+from tests import hooks
+from tests.cli import base
+
+VICTIM, OTHER = "victim", "other"
+UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
+
+# What each command is given to act on the other project alone. {uuid}: a reservation of the other project.
+OF_ONE: dict[str, tuple[str, ...]] = {
+    "check": ("--project", OTHER, "gpu=1"),
+    "commit": ("--project", OTHER, "--consumer", "c"),
+    "extend": ("--project", OTHER, "--consumer", "c", "--expire", "60"),
+    "release": ("--project", OTHER, "--group", "g"),
+    "rollback": ("--project", OTHER, "--consumer", "c"),
+    "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
+    "reservation list": ("--project", OTHER),
+    "reservation show": ("{uuid}",),
+    "usage list": ("--project", OTHER),
+    "limit list": ("--project", OTHER),
+    "limit set": ("--project", OTHER, "gpu=7"),
+    "limit show": ("--project", OTHER),
+    "limit tree": ("--project", OTHER),
+    "limit unset": ("--project", OTHER, "gpu"),
+    "project add": ("new",),
+    "project move": (OTHER, "--root"),
+    "project remove": ("empty",),
+}
+# These are about everything there is, and say so.
+OF_ALL = {
+    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project list",
+    "reconcile", "replay", "usage audit", "usage heal",
+}  # fmt: skip
+
+BY_UUID = ("commit", "rollback", "release", "extend")
+
+
+class EveryCommandTest(base.CliTestCase):
+    """Two projects with the same names in them, and limits of their own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database")
+        self.call("limit", "set", "--default", "gpu=100")
+        self.uuids = {}
+        for project in (VICTIM, OTHER):
+            self.call("limit", "set", "--project", project, "gpu=50")
+            (row,) = self.good("reserve", "--project", project, "--consumer", "c", "--group", "g", "gpu=1")
+            self.uuids[project] = row["uuid"]
+        self.call("project", "add", "empty")
+        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.before = self.rows_of(VICTIM)
+        self.assertEqual({"projects", "project_limits", "quota_usages", "reservations"}, self.before.keys())
+
+    def rows_of(self, project: str) -> dict[str, list[Any]]:
+        """The rows that name a project."""
+        found = {name: [row for row in rows if project in row] for name, rows in hooks.tables(self.sql).items()}
+        return {name: rows for name, rows in found.items() if rows}
+
+    def test_every_command_has_a_row(self) -> None:
+        points = importlib.metadata.distribution("cyborg_quota").entry_points.select(group="cyborg_quota.cli")
+        self.assertEqual({point.name.replace("_", " ") for point in points}, OF_ONE.keys() | OF_ALL)
+
+    def test_a_command_for_one_project_leaves_the_others_alone(self) -> None:
+        for command, arguments in OF_ONE.items():
+            with self.subTest(command):
+                argv = [one.format(uuid=self.uuids[OTHER]) for one in arguments]
+                if command == "rollback":  # (what the commit above has committed is not rolled back)
+                    self.call("reserve", "--project", OTHER, "--consumer", "c", "gpu=1")
+                ended = self.call(*command.split(), *argv)
+                self.assertEqual((0, ""), (ended.status, ended.err), command)
+                self.assertNotIn(VICTIM, ended.out)
+                self.assertNotIn(self.uuids[VICTIM], ended.out)
+                self.assertEqual(self.before, self.rows_of(VICTIM), command)
+
+    def test_a_uuid_beside_the_wrong_project_is_one_that_does_not_exist(self) -> None:
+        for command in BY_UUID:
+            said = [
+                self.refused(1, command, "--project", OTHER, uuid).replace(uuid, "UUID")
+                for uuid in (self.uuids[VICTIM], UNKNOWN)
+            ]
+            self.assertEqual(said[0], said[1])
+        self.assertEqual(self.before, self.rows_of(VICTIM))
+
+    def test_a_name_beside_the_wrong_project_is_one_that_does_not_exist(self) -> None:
+        for command in BY_UUID:
+            for kind, name in (("--consumer", "c"), ("--group", "g")):
+                ended = [self.call(command, "--project", "nobody", kind, one) for one in (name, "n")]
+                self.assertEqual(ended[1].status, ended[0].status)
+                self.assertEqual(ended[1].err.replace("'n'", "X"), ended[0].err.replace(f"'{name}'", "X"))
+        self.assertEqual(self.before, self.rows_of(VICTIM))
+
+    def test_a_name_needs_its_project(self) -> None:
+        """An admin's context has no project of its own here that a name could mean."""
+        for command in BY_UUID:
+            for kind, name in (("--consumer", "c"), ("--group", "g")):
+                self.assertIn("needs --project", self.refused(2, command, kind, name))
+        self.assertEqual(self.before, self.rows_of(VICTIM))
+
+    def test_a_uuid_alone_is_found_in_every_project(self) -> None:
+        for command in ("extend", "commit", "release"):
+            self.assertEqual(0, self.call(command, self.uuids[VICTIM]).status)
+        self.assertEqual("released", self.good("reservation", "show", self.uuids[VICTIM])["state"])
+
+
+class PolicyTest(base.CliTestCase):
+    """The rule on limits binds the commands as it binds a program."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.rules = pathlib.Path(self.directory, "policy.yaml")
+        self.configure(f"[limits]\ndriver = database\n[oslo_policy]\npolicy_file = {self.rules}")
+
+    def outcomes(self, rule: str) -> list[int]:
+        self.rules.write_text(f'"{authority.RULE}": "{rule}"\n')
+        return [
+            self.call("limit", *argv).status
+            for argv in (
+                ("set", "--default", "gpu=1"),
+                ("set", "--project", "p", "gpu=1"),
+                ("unset", "--project", "p", "gpu"),
+            )
+        ]
+
+    def test_as_shipped(self) -> None:
+        self.assertEqual([0, 0, 0], self.outcomes(authority.DEFAULT))
+
+    def test_a_rule_that_no_admin_fulfils(self) -> None:
+        self.assertEqual([0, 1, 1], self.outcomes("role:quota_manager"))
+        self.assertIn("Not authorized: set_limits", self.refused(1, "limit", "set", "--project", "p", "gpu=1"))
+
+    def test_a_rule_that_cannot_be_read_allows_nothing(self) -> None:
+        self.assertEqual([0, 1, 1], self.outcomes("is_admin:True and ("))
+        self.rules.write_text("{")
+        self.assertIn("[oslo_policy]", self.refused(2, "limit", "set", "--project", "p", "gpu=1"))

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stranger writes stays text: it is no SQL, no second line of a log, no command to a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import fixtures as fx
+import sqlalchemy as sa
+import testscenarios
+import yaml
+
+from cyborg_quota import exceptions
+from cyborg_quota.cmd import notifying
+from cyborg_quota.cmd.errors import one_line, printable
+from cyborg_quota.types import Notice
+from tests import base, hooks
+from tests.cli import base as cli
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SQL = (
+    "'; DROP TABLE reservations; --", '"; DROP TABLE reservations; --', "' OR '1'='1", "x' UNION SELECT NULL --",
+    "\\'; DELETE FROM projects; --", "%s", "%(b_id)s", "%d%n%x", ":b_id", "?", "$1", "{0}", "{x.__class__}", "${x}",
+    "`projects`", "/* */", "0x27", "NULL", "CHAR(39)", "%00", "\u02bc OR 1=1", "\uff07 OR 1=1", "-1", "--", "@@version",
+    "=cmd|' /C calc'!A0", "<script>", "&amp;", "!!python/object:os.system", "*alias", "&anchor", "- x", "a: b", "~",
+)  # fmt: skip
+CONTROLS = (
+    "a\nCRITICAL forged", "a\r\nCRITICAL forged", "a\rforged", "a\x1b[2Jb", "a\x1b]0;title\x07b", "a\x9b31mb", "a\0b",
+    "a\tb",
+    "a\bb", "a\x7fb", "a\u2028b", "a\u2029b", "a\x85b", "a\x0bb", "a\x0cb", "\ud800", "a\udfffb",
+)  # fmt: skip
+TURNING = ("a\u202eb", "a\u2066b", "a\u200fb", "a\u061cb")
+"""What turns the direction of the text behind it: a terminal shows the rest of the line the other way round."""
+
+
+def one_line_each(test: Any, output: str, records: int) -> None:
+    test.assertEqual(records, len(output.splitlines()), ascii(output))
+    for line in output.splitlines():
+        test.assertTrue(all(unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") for char in line), ascii(line))
+
+
+class TestSql(test_limits.LimitsTestCase):
+    """On each database, in every place of a name."""
+
+    def test_in_every_name(self) -> None:
+        self.set(None, -1)
+        before = sorted(hooks.tables(self.sql))
+        for number, name in enumerate(SQL, 1):
+            context = base.Context(name)
+            self.engine.register_resource(name)
+            self.admin.add_project(base.ADMIN, name)
+            self.admin.set_limit(base.ADMIN, name, number, name)
+            uuids = self.engine.reserve(context, {name: 1}, consumer=name, group=name)
+            self.engine.extend(context, group=name)
+            self.engine.commit(context, consumer=name)
+            (row,) = self.engine.list_reservations(base.ADMIN, name, consumer=name, group=name)
+            self.assertEqual(
+                (name, name, name, name, uuids[0]), (row.project_id, row.resource, row.consumer, row.group, row.uuid)
+            )
+            self.assertEqual(number, self.engine.get_usages(context)[name].limit)
+            self.assertEqual([name], [one.project_id for one in self.admin.path(base.ADMIN, name) if one.used])
+            self.engine.release(context, group=name)
+        for name in SQL:
+            for call in ("commit", "rollback", "release", "extend"):
+                self.assertRaises(exceptions.ReservationNotFound, getattr(self.engine, call), base.ADMIN, [name])
+            self.assertEqual([], self.engine.list_reservations(base.ADMIN, reservations=[name]))
+        self.assertEqual(before, sorted(hooks.tables(self.sql)))
+        self.assert_invariants()
+        document = self.admin.export_limits(base.ADMIN)
+        self.assertEqual([], self.admin.import_limits(base.ADMIN, yaml.safe_load(yaml.safe_dump(document))))
+
+    def test_names_that_look_alike_are_others(self) -> None:
+        """In the limits and the tree as in the ledger (which test_bad_input has)."""
+        names = [
+            "abc",
+            "ABC",
+            "\u00e9",
+            "e\u0301",
+            "\u00df",
+            "ss",
+            "a\u200bb",
+            "ab",
+            "\uff41",
+            "\u0131",
+            "i",
+            "x" * 255,
+        ]
+        self.set(None, 0)
+        for number, name in enumerate(names, 1):
+            self.admin.add_project(base.ADMIN, name)
+            self.admin.set_limit(base.ADMIN, "gpu", number, name)
+        for number, name in enumerate(names, 1):
+            self.assertEqual(number, self.engine.get_usages(base.ADMIN, name)["gpu"].limit)
+            self.engine.reserve(base.Context(name), {"gpu": number})
+            self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(name), {"gpu": 1})
+        for name in ("abc ", " abc", "x" * 256, "\U00020000" * 192):
+            for call in (self.admin.add_project, self.admin.remove_project, self.admin.path):
+                self.assertRaises(exceptions.InvalidName, call, base.ADMIN, name)
+
+
+class TestLogs(test_limits.LimitsTestCase):
+    """One record, one line: of names that are let in, and of those that are refused."""
+
+    scenarios: list[Any] = []
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 5)
+        self.log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(name)s %(message)s", level=logging.DEBUG))
+
+    def test_refused_names(self) -> None:
+        count = 0
+        for name in (*CONTROLS, *SQL):
+            for call in (
+                lambda name=name: self.engine.reserve(self.context, {"gpu": 1, name: 1}),
+                lambda name=name: self.engine.reserve(self.context, {"gpu": "x"}, consumer=name),
+                lambda name=name: self.engine.commit(self.context, [name]),
+                lambda name=name: self.engine.get_usages(base.ADMIN, " " + name),
+                lambda name=name: self.admin.move_project(base.ADMIN, name, name),
+                lambda name=name: self.admin.import_limits(base.ADMIN, {"projects": [{"id": name, "limits": name}]}),
+                lambda name=name: self.admin.import_limits(base.ADMIN, {name: 1}),
+                lambda name=name: self.engine.list_reservations(base.ADMIN, state=name),
+            ):
+                error = self.assertRaises(exceptions.QuotaError, call)
+                logging.getLogger("caller").error("refused: %s", error)
+                count += 1
+        one_line_each(self, self.log.output, count)
+
+    def test_names_that_are_let_in(self) -> None:
+        for name in SQL:
+            self.engine.register_resource(name)
+            self.admin.set_limit(base.ADMIN, name, 1)
+            self.engine.commit(base.Context(name), self.engine.reserve(base.Context(name), {name: 1}, consumer=name))
+            error = self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(name), {name: 1})
+            logging.getLogger("caller").error("refused: %s", error)
+        for notice in self.engine.notices(base.ADMIN):
+            notifying.tell(notice, None)
+        self.assertIn("threshold crossed", self.log.output)
+        one_line_each(self, self.log.output, len(self.log.output.splitlines()))
+        for name in SQL:
+            self.assertIn(f"project {name}, resource {name}: ", self.log.output)
+
+    def test_a_notice_s_payload_is_data(self) -> None:
+        sent = []
+        for name in (*SQL, *TURNING):
+            notifying.tell(Notice(name, name, 10, 9, 0, 80), sent.append)
+        self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(one.project_id)) for one in sent])
+        one_line_each(self, self.log.output, len(sent))
+
+
+class TestCommandLine(cli.CliTestCase):
+    """Arguments, files, options, and what stands in the database already."""
+
+    def lines(self, *argv: str) -> str:
+        ended = self.call(*argv)
+        self.assertNotEqual(0, ended.status, argv)
+        self.assertEqual("", ended.out)
+        self.assertNotIn("Traceback", ended.err)
+        return ended.err
+
+    def shown_safely(self, text: str) -> None:
+        for char in text.replace("\n", ""):
+            self.assertNotIn(unicodedata.category(char), ("Cc", "Cs", "Zl", "Zp"), ascii(text))
+            self.assertNotIn(char, "".join(TURNING).replace("a", "").replace("b", ""))
+
+    def hostile(self) -> Iterator[str]:
+        yield from (name for name in CONTROLS if "\0" not in name)
+
+    def test_arguments(self) -> None:
+        for name in self.hostile():
+            for argv in (
+                ("reserve", "--project", name, "gpu=1"),
+                ("reserve", "--project", "p", "--consumer", name, "gpu=1"),
+                ("reserve", "--project", "p", f"{name}=1"),
+                ("commit", name),
+                ("usage", "list", "--project", name),
+                ("project", "move", name, "--root"),
+                ("limit", "set", "--project", name, "gpu=1"),
+                ("replay", name),
+                ("limit", "import", name),
+                ("--config-file", name, "usage", "list"),
+            ):
+                self.shown_safely(self.lines(*argv))
+
+    def test_files(self) -> None:
+        header = b"time,event,consumer,project,resource,amount\n"
+        for name in self.hostile():
+            data = name.encode("utf-8", "surrogatepass")
+            for file, text, argv in (
+                ("t.csv", header + b"0,reserve," + data + b",p,gpu,1\n", ("replay",)),
+                ("t.csv", header + b"0," + data + b",c,p,gpu,1\n", ("replay",)),
+                ("l.yaml", b'{"' + data + b'": 1}', ("limit", "import")),
+                (
+                    "l.yaml",
+                    json.dumps({"projects": [{"id": name, "limits": {name: name}}]}).encode(),
+                    ("limit", "import"),
+                ),
+            ):
+                path = pathlib.Path(self.directory, file)
+                path.write_bytes(text)
+                self.configure("[limits]\ndriver = database")
+                self.shown_safely(self.lines(*argv, str(path)))
+
+    def test_options(self) -> None:
+        for name in ("a\x1b[2Jb", "a\x9bb", "a\u2028b", "a\u202eb"):
+            for option in (
+                "[quota]\ndriver",
+                "[limits]\ndriver",
+                "[quota]\nbatch_rows",
+                "[limits]\npolicy",
+                "[limits]\nlimits",
+            ):
+                self.configure(f"{option} = {name}" + ("\n[limits]\ndriver = database" if "policy" in option else ""))
+                said = self.call("usage", "list").err
+                self.shown_safely(said)
+
+    def test_tables_of_what_is_in_the_database(self) -> None:
+        """Written by hand, or by a release that let it in: a table has its lines, and the terminal its state."""
+        (row,) = self.good("reserve", "--project", "p", "--consumer", "c", "--group", "g", "gpu=1")
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        for name in ("a\nb", "a\x1b[2Jb", "a\rb", "a\u202eb", "a\x9bb", "a\u2028b", "a\x85b"):
+            with sql.begin() as connection:
+                for table in ("reservations", "quota_usages"):
+                    connection.execute(sa.text(f"UPDATE {table} SET project_id = :n, resource = :n"), {"n": name})
+                connection.execute(sa.text("UPDATE reservations SET consumer_id = :n, group_id = :n"), {"n": name})
+                connection.execute(sa.text("UPDATE projects SET project_id = :n"), {"n": name})
+            for command in (("usage", "list"), ("reservation", "list")):
+                ended = self.call(*command)
+                self.assertEqual((0, 5), (ended.status, len(ended.out.splitlines())), ascii(ended.out))
+                self.shown_safely(ended.out)
+                self.assertIn(printable(name), ended.out)
+                self.assertEqual(name, json.loads(self.call(*command, "-f", "json").out)[0]["project_id"])
+            self.shown_safely(self.call("reservation", "show", row["uuid"]).out)
+
+    def test_one_line(self) -> None:
+        self.assertEqual("a b\\x1b[2J\\u202e", one_line("a\n  b\x1b[2J\u202e\r\n"))
+        self.assertEqual("\u00e9 \u4e00 \U0001f600 {x} %s", one_line("\u00e9 \u4e00 \U0001f600 {x} %s"))
