@@ -1,17 +1,19 @@
 """Run a command beside the servers."""
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.servers import KINDS, Server, running
 from tests.servers.base import STOP_TIMEOUT_SECONDS
 
 _signals: list[int] = []
+_holds: list[bool] = []
 
 
 def run(
@@ -41,11 +43,15 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
     if _signals:
         return 128 + _signals[0]
     try:
-        process = subprocess.Popen(command, env=environ)
+        # Raised inside Popen, a signal's exception would lose the process that was started.
+        with _held():
+            process = subprocess.Popen(command, env=environ)
     except OSError as error:
         print(f"tests.servers: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
     try:
+        if _signals:
+            raise SystemExit(128 + _signals[0])
         status = process.wait()
     except SystemExit:
         # Ctrl-C in a terminal has reached the command as well; a signal sent to us alone has not.
@@ -65,9 +71,20 @@ def required() -> bool:
     return ci or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS", "") == "1"
 
 
+@contextlib.contextmanager
+def _held() -> Iterator[None]:
+    """What comes meanwhile is noted in _signals, and no more."""
+    _holds.append(True)
+    try:
+        yield
+    finally:
+        _holds.clear()
+
+
 def _exit(signum: int, _frame: object) -> None:
     _signals.append(signum)
-    raise SystemExit(128 + signum)
+    if not _holds:
+        raise SystemExit(128 + signum)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

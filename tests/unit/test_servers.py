@@ -145,6 +145,14 @@ class TestRun(testtools.TestCase):
         self.assertEqual(143, process.returncode)
         self.assertEqual([], [pid for pid in pids if machine.alive(pid)])
 
+    def test_sigterm_while_the_command_is_started(self):
+        """By the command itself, as soon as it is there."""
+        given = {kind.variable: "given" for kind in servers.KINDS}
+        for _ in range(3):
+            done = self.run_module("--", "sh", "-c", "kill $PPID; echo $$; exec sleep 60", **given)
+            self.assertEqual(143, done.returncode)
+            self.assertFalse(machine.alive(int(done.stdout)))
+
 
 class TestMissing(testtools.TestCase):
     """A machine without the servers: imitated by a search path with nothing in it."""
