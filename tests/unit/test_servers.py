@@ -149,7 +149,7 @@ class TestRun(testtools.TestCase):
         """By the command itself, as soon as it is there."""
         given = {kind.variable: "given" for kind in servers.KINDS}
         for _ in range(3):
-            done = self.run_module("--", "sh", "-c", "kill $PPID; echo $$; exec sleep 60", **given)
+            done = self.run_module("--", "sh", "-c", "echo $$; kill $PPID; exec sleep 60", **given)
             self.assertEqual(143, done.returncode)
             self.assertFalse(machine.alive(int(done.stdout)))
 
