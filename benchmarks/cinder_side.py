@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cinder's quota, one process of it. Run by the Python of an environment that has cinder, never by ours.
 
-    python cinder_side.py make URL PROJECTS      makes Cinder's quota tables and a usage row for each project
-    python cinder_side.py run URL PROJECTS NUMBER SECONDS
+    python cinder_side.py make PROJECTS      makes Cinder's quota tables and a usage row for each project
+    python cinder_side.py run PROJECTS NUMBER SECONDS
 
-``run`` says "ready", waits for a line, and prints its latencies as JSON. ``try`` does the same, and leaves out the
-cycles that raise.
+The database's URL is the first line of stdin. ``run`` says "ready", waits for a line, and prints its latencies as
+JSON. ``try`` does the same, and leaves out the cycles that raise.
 """
 
 import datetime
@@ -85,13 +85,8 @@ def run(url, projects, number, seconds, *, is_tolerant=False):
 
 
 if __name__ == "__main__":
+    URL = sys.stdin.readline().rstrip("\n")
     if ARGUMENTS[0] == "make":
-        make(ARGUMENTS[1], int(ARGUMENTS[2]))
+        make(URL, int(ARGUMENTS[1]))
     else:
-        run(
-            ARGUMENTS[1],
-            int(ARGUMENTS[2]),
-            int(ARGUMENTS[3]),
-            float(ARGUMENTS[4]),
-            is_tolerant=ARGUMENTS[0] == "try",
-        )
+        run(URL, int(ARGUMENTS[1]), int(ARGUMENTS[2]), float(ARGUMENTS[3]), is_tolerant=ARGUMENTS[0] == "try")

@@ -7,13 +7,19 @@ what counts is the median of the rounds' ratios.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
+import logging
 import multiprocessing
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from tests import fixtures
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -21,6 +27,8 @@ Cycle = Callable[[], None]
 """One reserve and commit, or what is compared with it. Raises when it fails."""
 Worker = Callable[[int], Cycle]
 """Connects in a process of its own, number so-and-so, and returns its cycle."""
+Round = Callable[[int, float], "Sample"]
+"""One turn of so many processes and so many seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +126,27 @@ def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Fi
         )
         for name, taken in samples.items()
     }
+
+
+def parser(about: str | None, *, rounds: int = 5, seconds: float = 2.0) -> argparse.ArgumentParser:
+    """The arguments of every benchmark whose ways take turns, with these defaults."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument(
+        "--rounds", type=int, default=rounds, help="how often each way has its turn (default: %(default)s)"
+    )
+    made.add_argument("--seconds", type=float, default=seconds, help="how long a turn is (default: %(default)g)")
+    made.add_argument("--json", type=pathlib.Path, help="write the figures to this file too")
+    return made
+
+
+def main(about: str | None, run: Callable[[str, int, float], dict[str, object]]) -> None:
+    """The command of a benchmark: on each server that there is, ``run(backend, rounds, seconds)``."""
+    arguments = parser(about).parse_args()
+    logging.disable(logging.WARNING)
+    backends = [one for one in ("mariadb", "postgresql") if fixtures.admin_url(one)]
+    results = {backend: run(backend, arguments.rounds, arguments.seconds) for backend in backends}
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=2) + "\n")
 
 
 def table(title: str, figures: dict[str, Figures]) -> str:

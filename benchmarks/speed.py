@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import pathlib
 import random
-import subprocess
 import uuid
-from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from benchmarks import floor, harness
+from benchmarks import cinder_processes, floor, harness
 from benchmarks.report import Figure, Report
 from cyborg_quota import Claim
 from cyborg_quota.db import schema
@@ -22,10 +18,6 @@ from cyborg_quota.db.api import Database
 from tests import base, fixtures
 
 MOST = 10**9
-SCRIPT = pathlib.Path(__file__).with_name("cinder_side.py")
-
-Round = Callable[[int, float], harness.Sample]
-"""One turn of so many processes and so many seconds."""
 
 
 def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
@@ -50,34 +42,7 @@ def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
     return start
 
 
-def cinder(python: str, url: str, projects: int) -> Round:
-    """Cinder's own functions, in processes of its own environment."""
-
-    def turn(processes: int, seconds: float) -> harness.Sample:
-        children = [
-            subprocess.Popen(
-                [python, str(SCRIPT), "run", url, str(projects), str(number), str(seconds)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            for number in range(processes)
-        ]
-        for child in children:
-            assert child.stdout is not None and child.stdout.readline() == "ready\n", "a Cinder process failed"
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        answers = [json.loads(child.communicate()[0]) for child in children]
-        latencies = [latency for taken, _ in answers for latency in taken]
-        return harness.Sample(len(latencies), max(elapsed for _, elapsed in answers), latencies)
-
-    return turn
-
-
-def own(worker: harness.Worker) -> Round:
+def own(worker: harness.Worker) -> harness.Round:
     """A way of our own interpreter's."""
     return lambda processes, seconds: harness.run_round(worker, processes, seconds)
 
@@ -110,15 +75,15 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
     ids = usage_ids(url, [f"p{number}" for number in range(100)])
     cinder_url = fixtures.fresh_url(backend, "cinder")
     if python is not None:
-        subprocess.run([python, str(SCRIPT), "make", cinder_url, "100"], check=True, stderr=subprocess.DEVNULL)
+        cinder_processes.make(python, cinder_url, 100)
     for title, processes, count, must, aim, multiple in CASES:
         projects = {name: ids[name] for name in sorted(ids)[:count]}
-        ways: dict[str, Round] = {
+        ways: dict[str, harness.Round] = {
             "floor": own(floor.worker(url, projects)),
             "ours": own(ours(url, sorted(projects))),
         }
         if python is not None:
-            ways["cinder"] = cinder(python, cinder_url, count)
+            ways["cinder"] = cinder_processes.turns(python, [cinder_url], count)
         figures = show(report, f"{backend}, {title}", ways, processes, rounds=rounds, seconds=seconds)
         add = functools.partial(Figure, backend, title)
         report.add(add("ours, cycles a second", figures["ours"].rate))
@@ -137,7 +102,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
 
 
 def show(
-    report: Report, title: str, ways: dict[str, Round], processes: int, *, rounds: int, seconds: float
+    report: Report, title: str, ways: dict[str, harness.Round], processes: int, *, rounds: int, seconds: float
 ) -> dict[str, harness.Figures]:
     """Let the ways take turns; tell their table, and return its figures."""
     samples: dict[str, list[harness.Sample]] = {name: [] for name in ways}

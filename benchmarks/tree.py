@@ -6,13 +6,8 @@ python -m tests.servers run --durable -- python -m benchmarks.tree
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
-import json
-import logging
-import os
-import pathlib
 import uuid
 
 from benchmarks import harness
@@ -119,18 +114,5 @@ def run(backend: str, rounds: int, seconds: float) -> dict[str, object]:
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each way has its turn (default: 5)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long a turn is (default: 2)")
-    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file too")
-    arguments = parser.parse_args()
-    logging.disable(logging.WARNING)
-    backends = [one for one in ("mariadb", "postgresql") if fixtures.admin_url(one)]
-    results = {backend: run(backend, arguments.rounds, arguments.seconds) for backend in backends}
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=2) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    harness.main(__doc__, run)
