@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking for a password in whatever comes out.
+
+The password is made of words that stand nowhere else, with everything between them that a URL, a configuration file
+or a shell may break it at: whatever piece of it comes out, in whatever encoding, is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import socket
+import urllib.parse
+
+import fixtures as fx
+
+from cyborg_quota.cmd import expirer
+from tests.cli import base
+
+WORDS = ("xyzzyx", "plughp", "frotzf", "wheezw")
+PASSWORD = "@".join(WORDS[:2]) + "/%&$" + "=+ ".join(WORDS[2:])
+QUOTED = urllib.parse.quote(PASSWORD, safe="")
+BARE = "@".join(WORDS[:2]) + "/" + ":".join(WORDS[2:])
+"""As somebody writes it who does not know that it must be quoted."""
+
+
+def pieces_in(text: str | bytes) -> list[str]:
+    """The words of the password that can be found in a text, whichever way it was encoded."""
+    shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    forms = (shown, urllib.parse.unquote_plus(shown), re.sub(r"\s+", "", shown), shown.replace("\0", ""))
+    return sorted({word for word in WORDS for form in forms if word in form.lower()})
+
+
+class SecretsTestCase(base.CliTestCase):
+    """Everything that is logged, at every level, by whichever library, is kept beside what is printed."""
+
+    scenarios: list[tuple[str, dict[str, object]]] = []
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger(level=logging.DEBUG, nuke_handlers=False))
+        # SQLAlchemy's pool tells of its connections only if it is asked before the engine is made.
+        for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "keystoneauth", "urllib3"):
+            logger = logging.getLogger(name)
+            self.addCleanup(logger.setLevel, logger.level)
+            logger.setLevel(logging.DEBUG)
+
+    def write(self, text: str) -> None:
+        self.conf.write_text(text)
+
+    def assert_hidden(self, *argv: str) -> base.Ended:
+        """Run a command; nothing of the password comes out anywhere. Returns how it ended."""
+        ended = self.call(*argv)
+        for where, text in (("stdout", ended.out), ("stderr", ended.err), ("log", self.log.output)):
+            found = pieces_in(text)
+            lines = [line for line in text.splitlines() if pieces_in(line)]
+            self.assertEqual([], found, f"{argv}: {where}: {lines}")
+        return ended
+
+    def assert_hidden_by_the_expirer(self, *argv: str) -> int:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = expirer.main(["--config-file", str(self.conf), "--once", *argv])
+        said = out.getvalue() + err.getvalue()
+        self.assertEqual([], pieces_in(said + self.log.output), said)
+        return status
+
+
+def closed_port() -> int:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port: int = closed.getsockname()[1]
+        return port
+
+
+QUICK = "[quota]\nretry_seconds = 0\nconnect_timeout = 1\n"

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database that answers shows no password: not in a table, a chart, a log at DEBUG, a process's arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import time
+import zlib
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from tests import fixtures, hooks
+from tests.security.secrets import BARE, PASSWORD, QUICK, WORDS, SecretsTestCase, pieces_in
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestServers(SecretsTestCase):
+    """A database that answers: a right password, and a wrong one."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        admin = sa.make_url(str(fixtures.admin_url(self.backend)))
+        self.user = f"u{os.getpid()}"
+        self.sql(f"CREATE USER {self.quoted(self.user)} {self.identified()}")
+        self.addCleanup(self.sql, f"DROP USER {self.quoted(self.user)}")
+        name = sa.make_url(self.url).database
+        if self.backend == "mariadb":
+            self.sql(f"GRANT ALL ON {name}.* TO {self.quoted(self.user)}")
+        else:
+            self.sql(f"ALTER DATABASE {name} OWNER TO {self.user}")
+            self.addCleanup(self.sql, f"ALTER DATABASE {name} OWNER TO {admin.username}")
+            self.own(self.user)
+            self.addCleanup(self.own, str(admin.username))
+        self.good = sa.make_url(self.url).set(username=self.user, password=PASSWORD)
+
+    def own(self, user: str) -> None:
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            for table in sa.inspect(connection).get_table_names():
+                connection.exec_driver_sql(f"ALTER TABLE {table} OWNER TO {user}")
+
+    def sql(self, statement: str) -> None:
+        """As the database's administrator, and past SQLAlchemy's log: the statement has the password in it."""
+        engine = sa.create_engine(str(fixtures.admin_url(self.backend)), poolclass=sa.NullPool)
+        with (
+            engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+            contextlib.closing(connection.connection.cursor()) as cursor,
+        ):
+            cursor.execute(statement)
+
+    def quoted(self, user: str) -> str:
+        return f"'{user}'@'127.0.0.1'" if self.backend == "mariadb" else user
+
+    def identified(self) -> str:
+        return f"IDENTIFIED BY '{PASSWORD}'" if self.backend == "mariadb" else f"LOGIN PASSWORD '{PASSWORD}'"
+
+    def connect(self, url: sa.URL) -> None:
+        text = url.render_as_string(hide_password=False).replace("$", "$$")
+        self.write(f"{QUICK}[database]\nconnection = {text}\n[limits]\ndriver = config\nlimits = gpu:2\n")
+
+    def test_a_session(self) -> None:
+        """From the first command to the chart, in the logs, the tables and the files that are left."""
+        self.connect(self.good)
+        trace = pathlib.Path(self.directory, "trace.csv")
+        trace.write_text("time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n1,commit,c,p,gpu,1\n")
+        chart = pathlib.Path(self.directory, "chart.png")
+        self.assertEqual(
+            0, self.assert_hidden("--debug", "replay", str(trace), "--chart", str(chart), "-f", "json").status
+        )
+        self.assertEqual(0, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
+        self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
+        for form in ("json", "yaml", "csv", "table", "value"):
+            for command in (("usage", "list"), ("reservation", "list"), ("db", "version"), ("usage", "audit")):
+                self.assertEqual(0, self.assert_hidden("--debug", *command, "-f", form).status)
+        self.assertEqual(0, self.assert_hidden_by_the_expirer("--debug"))
+        self.assertEqual([], pieces_in(repr(hooks.tables(sa.create_engine(self.url, poolclass=sa.NullPool)))))
+        picture = chart.read_bytes()
+        inflated = [zlib.decompressobj().decompress(picture[at:]) for at in _streams(picture)]
+        self.assertEqual([], pieces_in(picture + b"".join(inflated)))
+
+    def test_a_password_that_is_wrong(self) -> None:
+        for password in (PASSWORD + WORDS[0], WORDS[0], BARE):
+            self.connect(self.good.set(password=password))
+            for argv in (("usage", "list"), ("--debug", "usage", "list"), ("--debug", "db", "sync")):
+                self.assertEqual(1, self.assert_hidden(*argv).status)
+
+    def test_a_password_in_the_query(self) -> None:
+        self.connect(self.good.set(password=None).update_query_dict({"password": PASSWORD}))
+        self.assertEqual(0, self.assert_hidden("--debug", "usage", "list").status)
+        more = {"sslpassword": PASSWORD} if self.backend == "postgresql" else {"ssl_ca": PASSWORD}
+        self.connect(self.good.update_query_dict(more))
+        self.assert_hidden("--debug", "usage", "list")
+
+    def test_the_arguments_of_every_process(self) -> None:
+        """Any user of the machine can read them."""
+        self.connect(self.good)
+        process = self.spawn(program="cyborg-quota-expirer")
+        seen: set[int] = set()
+        deadline = time.monotonic() + 20
+        while len(seen) < 2 and time.monotonic() < deadline:
+            for pid in _family(process.pid):
+                line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                self.assertEqual([], pieces_in(line), line)
+                if line:
+                    seen.add(pid)
+            time.sleep(0.1)
+        self.assertGreaterEqual(len(seen), 2, "the service has a worker")
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        self.assertEqual([], pieces_in(out + err))
+
+
+def _streams(picture: bytes) -> list[int]:
+    """Where the compressed texts of a PNG may begin."""
+    return [found.start() for found in re.finditer(b"\x78[\x01\x5e\x9c\xda]", picture)][:1]
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for task in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = task.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            yield from _family(int(task.parent.name))
