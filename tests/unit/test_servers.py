@@ -168,7 +168,7 @@ class TestMissing(testtools.TestCase):
             self.addCleanup(patch.stop)
         for name in CLEARED:
             os.environ.pop(name, None)
-        self.stderr = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.stderr = self.useFixture(fixtures.StringStream("said")).stream
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.stderr))
 
     def test_goes_on_without(self):

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test's log is shown with its failure. One that passes is a line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import unittest
+
+from oslotest import base
+
+
+class TestLog(base.BaseTestCase):
+    def said_by(self, *, fails: bool) -> tuple[str, str]:
+        """What a test that logs says at once, and with its failure."""
+
+        class Sample(base.BaseTestCase):
+            def runTest(self) -> None:
+                logging.getLogger("ledger").debug("as seen by nobody")
+                self.assertFalse(fails)
+
+        result, said = unittest.TestResult(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            Sample().run(result)
+        self.assertEqual(1, result.testsRun)
+        return said.getvalue(), "".join(text for _, text in result.failures)
+
+    def test_with_the_failure_alone(self) -> None:
+        said, failure = self.said_by(fails=True)
+        self.assertEqual("", said)
+        self.assertIn("DEBUG [ledger] as seen by nobody", failure)
+        self.assertEqual(("", ""), self.said_by(fails=False))
