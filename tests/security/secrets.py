@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
 import socket
 import urllib.parse
@@ -40,6 +41,9 @@ class SecretsTestCase(base.CliTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        # A configuration that names no database means a file in the current directory.
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.directory)
         self.log = self.useFixture(fx.FakeLogger(level=logging.DEBUG, nuke_handlers=False))
         # SQLAlchemy's pool tells of its connections only if it is asked before the engine is made.
         for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "keystoneauth", "urllib3"):
