@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, reservations, usages
+from cyborg_quota.db import inserting, reservations, usages
 from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.models import reservations as table
@@ -24,7 +24,6 @@ from cyborg_quota.types import RESERVED, State
 _row = table.c
 _MOST_ROWS: Final = 16
 _MOST_CHANGES: Final = 8
-_OWN: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
 
 
 def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]) -> bool:
@@ -35,20 +34,8 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
     if not 0 < len(rows) <= _MOST_ROWS or not 0 < len(changes) <= _MOST_CHANGES:
         return False
     first = rows[0]
-    parameters: dict[str, Any] = {
-        "b_project": first.project_id,
-        "b_life": first.life_microseconds,
-    }
-    has_consumers = False
-    for index, row in enumerate(rows):
-        parameters[f"b_uuid_{index}"] = row.uuid
-        parameters[f"b_usage_id_{index}"] = row.usage_id
-        parameters[f"b_resource_{index}"] = row.resource
-        parameters[f"b_delta_{index}"] = row.delta
-        parameters[f"b_consumer_id_{index}"] = row.consumer
-        parameters[f"b_group_id_{index}"] = row.group
-        parameters[f"b_place_{index}"] = row.place
-        has_consumers = has_consumers or row.consumer is not None
+    parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.life_microseconds}
+    has_consumers = inserting.add_own(parameters, rows)
     shapes = _add(parameters, changes)
     return _reserving(len(rows), has_consumers, shapes)(connection, parameters)
 
@@ -75,37 +62,14 @@ def _add(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[Shape, 
     return tuple(shapes)
 
 
-def _values(index: int) -> dict[str, sa.ColumnElement[Any]]:
-    """One row to be inserted."""
-    return {
-        "created_at": clock.utc_now(),
-        "deleted": sa.false(),
-        "project_id": sa.bindparam("b_project", type_=_row.project_id.type),
-        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)),
-        "state": sa.literal_column(f"'{RESERVED}'"),
-        "live": sa.literal_column("1"),
-        **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in _OWN},
-    }
-
-
-def _holders(size: int) -> sa.Select[Any]:
-    """The consumers' live rows."""
-    holder = table.alias("holder")
-    consumers = [sa.bindparam(f"b_consumer_id_{index}", type_=_row.consumer_id.type) for index in range(size)]
-    return sa.select(sa.literal_column("1")).where(
-        holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
-        holder.c.consumer_id == consumers[0] if size == 1 else holder.c.consumer_id.in_(consumers),
-        holder.c.live == sa.literal_column("1"),
-    )
-
-
 @functools.lru_cache(maxsize=256)
 def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Script:
-    rows = [_values(index) for index in range(size)]
+    shared = inserting.shared_values(sa.literal_column(f"'{RESERVED}'"))
+    rows = [{**shared, **inserting.own_values(index)} for index in range(size)]
 
     def block() -> tuple[sa.Select[Any] | None, Sequence[Step]]:
         insert = sa.insert(table).values(rows if size > 1 else rows[0])
-        return _holders(size) if has_consumers else None, [(insert, size), *_charges(shapes)]
+        return inserting.holders(size) if has_consumers else None, [(insert, size), *_charges(shapes)]
 
     def single() -> sa.Executable | None:
         """WITH charged AS (UPDATE quota_usages ... RETURNING id) INSERT INTO reservations SELECT ... FROM charged"""
@@ -113,7 +77,7 @@ def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Scr
             return None
         update = usages.charging(shapes[0], "_0")
         if has_consumers:
-            update = update.where(~_holders(size).exists())
+            update = update.where(~inserting.holders(size).exists())
         charged = update.returning(quota_usages.c.id).cte("charged")
         selects = [sa.select(*row.values()).select_from(charged) for row in rows]
         query: Any = sa.union_all(*selects) if size > 1 else selects[0]

@@ -37,54 +37,66 @@ class NewReservation(NamedTuple):
 
 _MOST_ROWS: Final = 64
 """So many rows at most go into one INSERT."""
+_OWN: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
+
+
+def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> dict[str, sa.ColumnElement[Any]]:
+    """What all rows of an INSERT have in common, bound once: ``b_project`` and ``b_life``."""
+    return {
+        "created_at": clock.utc_now(),
+        "deleted": sa.false(),
+        "project_id": sa.bindparam("b_project", type_=_row.project_id.type),
+        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
+        "state": state,
+        "live": sa.literal_column("1"),
+    }
+
+
+def own_values(index: int) -> dict[str, sa.ColumnElement[Any]]:
+    """What is one row's own, by its number: see ``add_own``."""
+    return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in _OWN}
+
+
+def add_own(parameters: dict[str, Any], rows: Sequence[NewReservation]) -> bool:
+    """Add the parameters of ``own_values``, for each row. Whether any row has a consumer."""
+    has_consumers = False
+    for index, row in enumerate(rows):
+        parameters[f"b_uuid_{index}"] = row.uuid
+        parameters[f"b_usage_id_{index}"] = row.usage_id
+        parameters[f"b_resource_{index}"] = row.resource
+        parameters[f"b_delta_{index}"] = row.delta
+        parameters[f"b_consumer_id_{index}"] = row.consumer
+        parameters[f"b_group_id_{index}"] = row.group
+        parameters[f"b_place_{index}"] = row.place
+        has_consumers = has_consumers or row.consumer is not None
+    return has_consumers
+
+
+def holders(size: int) -> sa.Select[Any]:
+    """The live rows of the first ``size`` rows' consumers."""
+    holder = reservations.alias("holder")
+    consumers = [own_values(index)["consumer_id"] for index in range(size)]
+    return sa.select(sa.literal_column("1")).where(
+        holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
+        holder.c.consumer_id == consumers[0] if size == 1 else holder.c.consumer_id.in_(consumers),
+        holder.c.live == sa.literal_column("1"),
+    )
 
 
 @functools.cache
 def _insert_of(size: int, *, is_expiring: bool) -> Statement:
-    """INSERT of ``size`` rows, each with parameters of its own; what they share is bound once."""
-    shared: dict[str, Any] = {
-        "created_at": clock.utc_now(),
-        "deleted": sa.false(),
-        "project_id": sa.bindparam("b_project"),
-        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
-        "state": sa.bindparam("b_state"),
-        "live": sa.literal_column("1"),
-    }
-    own = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
-    rows = [
-        {**shared, **{name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in own}}
-        for index in range(size)
-    ]
+    shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
+    rows = [{**shared, **own_values(index)} for index in range(size)]
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
 def _insert_if_free() -> Statement:
     """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
-    holder = reservations.alias("holder")
-    values = {
-        "created_at": clock.utc_now(),
-        "deleted": sa.false(),
-        "uuid": sa.bindparam("b_uuid", type_=_row.uuid.type),
-        "usage_id": sa.bindparam("b_usage_id", type_=_row.usage_id.type),
-        "project_id": sa.bindparam("b_project", type_=_row.project_id.type),
-        "resource": sa.bindparam("b_resource", type_=_row.resource.type),
-        "delta": sa.bindparam("b_delta", type_=_row.delta.type),
-        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)),
-        "state": sa.bindparam("b_state", type_=_row.state.type),
-        "consumer_id": sa.bindparam("b_consumer", type_=_row.consumer_id.type),
-        "group_id": sa.bindparam("b_group", type_=_row.group_id.type),
-        "live": sa.literal_column("1"),
-        "place": sa.literal_column("1"),
-    }
-    held = sa.exists().where(
-        holder.c.project_id == values["project_id"],
-        holder.c.consumer_id == values["consumer_id"],
-        holder.c.live == sa.literal_column("1"),
-    )
+    shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
+    values = {**shared, **own_values(0), "place": sa.literal_column("1")}
     one = sa.select(sa.literal_column("1").label("one")).subquery("one")
-    return Statement(
-        sa.insert(reservations).from_select(list(values), sa.select(*values.values()).select_from(one).where(~held))
-    )
+    free = sa.select(*values.values()).select_from(one).where(~holders(1).exists())
+    return Statement(sa.insert(reservations).from_select(list(values), free))
 
 
 _INSERT_IF_FREE = _insert_if_free()
@@ -95,16 +107,17 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
 
     False: it does, and nothing was inserted.
     """
+    # (As add_own would, in a third of the time: this is an attach's own INSERT on SQLite.)
     parameters = {
-        "b_uuid": row.uuid,
-        "b_usage_id": row.usage_id,
         "b_project": row.project_id,
-        "b_resource": row.resource,
-        "b_delta": row.delta,
         "b_life": row.life_microseconds,
         "b_state": row.state,
-        "b_consumer": row.consumer,
-        "b_group": row.group,
+        "b_uuid_0": row.uuid,
+        "b_usage_id_0": row.usage_id,
+        "b_resource_0": row.resource,
+        "b_delta_0": row.delta,
+        "b_consumer_id_0": row.consumer,
+        "b_group_id_0": row.group,
     }
     return _INSERT_IF_FREE(connection, parameters).rowcount == 1
 
@@ -125,13 +138,6 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
         while size * 2 <= min(len(rows) - begin, _MOST_ROWS):
             size *= 2
         parameters = dict(shared)
-        for index, row in enumerate(rows[begin : begin + size]):
-            parameters[f"b_uuid_{index}"] = row.uuid
-            parameters[f"b_usage_id_{index}"] = row.usage_id
-            parameters[f"b_resource_{index}"] = row.resource
-            parameters[f"b_delta_{index}"] = row.delta
-            parameters[f"b_consumer_id_{index}"] = row.consumer
-            parameters[f"b_group_id_{index}"] = row.group
-            parameters[f"b_place_{index}"] = row.place
+        add_own(parameters, rows[begin : begin + size])
         _insert_of(size, is_expiring=is_expiring)(connection, parameters)
         begin += size
