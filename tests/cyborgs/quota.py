@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import subprocess
+import tempfile
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -70,15 +70,11 @@ class Said:
 
 def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Said:
     """Run one of our programs in Cyborg's environment."""
-    ended = subprocess.run(
-        [str(stack.programs / program), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=COMMAND_TIMEOUT_SECONDS,
-    )
-    return Said(ended.returncode, ended.stdout, ended.stderr)
+    with tempfile.TemporaryDirectory() as directory:
+        out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
+        command = [str(stack.programs / program), *arguments]
+        status = stack.starter.start(command, out, err, os.environ, pathlib.Path.cwd()).wait(COMMAND_TIMEOUT_SECONDS)
+        return Said(status, out.read_text(), err.read_text())
 
 
 def cyborg_files(stack: stacks.Stack) -> list[str]:

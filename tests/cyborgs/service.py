@@ -6,20 +6,18 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tests.cyborgs.starting import Process, ServiceError, Starter
 from tests.servers import machine
+
+__all__ = ["Service", "ServiceError"]
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 20.0
-
-
-class ServiceError(Exception):
-    """A service ended, or was not ready in time; the message ends with the last lines of its log."""
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
@@ -44,13 +42,16 @@ class Service:
         place: pathlib.Path,
         ready: Callable[[str], bool],
         environment: Mapping[str, str] | None = None,
+        *,
+        starter: Starter,
     ) -> None:
         self.name = name
+        self._starter = starter
         self.command = list(command)
         self.log = place / f"{name}.log"
         self._ready = ready
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._log_start = 0
 
     @property
@@ -77,21 +78,10 @@ class Service:
         """Start the process, without waiting until it is ready."""
         if self.running:
             return
-        command = self.command
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         self.log.touch()
         self._log_start = self.log.stat().st_size
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.log.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**_clean(os.environ), "HOME": str(self.log.parent), **self._environment},
-            )
+        environment = {**_clean(os.environ), "HOME": str(self.log.parent), **self._environment}
+        self._process = self._starter.start(self.command, self.log, self.log, environment, self.log.parent)
 
     def wait(self) -> None:
         """Wait until it is ready. Raises ServiceError."""

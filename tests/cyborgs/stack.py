@@ -19,6 +19,7 @@ from tests.cyborgs.client import Client, call
 from tests.cyborgs.nova import Nova
 from tests.cyborgs.records import Records
 from tests.cyborgs.service import Service, ServiceError
+from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.servers import ServerError, machine
 from tests.servers.rabbitmq import RabbitMQ
@@ -46,6 +47,7 @@ class Stack:
         self.agents: list[Service] = []
         self.further: list[Service] = []
         self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
+        self.starter = Starter(self.programs / "python", self.place)
         self.bus = RabbitMQ()
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
@@ -93,13 +95,16 @@ class Stack:
 
     def _cyborg(self, name: str, program: str, *arguments: str, host: str = "") -> Service:
         command = [str(self.programs / program), *arguments, *self.config_files(host)]
-        return Service(name, command, self.place, lambda said: "Created RPC server for service" in said)
+        return Service(
+            name, command, self.place, lambda said: "Created RPC server for service" in said, starter=self.starter
+        )
 
     def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
         serve = str(pathlib.Path(__file__).with_name("serve.py"))
         command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
         environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.place)}
-        return Service(name, command, self.place, lambda _said: _serves(f"http://127.0.0.1:{port}"), environ)
+        url = f"http://127.0.0.1:{port}"
+        return Service(name, command, self.place, lambda _said: _serves(url), environ, starter=self.starter)
 
     # --- from nothing to devices that can be bound ---
 
@@ -118,7 +123,7 @@ class Stack:
         configuration.write(self.place, **urls)
         self.placement.launch()
         sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
-        Service("dbsync", sync, self.place, bool).finish()
+        Service("dbsync", sync, self.place, bool, starter=self.starter).finish()
         self.api.launch()
         self.placement.wait()
         for host in self.hosts:
@@ -168,6 +173,7 @@ class Stack:
         self.end_further()
         for service in (self.api, self.conductor, *self.agents, self.placement):
             service.kill()
+        self.starter.close()
         self.bus.close()
         self.nova.close()
         self.records.close()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of Cyborg's environment, started by starter.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.servers import machine
+
+
+class ServiceError(Exception):
+    """A service ended, or was not ready in time; the message ends with the last lines of its log."""
+
+
+class Process:
+    """One that was started: what is needed of subprocess.Popen."""
+
+    def __init__(self, starter: Starter, pid: int) -> None:
+        self._starter = starter
+        self._status: int | None = None
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        if self._status is None and not machine.alive(self.pid):
+            self._status = self._starter.reap(self.pid)
+        return self._status
+
+    def wait(self, timeout_seconds: float = 60.0) -> int:
+        """Its exit status, when it has ended. Raises subprocess.TimeoutExpired."""
+        machine.wait_until(lambda: self.poll() is not None, timeout_seconds)
+        if self._status is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout_seconds)
+        return self._status
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+class Starter:
+    """The process that starts them; they end with it, and it with the thread that made it.
+
+    :param python: of Cyborg's environment.
+    """
+
+    def __init__(self, python: pathlib.Path, place: pathlib.Path) -> None:
+        command = [str(python), str(pathlib.Path(__file__).with_name("starter.py"))]
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
+        self._log = place / "starter.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        self._lock = threading.Lock()
+
+    def start(
+        self,
+        command: Sequence[str],
+        out: pathlib.Path,
+        err: pathlib.Path,
+        environment: Mapping[str, str],
+        directory: pathlib.Path,
+    ) -> Process:
+        """Start a Python program; what it says is appended to these files.
+
+        :param command: a script and its arguments; a "python" before the script is left out.
+        """
+        first, *rest = command
+        script = rest if pathlib.Path(first).name == "python" else [first, *rest]
+        paths = {"out": str(out), "err": str(err), "directory": str(directory)}
+        return Process(self, self._ask({"command": script, "environment": dict(environment), **paths}))
+
+    def reap(self, pid: int) -> int:
+        """The exit status of one that has ended."""
+        return self._ask({"reap": pid})
+
+    def _ask(self, order: dict[str, Any]) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._lock:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(order) + "\n")
+                self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            raise ServiceError(f"the starter has ended:\n{self._log.read_text()[-2000:]}")
+        return int(answer)
+
+    def close(self) -> None:
+        """End it, and with it all that it has started and still runs."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
