@@ -68,6 +68,8 @@ class Counting:
                 self._plan(project_id, resource, reserved, used)
         if not self._singly and self._count_together():
             return
+        self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
+        heapq.heapify(self._queue)
         while self._queue:
             _, usage_id = heapq.heappop(self._queue)
             change = self._changes.pop(usage_id)
@@ -91,7 +93,9 @@ class Counting:
         return True
 
     def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
-        nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
+        nodes = self._paths.known(project_id, resource)
+        if nodes is None:
+            nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
         if nodes is None:
             raise RowsMissing(project_id, resource)
         growth = reserved + used
@@ -107,7 +111,6 @@ class Counting:
         change = self._changes.get(node.usage_id)
         if change is None:
             change = self._changes[node.usage_id] = usages.Change(node)
-            heapq.heappush(self._queue, (node.lock_order, node.usage_id))
         return change
 
     def _recount(self, change: usages.Change) -> None:
@@ -120,6 +123,8 @@ class Counting:
         surprise = after.subtree - before.subtree - change.subtree
         if surprise:
             for ancestor in self._ancestors[node.usage_id]:
+                if ancestor.usage_id not in self._changes:
+                    heapq.heappush(self._queue, (ancestor.lock_order, ancestor.usage_id))
                 self._change(ancestor).subtree += surprise
 
 

@@ -107,9 +107,9 @@ class Settler:
         def work(connection: Connection, counting: Counting) -> int:
             due = many.overdue(connection, limit, self.grace)
             if due:
-                if not many.expire(connection, [row.id for row in due], self.grace):
+                if not many.expire(connection, [row[0] for row in due], self.grace):
                     raise TransactionMoved
-                counting.expire([(row.project_id, row.resource, row.delta) for row in due])
+                counting.expire([row[1:] for row in due])
             return len(due)
 
         return self._write(work)
