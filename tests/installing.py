@@ -14,8 +14,6 @@ import sys
 import unittest
 from collections.abc import Iterator
 
-from tests import fixtures
-
 TOP = pathlib.Path(__file__).parents[1]
 INSTALL_TIMEOUT_SECONDS = 240.0
 STEP_TIMEOUT_SECONDS = 60.0
@@ -27,6 +25,8 @@ class NotAvailable(Exception):
 
 def unavailable(test: unittest.TestCase, what: str, reason: NotAvailable) -> None:
     """Fail the test where servers are required; else skip it, saying why."""
+    from tests import fixtures  # here: an environment is made by a Python that has none of our requirements
+
     if fixtures.servers_are_required():
         test.fail(f"no {what}: {reason}")
     test.skipTest(f"no {what}: {reason}")
@@ -63,7 +63,8 @@ def make_environment(place: pathlib.Path) -> pathlib.Path:
 
 
 def pip_install(python: pathlib.Path, *what: str) -> None:
-    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    # Compiled when first imported: most of it never is.
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
     run([*pip, *what], INSTALL_TIMEOUT_SECONDS)
 
 

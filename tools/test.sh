@@ -74,26 +74,33 @@ ensure_venv() {
     say "making ${venv##*/}"
     rm -rf "$venv"
     python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable '.[test]' >&2
+    # Compiled when first imported: most of it never is.
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --editable '.[test]' >&2
     echo "$stamp" >"$venv/stamp"
 }
 
 # How many runs stestr has recorded.
 runs() { cat .stestr/next-stream 2>/dev/null || echo 0; }
 
-ensure_system
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+
+# Everything that is installed, side by side; only on a Debian without python3-venv must that be there first.
+trap wait EXIT
+if python3 -c 'import ensurepip' 2>/dev/null; then ensure_system & else ensure_system; fi
+if [[ $# -eq 0 ]]; then
+    # The whole suite needs them; made here, their time is not that of a test. Where one cannot be had, the tests say so.
+    python3 -m tests.cyborgs.environment &
+    python3 -m tests.integration.environment &
+fi
 ensure_venv
+wait
+trap - EXIT
 
 # Commands and Python in the tests are those of the environment, whichever way they are called.
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
-unset PYTHONPATH PYTHONHOME
 
 if [[ $# -eq 0 ]]; then
-    # The whole suite needs them; made here, their time is not that of a test. Where one cannot be had, the tests say so.
-    python -m tests.integration.environment &
-    python -m tests.cyborgs.environment || true
-    wait
     # Much of it waits for services: three workers keep two cores busy, and each has about as much to do.
     set -- --worker-file tools/workers.yaml
 fi
