@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import REFUSED
@@ -14,6 +14,10 @@ from cyborg_quota.types import TreeRow
 COLUMNS = ("project_id", "resource", "limit", "is_own")
 PLACE_COLUMNS = ("parent_id", "depth")
 TREE_COLUMNS = ("project_id", *PLACE_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
+_TREE_FIGURES = """\
+used is what a project itself has attached; subtree_used also what it has in
+flight, and all of that of the projects below it. available is what its own
+limit leaves for it and them."""
 
 
 class List(base.Lister):
@@ -111,39 +115,34 @@ class _Tree(base.Lister):
         return [TREE_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
-class Show(_Tree):
-    """Show what bounds one project: its limits, and those of each project above it.
+class _OfProject(_Tree):
+    """The tree around a project."""
 
-    used is what a project itself has attached; subtree_used also what it has in
-    flight, and all of that of the projects below it. available is what its own
-    limit leaves for it and them.
-    """
+    needs_project: ClassVar[bool] = False
 
-    example = "cyborg-quota limit show --project P"
+    def get_description(self) -> str:
+        return f"{super().get_description()}\n\n{_TREE_FIGURES}"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        arguments.add_project(parser, required=True)
+        arguments.add_project(parser, required=self.needs_project)
         return parser
+
+
+class Show(_OfProject):
+    """Show what bounds one project: its limits, and those of each project above it."""
+
+    example = "cyborg-quota limit show --project P"
+    needs_project = True
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         return self.rows(parsed_args, self.engine.administration.path(self.context, parsed_args.project))
 
 
-class Tree(_Tree):
-    """Show the project tree, or what lies below one project, with limits and usage.
-
-    used is what a project itself has attached; subtree_used also what it has in
-    flight, and all of that of the projects below it. available is what its own
-    limit leaves for it and them.
-    """
+class Tree(_OfProject):
+    """Show the project tree, or what lies below one project, with limits and usage."""
 
     example = "cyborg-quota limit tree --project physics"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        arguments.add_project(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         return self.rows(parsed_args, self.engine.administration.tree(self.context, parsed_args.project))
