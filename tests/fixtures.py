@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import tempfile
 import unittest
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import fixtures
@@ -61,6 +61,17 @@ def _run_admin(backend: str, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
+def at_exit(do: Callable[[], object]) -> None:
+    """Do it when this process ends, and not when a child of it does."""
+    owner = os.getpid()
+
+    def unless_forked() -> None:
+        if os.getpid() == owner:
+            do()
+
+    atexit.register(unless_forked)
+
+
 @functools.cache
 def _directory(_pid: int) -> pathlib.Path:
     """A directory of this process's, in memory where there is some."""
@@ -69,13 +80,7 @@ def _directory(_pid: int) -> pathlib.Path:
 
 def _own_directory(base: str | None) -> pathlib.Path:
     path = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-test-", dir=base))
-    owner = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(path, ignore_errors=True)
-
-    atexit.register(remove)
+    at_exit(lambda: shutil.rmtree(path, ignore_errors=True))
     return path
 
 

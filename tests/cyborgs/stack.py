@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
@@ -208,13 +207,7 @@ def of_this_process(_pid: int) -> Stack | NotAvailable | ServiceError:
         made = Stack()
     except NotAvailable as reason:
         return reason
-    owner = os.getpid()
-
-    def close() -> None:
-        if os.getpid() == owner:
-            made.close()
-
-    atexit.register(close)
+    fixtures.at_exit(made.close)
     try:
         made.start()
     except (NotAvailable, ServiceError) as reason:

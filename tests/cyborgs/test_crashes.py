@@ -49,8 +49,18 @@ class PointsTestCase(quota.QuotaTestCase):
         machine.wait_until(self.reached(point).exists, REACH_SECONDS)
         self.assertTrue(self.reached(point).exists(), f"no bind came to {point}")
 
-    def bind_in_background(self, pool: concurrent.futures.Executor, arqs: list[str]) -> concurrent.futures.Future[int]:
-        return pool.submit(lambda: self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+    @contextlib.contextmanager
+    def binding(self, point: str, *arqs: str) -> Iterator[list[concurrent.futures.Future[int]]]:
+        """Binds, a call for each ARQ, wait at the point as long as the block runs, and have ended behind it.
+
+        Yields their statuses. One of them at least has come there when the block begins.
+        """
+        with concurrent.futures.ThreadPoolExecutor() as pool, self.held(point):
+            statuses = [
+                pool.submit(lambda arq=arq: self.client.bind([arq], str(uuid.uuid4()), self.rp).status) for arq in arqs
+            ]
+            self.wait_for(point)
+            yield statuses
 
 
 class TestKilled(PointsTestCase):
@@ -125,9 +135,7 @@ class TestOvertaken(PointsTestCase):
     def test_deleted_while_it_is_bound(self) -> None:
         for point in ("reserved", "bound", "committed"):
             [arq] = self.client.created(self.profile)
-            with concurrent.futures.ThreadPoolExecutor() as pool, self.held(point):
-                self.bind_in_background(pool, [arq])
-                self.wait_for(point)
+            with self.binding(point, arq):
                 self.assertEqual(204, self.client.delete([arq]).status)
             self.assertEqual(([None], (0, 0)), (self.records.states([arq]), self.figures()), point)
             self.assert_agree()
@@ -135,9 +143,7 @@ class TestOvertaken(PointsTestCase):
 
     def test_unbound_while_it_is_committed(self) -> None:
         [arq] = self.client.created(self.profile)
-        with concurrent.futures.ThreadPoolExecutor() as pool, self.held("bound"):
-            self.bind_in_background(pool, [arq])
-            self.wait_for("bound")
+        with self.binding("bound", arq):
             self.assertEqual(202, self.client.unbind([arq]).status)
         self.assertEqual(["Unbound"], self.records.states([arq]))
         self.assert_agree()
@@ -145,38 +151,29 @@ class TestOvertaken(PointsTestCase):
     def test_two_deliveries_and_the_first_is_slow(self) -> None:
         """The second finds the ARQ bound, and leaves its charge alone."""
         [arq] = self.client.created(self.profile)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            with self.held("bound"):
-                first = self.bind_in_background(pool, [arq])
-                self.wait_for("bound")
-                self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)  # as without quota
-                self.assertEqual((0, 1), self.figures())
-            self.assertEqual(202, first.result())
+        with self.binding("bound", arq) as [first]:
+            self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)  # as without quota
+            self.assertEqual((0, 1), self.figures())
+        self.assertEqual(202, first.result())
         self.assert_agree()
 
     def test_room_is_lost_while_it_is_bound(self) -> None:
         """Expired, and somebody else took the room: detached, and the caller is refused."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            with self.held("bound"):
-                first = self.bind_in_background(pool, [arq])
-                self.wait_for("bound")
-                self.let_time_pass()
-                self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
-            self.assertEqual(403, first.result())
+        with self.binding("bound", arq) as [first]:
+            self.let_time_pass()
+            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+        self.assertEqual(403, first.result())
         self.assertEqual((["BindFailed"], 0), (self.records.states([arq]), self.records.handles_in_use()))
         self.assertEqual((1, 0), self.figures())
 
     def test_expired_while_it_is_bound(self) -> None:
         """And there is room: charged afresh."""
         [arq] = self.client.created(self.profile)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            with self.held("bound"):
-                first = self.bind_in_background(pool, [arq])
-                self.wait_for("bound")
-                self.let_time_pass()
-            self.assertEqual(202, first.result())
+        with self.binding("bound", arq) as [first]:
+            self.let_time_pass()
+        self.assertEqual(202, first.result())
         self.assertEqual(["expired", "committed"], [row[3] for row in self.reservations(arq)])
         self.assert_agree()
 
@@ -245,15 +242,12 @@ class TestLong(PointsTestCase):
     def test_extended_while_it_runs(self) -> None:
         """Longer than its reservation would live, with a sweeper that comes by all the time."""
         [arq] = self.client.created(self.profile)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            with self.held("bound"):
-                first = self.bind_in_background(pool, [arq])
-                self.wait_for("bound")
-                over = time.monotonic() + 5
-                while time.monotonic() < over:
-                    self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
-                    time.sleep(0.2)
-            self.assertEqual(202, first.result())
+        with self.binding("bound", arq) as [first]:
+            over = time.monotonic() + 5
+            while time.monotonic() < over:
+                self.assertEqual(0, self.engine.expire(ledger_base.ADMIN))
+                time.sleep(0.2)
+        self.assertEqual(202, first.result())
         self.assertEqual(["committed"], [row[3] for row in self.reservations(arq)])
         self.assert_agree()
 

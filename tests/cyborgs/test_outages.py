@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import uuid
 
 from tests import base as ledger_base
@@ -51,12 +50,10 @@ class TestLedgerAway(test_crashes.PointsTestCase):
     def test_at_the_commit(self) -> None:
         """Bound all the same, and charged when it is back; one that was deleted meanwhile is not."""
         stays, goes = self.client.created(self.profile, 2)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            with self.held("bound"):
-                calls = [self.bind_in_background(pool, [arq]) for arq in (stays, goes)]
-                machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
-                self.take_away()
-            self.assertEqual([202, 202], [call.result() for call in calls])
+        with self.binding("bound", stays, goes) as calls:
+            machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
+            self.take_away()
+        self.assertEqual([202, 202], [call.result() for call in calls])
         self.assertEqual(204, self.client.delete([goes]).status)  # released it cannot be
         self.bring_back()
         machine.wait_until(lambda: self.figures()[1] == 0, BACK_SECONDS)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import functools
 import os
@@ -20,6 +19,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
+from tests import fixtures
 from tests.installing import NotAvailable
 from tests.integration import environment
 from tests.integration.environment import REGION
@@ -192,13 +192,7 @@ def of_this_process(_pid: int) -> Keystone | NotAvailable:
         made = Keystone()
     except NotAvailable as reason:
         return reason
-    owner = os.getpid()
-
-    def close() -> None:
-        if os.getpid() == owner:
-            made.close()
-
-    atexit.register(close)
+    fixtures.at_exit(made.close)
     return made
 
 
