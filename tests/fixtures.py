@@ -23,7 +23,7 @@ from cyborg_quota.db.connecting import DatabaseSettings
 from cyborg_quota.drivers.db import DbQuotaDriver
 from cyborg_quota.drivers.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
-from tests import invariants
+from tests import invariants, needs
 
 BACKENDS = ("sqlite", "mariadb", "postgresql")
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
@@ -34,9 +34,7 @@ def admin_url(backend: str) -> str | None:
     return os.environ.get(f"CYBORG_QUOTA_TEST_{backend.upper()}")
 
 
-def servers_are_required() -> bool:
-    """Whether a missing server is a failure (CI), and not a skip (a newcomer's machine)."""
-    return bool(os.environ.get("CI") or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS"))
+servers_are_required = needs.required
 
 
 def missing_server(backend: str) -> str | None:
@@ -50,9 +48,7 @@ def need_server(test: unittest.TestCase, backend: str) -> None:
     """Fail the test where its server is missing and required; else skip it, saying why."""
     reason = missing_server(backend)
     if reason is not None:
-        if servers_are_required():
-            test.fail(reason)
-        test.skipTest(reason)
+        needs.missing(test, reason)
 
 
 def _run_admin(backend: str, statement: str) -> None:

@@ -11,7 +11,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import unittest
 from collections.abc import Iterator
 
 TOP = pathlib.Path(__file__).parents[1]
@@ -21,15 +20,6 @@ STEP_TIMEOUT_SECONDS = 60.0
 
 class NotAvailable(Exception):
     """A real service cannot be had here; the message says why."""
-
-
-def unavailable(test: unittest.TestCase, what: str, reason: NotAvailable) -> None:
-    """Fail the test where servers are required; else skip it, saying why."""
-    from tests import fixtures  # here: an environment is made by a Python that has none of our requirements
-
-    if fixtures.servers_are_required():
-        test.fail(f"no {what}: {reason}")
-    test.skipTest(f"no {what}: {reason}")
 
 
 @contextlib.contextmanager

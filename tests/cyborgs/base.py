@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from oslotest import base
 
-from tests import installing
+from tests import installing, needs
 from tests.cyborgs import stack as stacks
 from tests.cyborgs.client import Client
 
@@ -30,7 +30,7 @@ class StackTestCase(base.BaseTestCase):
         try:
             self.stack = stacks.running(self.conductor, self.api, self.config, self.hosts)
         except installing.NotAvailable as reason:
-            installing.unavailable(self, "Cyborg", reason)
+            needs.missing(self, f"no Cyborg: {reason}")
         self.records = self.stack.records
         self.rps = self.stack.rps
         self.rp = self.rps[0]

@@ -8,7 +8,7 @@ import time
 
 import testscenarios
 
-from tests import base, fixtures
+from tests import base, fixtures, needs
 from tests.faults import clocks
 from tests.faults.clocks import SKEW_SECONDS, Worker
 
@@ -21,9 +21,7 @@ class TestClocks(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         if clocks.library() is None:
-            if fixtures.servers_are_required():
-                self.fail("no libfaketime")
-            self.skipTest("no libfaketime (bindep.txt names the package)")
+            needs.missing(self, "no libfaketime (bindep.txt names the package)")
         self.engine.get_usages(self.context)
         self.workers = [self.useFixture(Worker(self.url, skew)) for skew in (SKEW_SECONDS, -SKEW_SECONDS, 0)]
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from tests import base, fixtures, hooks, servers
+from tests import base, fixtures, hooks, needs, servers
 from tests.faults import ledger_check, outages
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
@@ -263,7 +263,7 @@ class TestDiskFull(OwnServerTestCase):
     def setUp(self) -> None:
         super().setUp()
         if os.geteuid() != 0:
-            self.skipTest("only root can mount a small disk")
+            needs.missing(self, "only root can mount a small disk")
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.disk = pathlib.Path(directory.name)
@@ -272,7 +272,7 @@ class TestDiskFull(OwnServerTestCase):
         try:
             url = getattr(self, f"place_{self.backend}")(stack)
         except subprocess.CalledProcessError:
-            self.skipTest("no file system can be mounted here")
+            needs.missing(self, "no file system can be mounted here")
         self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6, "fpga": 10**6}))
 
     def place_sqlite(self, stack: contextlib.ExitStack) -> str:

@@ -18,7 +18,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.cmd import main
 from cyborg_quota.limits.cache import PAUSE_SECONDS
 from cyborg_quota.types import Over
-from tests import base, fixtures, installing, keystones
+from tests import base, fixtures, installing, keystones, needs
 from tests.integration import server as servers
 
 TTL, STALE = 0.4, 2.5
@@ -37,7 +37,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         try:
             self.keystone = servers.running(self.model)
         except installing.NotAvailable as reason:
-            installing.unavailable(self, "Keystone", reason)
+            needs.missing(self, f"no Keystone: {reason}")
         self.service, self.endpoint = self.keystone.create_service()
         people = self.keystone.people
         self.dom, (self.p1, self.p2, self.p3), self.user = people.domain_id, people.project_ids, people.reader

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from tests import needs
 from tests.servers import KINDS, Server, running
 from tests.servers.base import STOP_TIMEOUT_SECONDS
 
@@ -28,7 +29,7 @@ def run(
     with running(wanted, durable=durable) as (started, errors):
         for error in errors:
             print(f"tests.servers: not started: {error}", file=sys.stderr)
-        if errors and required():
+        if errors and needs.required():
             return 3
         if started:
             names = " and ".join(server.name for server in started)
@@ -63,12 +64,6 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
             process.kill()
         raise
     return status if status >= 0 else 128 - status
-
-
-def required() -> bool:
-    """Whether a server that does not start is a failure, and no reason to skip."""
-    ci = os.environ.get("CI", "").lower() in ("1", "true")
-    return ci or os.environ.get("CYBORG_QUOTA_REQUIRE_SERVERS", "") == "1"
 
 
 @contextlib.contextmanager

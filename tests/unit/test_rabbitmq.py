@@ -9,8 +9,8 @@ import pathlib
 
 from oslotest import base
 
-from tests import servers
-from tests.servers import command, machine
+from tests import needs
+from tests.servers import machine
 from tests.servers.rabbitmq import RabbitMQ
 
 LISTENING = "0A"
@@ -35,13 +35,7 @@ def listening_addresses(pid: int) -> list[str]:
 class TestRabbitMQ(base.BaseTestCase):
     def test_alone_on_loopback_and_gone(self) -> None:
         bus = RabbitMQ()
-        self.addCleanup(bus.close)
-        try:
-            bus.start()
-        except servers.ServerError as error:
-            if "is not installed" in str(error) and not command.required():
-                self.skipTest(str(error))
-            raise
+        needs.start(self, bus)
         self.assertEqual([LOOPBACK] * 2, listening_addresses(bus.pid), "for AMQP, and for other nodes")
         children = machine.descendants(bus.pid)
         names = [pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]

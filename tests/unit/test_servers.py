@@ -12,7 +12,7 @@ import sqlalchemy
 import testscenarios
 import testtools
 
-from tests import servers
+from tests import needs, servers
 from tests.servers import command, machine
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +25,7 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
 
     def make(self) -> servers.Server:
         server = self.kind()
-        self.addCleanup(server.close)
-        try:
-            server.start()
-        except servers.ServerError as error:
-            if "is not installed" in str(error) and not command.required():
-                self.skipTest(str(error))
-            raise
+        needs.start(self, server)
         return server
 
     def execute(self, server: servers.Server, statement: str) -> list[tuple]:
@@ -190,7 +184,7 @@ class TestPort(testtools.TestCase):
     def test_is_outside_the_range_of_clients(self):
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         if lowest <= machine.PORTS.start:
-            self.skipTest("this machine gives its clients every port")
+            needs.missing(self, "this machine gives its clients every port")
         self.assertLess(machine.free_port(), lowest)
 
 
