@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tables refuse, whoever writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+USAGE = {
+    "project_id": "p",
+    "resource": "gpu",
+    "reserved": 0,
+    "used": 0,
+    "subtree": 0,
+    "generation": 0,
+}
+ROW = {
+    "uuid": "u", "usage_id": 1, "project_id": "p", "resource": "gpu", "delta": 1, "state": "reserved",
+    "deleted": False, "live": 1, "consumer_id": "c",
+}  # fmt: skip
+STATES = ("reserved", "committed", "rolled_back", "expired", "released")
+
+
+class TestConstraints(base.LedgerTestCase):
+    """What the tables refuse, whoever writes: each tried with bare SQL."""
+
+    def insert(self, table: str, values: dict[str, object]) -> None:
+        columns = ", ".join(values)
+        marks = ", ".join(f":{name}" for name in values)
+        self.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", **values)
+
+    def refused(self, table: str, values: dict[str, object], *words: str) -> None:
+        error = self.assertRaises(sa.exc.DBAPIError, self.insert, table, values)
+        self.assertTrue(any(word in str(error.orig) for word in words), str(error.orig))
+
+    def test_usages(self) -> None:
+        for counter in ("reserved", "used", "subtree"):
+            self.refused("quota_usages", USAGE | {counter: -1}, f"ck_quota_usages_{counter}")
+        for column in USAGE:
+            self.refused("quota_usages", USAGE | {column: None}, column)
+        self.insert("quota_usages", USAGE)
+        self.refused(
+            "quota_usages",
+            USAGE,
+            "uq_quota_usages_project_resource",
+            "quota_usages.project_id, quota_usages.resource",
+        )
+        self.insert("quota_usages", USAGE | {"resource": "GPU"})
+        self.insert("quota_usages", USAGE | {"project_id": "P"})
+
+    def test_usages_updated(self) -> None:
+        self.insert("quota_usages", USAGE)
+        for counter in ("reserved", "used", "subtree"):
+            error = self.assertRaises(
+                sa.exc.DBAPIError, self.execute, f"UPDATE quota_usages SET {counter} = -1"
+            )
+            self.assertIn(f"ck_quota_usages_{counter}", str(error.orig))
+
+    def test_reservations(self) -> None:
+        for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):
+            self.refused("reservations", ROW | {column: None}, column)
+        self.refused("reservations", ROW | {"state": "lost"}, "ck_reservations_")
+        self.insert("reservations", ROW)
+        self.refused(
+            "reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid"
+        )
+
+    def test_deleted_and_live_follow_the_state(self) -> None:
+        allowed = 0
+        for number, (state, deleted, live) in enumerate(self.combinations()):
+            row = ROW | {
+                "uuid": str(number), "consumer_id": str(number),
+                "state": state, "deleted": deleted, "live": live,
+            }  # fmt: skip
+            is_live = state in ("reserved", "committed")
+            if (deleted, live) == ((False, 1) if is_live else (True, None)):
+                self.insert("reservations", row)
+                allowed += 1
+            else:
+                self.refused("reservations", row, "ck_reservations_ended")
+        self.assertEqual(len(STATES), allowed)
+
+    def combinations(self) -> Iterator[tuple[str, bool, int | None]]:
+        for state in STATES:
+            for deleted in (False, True):
+                for live in (None, 0, 1, 2):
+                    yield state, deleted, live
+
+    def test_one_live_consumer(self) -> None:
+        """Only what is live is bound, and only what has a consumer."""
+        key = ("uq_reservations_live_consumer", "reservations.consumer_id")
+        ended = {"state": "expired", "deleted": True, "live": None}
+        self.insert("reservations", ROW)
+        self.refused("reservations", ROW | {"uuid": "2"}, *key)
+        self.refused("reservations", ROW | {"uuid": "2", "state": "committed"}, *key)
+        for number, other in enumerate(
+            (
+                ended,
+                ended,
+                {"consumer_id": "C"},
+                {"project_id": "P"},
+                {"resource": "GPU"},
+                {"consumer_id": None},
+                {"consumer_id": None},
+            )
+        ):
+            self.insert("reservations", ROW | {"uuid": f"other {number}"} | other)
+        self.execute(
+            "UPDATE reservations SET state = 'released', deleted = TRUE, live = NULL WHERE uuid = 'u'"
+        )
+        self.insert("reservations", ROW | {"uuid": "again"})
+
+    def test_projects_and_replays(self) -> None:
+        project = {"project_id": "p", "generation": 0}
+        self.insert("projects", project)
+        self.refused("projects", project, "projects", "PRIMARY")
+        self.insert("projects", project | {"project_id": "P"})
+        replay = {"digest": "d", "line": 0, "position": 0}
+        self.insert("replays", replay)
+        self.refused("replays", replay, "replays", "PRIMARY")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call that is done again, by its caller or by itself: nothing is done twice."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestRetry(base.LedgerTestCase):
+    """A call retried with the same consumers is charged once (I7)."""
+
+    def test_several_consumers(self) -> None:
+        claims = [base.claim("a", gpu=1), base.claim("b", fpga=2, gpu=3)]
+        first = self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(first, self.quotas.reserve_many(self.context, claims))
+        self.assertEqual((0, 4), self.figures())
+
+    def test_at_the_limit(self) -> None:
+        self.limits.limits[None, "gpu"] = 3
+        first = self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")
+        self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 3}, consumer="a"))
+
+    def test_one_more_consumer_than_before(self) -> None:
+        (first,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        uuids = self.quotas.reserve_many(
+            self.context, [base.claim("b", gpu=2), base.claim("a", gpu=1), base.claim(None, gpu=4)]
+        )
+        self.assertEqual(first, uuids[1])
+        self.assertEqual((0, 7), self.figures())
+
+    def test_one_consumer_has_something_else(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        claims = [base.claim("b", gpu=2), base.claim("a", gpu=5)]
+        error = self.assertRaises(
+            exceptions.ReservationConflict, self.quotas.reserve_many, self.context, claims
+        )
+        self.assertEqual("a", error.consumer)
+        self.assertIn("gpu=1", str(error))
+        self.assertEqual((0, 1), self.figures())
+
+    def test_the_same_consumer_of_another_project(self) -> None:
+        (mine,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        (theirs,) = self.quotas.reserve(base.Context("p2"), {"gpu": 2}, consumer="a")
+        self.assertNotEqual(mine, theirs)
+
+    def test_a_negative_delta(self) -> None:
+        first = self.quotas.reserve(self.context, {"gpu": -1}, consumer="a")
+        self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": -1}, consumer="a"))
+
+
+class TestLostCommit(base.LedgerTestCase):
+    """The COMMIT was done, its answer was lost: the call is done again by itself, and nothing is done twice."""
+
+    def lose(self, times: int = 1) -> hooks.LostCommits:
+        self.quotas.check(self.context, {"gpu": 1})
+        return self.useFixture(hooks.LostCommits(self.engine, self.backend, times))
+
+    def test_reserve(self) -> None:
+        for consumer in (None, "c"):
+            lost = self.lose()
+            (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer=consumer)
+            self.assertEqual(1, lost.lost)
+            self.assertEqual(["reserved"], self.states(uuid))
+        self.assertEqual((0, 4), self.figures())
+        self.assertEqual(2, len(self.quotas.list_reservations(base.ADMIN)))
+
+    def test_reserve_at_the_limit(self) -> None:
+        """The second try finds no room: its own first try took it."""
+        self.limits.limits[None, "gpu"] = 2
+        lost = self.lose()
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertEqual((1, (0, 2)), (lost.lost, self.figures()))
+
+    def test_reserve_many(self) -> None:
+        lost = self.lose()
+        uuids = self.quotas.reserve_many(
+            self.context, [base.claim("a", gpu=1), base.claim(None, gpu=2, fpga=1)], group="g"
+        )
+        self.assertEqual((1, (0, 3)), (lost.lost, self.figures()))
+        self.assertEqual(["reserved"] * 3, self.states(*uuids))
+
+    def test_reserve_for_one_consumer_that_holds_it_and_one_that_does_not(self) -> None:
+        (held,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        lost = self.lose()
+        uuids = self.quotas.reserve_many(
+            self.context, [base.claim("a", gpu=1), base.claim("b", gpu=2)]
+        )
+        self.assertEqual((1, (0, 3)), (lost.lost, self.figures()))
+        self.assertEqual(held, uuids[0])
+
+    def test_adopt(self) -> None:
+        lost = self.lose()
+        self.quotas.adopt(base.ADMIN, [base.claim("a", gpu=2)], "p1")
+        self.assertEqual((1, (2, 0)), (lost.lost, self.figures()))
+
+    def test_several_times(self) -> None:
+        lost = self.lose(3)
+        uuids = self.quotas.reserve(self.context, {"gpu": 2})
+        self.quotas.commit(self.context, uuids)
+        self.quotas.release(self.context, uuids)
+        self.assertEqual((3, (0, 0)), (lost.lost, self.figures()))
+
+    def settle(self, call: str, state: str, figures: tuple[int, int]) -> None:
+        other = self.quotas.reserve(self.context, {"gpu": 8}, consumer="other")
+        uuids = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
+        self.quotas.commit(self.context, other)
+        lost = self.lose()
+        self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
+        self.assertEqual((1, [state]), (lost.lost, self.states(*uuids)))
+        self.assertEqual(figures, self.figures())
+
+    def test_commit(self) -> None:
+        self.settle("commit", "committed", (10, 0))
+
+    def test_rollback(self) -> None:
+        self.settle("rollback", "rolled_back", (8, 0))
+
+    def test_release_of_what_is_in_flight(self) -> None:
+        self.settle("release", "rolled_back", (8, 0))
+
+    def test_extend(self) -> None:
+        self.settle("extend", "reserved", (8, 2))
+
+    def test_release(self) -> None:
+        uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="c")
+        self.quotas.commit(self.context, uuids)
+        lost = self.lose()
+        self.quotas.release(self.context, consumer="c")
+        self.assertEqual(1, lost.lost)
+        self.assertEqual(["released"] * 2, self.states(*uuids))
+        self.assertEqual((0, 0), self.figures())
+
+    def test_commit_of_what_is_overdue(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2})
+        self.make_overdue(uuid)
+        lost = self.lose()
+        self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, [uuid])
+        self.assertEqual((1, ["expired"]), (lost.lost, self.states(uuid)))
+
+    def test_commit_of_a_clamped_negative_delta(self) -> None:
+        uuids = self.quotas.reserve(self.context, {"gpu": -2})
+        lost = self.lose()
+        self.quotas.commit(self.context, uuids)
+        self.assertEqual((1, (0, 0)), (lost.lost, self.figures()))
+        self.assertEqual([-2, 2], [row.delta for row in self.quotas.list_reservations(base.ADMIN)])
+
+    def test_fold(self) -> None:
+        for _ in range(3):
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}))
+        lost = self.lose()
+        self.quotas.purge(base.ADMIN, 0)
+        self.assertEqual((1, (6, 0)), (lost.lost, self.figures()))
