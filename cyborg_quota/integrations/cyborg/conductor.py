@@ -51,7 +51,8 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     from cyborg import objects  # its ExtARQ is the one that was registered last: ours
 
     arqs = [uuid for uuid, patch in patch_list.items() if patch[0]["op"] == "add"]
-    flights = current.charger().take_off([_wish(context, uuid, valid_fields[uuid]) for uuid in arqs])
+    wishes = [_wish(context, uuid, group, valid_fields[uuid]) for uuid, group in records.groups_to_bind(context, arqs)]
+    flights = current.charger().take_off(wishes)
     token = quota_objects.FLIGHTS.set(flights)
     try:
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
@@ -68,8 +69,7 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
         quota_objects.FLIGHTS.reset(token)
 
 
-def _wish(context: Any, arq: str, fields: Mapping[str, Any]) -> Wish:
-    group = records.group_to_bind(context, arq)
+def _wish(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> Wish:
     several = len(classes_of(group)) > 1
     resource_class = records.class_of_provider(context, fields["device_rp_uuid"]) if several else None
     # As Cyborg itself decides whose the ARQ is.

@@ -63,19 +63,26 @@ def is_bound(arq: str) -> bool:
     return bool(record.state == constants.ARQ_BOUND)
 
 
-def group_to_bind(context: Any, arq: str) -> Mapping[str, str]:
-    """The device profile group of an ARQ that can be bound, as this context may see it.
+def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Each ARQ with its device profile group, where it can be bound, as this context may see it.
 
-    Raises what Cyborg would, before anything is reserved: ResourceNotFound, ARQBadState.
+    One query for all ARQs, and one for each of their device profiles. Raises what Cyborg would, at the ARQ where it
+    would, before anything is reserved: ResourceNotFound, ARQBadState.
     """
+    if not arqs:
+        return
     db = db_api.get_instance()
     whose = {} if context.is_admin else {"project_id": context.project_id}
-    record = db.extarq_get(context, arq, **whose)
-    if record.state not in BINDABLE:
-        raise exception.ARQBadState(state=record.state, uuid=arq, expected=list(BINDABLE))
-    profile = db.device_profile_get_by_id(context, record.device_profile_id)
-    group: Mapping[str, str] = _groups(profile)[record.device_profile_group_id]
-    return group
+    found = {record.uuid: record for record in db.extarq_list(context, uuid_range=list(arqs), **whose)}
+    groups: dict[int, list[Mapping[str, str]]] = {}
+    for arq in arqs:
+        record = found.get(arq) or db.extarq_get(context, arq, **whose)  # which says that there is none
+        if record.state not in BINDABLE:
+            raise exception.ARQBadState(state=record.state, uuid=arq, expected=list(BINDABLE))
+        profile = record.device_profile_id
+        if profile not in groups:
+            groups[profile] = _groups(db.device_profile_get_by_id(context, profile))
+        yield arq, groups[profile][record.device_profile_group_id]
 
 
 def class_of_provider(context: Any, rp_uuid: str) -> str | None:
