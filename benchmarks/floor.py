@@ -2,26 +2,38 @@
 """The bare driver doing the least SQL for a reserve and a commit, on our own schema, indexes and rows kept.
 
 Four statements and two COMMITs. Nothing here is a quota system: no state is looked at, no error understood, no clock
-skew or retry thought of. It is what the database and the driver cost, whatever is built on them.
+skew or retry thought of. It is what the database and the driver cost, whatever is built on them. The same for upkeep:
+a batch of expiry in three statements, a batch of purge in two.
 """
 
 from __future__ import annotations
 
+import collections
 import random
+import sqlite3
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks.harness import Cycle, Worker
 
-_NOW = {"mysql": "UTC_TIMESTAMP(6)", "postgresql": "(statement_timestamp() AT TIME ZONE 'UTC')"}
+_NOW = {
+    "mysql": "UTC_TIMESTAMP(6)",
+    "postgresql": "(statement_timestamp() AT TIME ZONE 'UTC')",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
+}
 _DAY = {"mysql": "INTERVAL 86400000000 MICROSECOND", "postgresql": "INTERVAL '1 day'"}
 
 
 def connect(url: str) -> Any:
     """A DBAPI connection at READ COMMITTED."""
     parts = sa.make_url(url)
+    if parts.get_backend_name() == "sqlite":
+        file = sqlite3.connect(str(parts.database))
+        file.execute("PRAGMA synchronous = FULL")
+        return file
     if parts.get_backend_name() == "postgresql":
         import psycopg2
 
@@ -83,3 +95,71 @@ def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
         return cycle
 
     return start
+
+
+def expire(url: str, most: int, batch_rows: int) -> int:
+    """Expire about so many overdue reservations, whatever project they are of; how many."""
+    backend = sa.make_url(url).get_backend_name()
+    now = _NOW[backend]
+    connection = connect(url)
+    cursor = connection.cursor()
+    done = 0
+    while done < most:
+        cursor.execute(
+            f"SELECT id, usage_id, delta FROM reservations WHERE state = 'reserved' AND expire <= {now}"
+            f" ORDER BY expire, id LIMIT {batch_rows}"
+        )
+        rows = cursor.fetchall()
+        if not rows:
+            break
+        cursor.execute(
+            f"UPDATE reservations SET state = 'expired', updated_at = {now}, deleted_at = {now}, deleted = true,"
+            f" live = NULL, place = NULL WHERE id IN ({_numbers(row[0] for row in rows)})"
+        )
+        sums: collections.Counter[int] = collections.Counter()
+        for _, usage_id, delta in rows:
+            sums[usage_id] += delta
+        cursor.execute(_DISCOUNT[backend].format(now=now, sums=_sums(sums), ids=_numbers(sums)))
+        connection.commit()
+        done += len(rows)
+    connection.close()
+    return done
+
+
+_DISCOUNT = {
+    "mysql": "UPDATE quota_usages AS q, ({sums}) AS d SET q.reserved = q.reserved - d.delta,"
+    " q.subtree = q.subtree - d.delta, q.updated_at = {now} WHERE q.id = d.id",
+    "postgresql": "UPDATE quota_usages AS q SET reserved = q.reserved - d.delta, subtree = q.subtree - d.delta,"
+    " updated_at = {now} FROM ({sums}) AS d WHERE q.id = d.id AND q.id IN ({ids})",
+    "sqlite": "UPDATE quota_usages AS q SET reserved = q.reserved - d.delta, subtree = q.subtree - d.delta,"
+    " updated_at = {now} FROM ({sums}) AS d WHERE q.id = d.id",
+}
+
+
+def _sums(sums: dict[int, int]) -> str:
+    (first, delta), *rest = sorted(sums.items())
+    values = ", ".join(f"({usage_id}, {delta})" for usage_id, delta in rest)
+    return f"SELECT {first} AS id, {delta} AS delta" + (f" UNION ALL VALUES {values}" if rest else "")
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def purge(url: str, most: int, batch_rows: int) -> int:
+    """Delete about so many ended reservations; how many."""
+    connection = connect(url)
+    cursor = connection.cursor()
+    done = 0
+    while done < most:
+        cursor.execute(
+            f"SELECT id FROM reservations WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT {batch_rows}"
+        )
+        ids = [row[0] for row in cursor.fetchall()]
+        if not ids:
+            break
+        cursor.execute(f"DELETE FROM reservations WHERE id IN ({_numbers(ids)})")
+        connection.commit()
+        done += len(ids)
+    connection.close()
+    return done
