@@ -142,8 +142,11 @@ class Database:
         connection.exec_driver_sql("SET SESSION wsrep_sync_wait = 7")
         try:
             connection.exec_driver_sql("SELECT 1 FROM reservations LIMIT 1")
-        finally:
-            connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {self._settings.mysql_wsrep_sync_wait or 0}")
+        except Exception:
+            # This session would wait at every read from now on; and where it broke, it takes no further statement.
+            connection.invalidate()
+            raise
+        connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {self._settings.mysql_wsrep_sync_wait or 0}")
         return True
 
     def is_galera(self, connection: Connection) -> bool:

@@ -57,6 +57,20 @@ class OutageTestCase(base.BackendTestCase):
         return error
 
 
+def kill_all(url: str) -> None:
+    """Let the server end every other connection to this database."""
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as killer:
+        if url.startswith("mysql"):
+            query = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()"
+            for number in killer.exec_driver_sql(query).scalars().all():
+                killer.exec_driver_sql(f"KILL {number}")
+        else:
+            killer.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid != pg_backend_pid()"
+            )
+
+
 class TestServer(OutageTestCase):
     """MariaDB and PostgreSQL."""
 
@@ -110,17 +124,25 @@ class TestServer(OutageTestCase):
         with contextlib.ExitStack() as stack:
             for _ in range(3):
                 stack.enter_context(sql.connect()).exec_driver_sql("SELECT 1")
-        with sa.create_engine(url, poolclass=sa.NullPool).connect() as killer:
-            if self.backend == "mariadb":
-                query = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()"
-                for number in killer.exec_driver_sql(query).scalars().all():
-                    killer.exec_driver_sql(f"KILL {number}")
-            else:
-                killer.exec_driver_sql(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid != pg_backend_pid()"
-                )
+        kill_all(url)
         self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
+
+
+class TestWaiting(OutageTestCase):
+    """A server that says it is a node of a Galera cluster."""
+
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+
+    def test_killed_while_it_waits_for_the_others(self) -> None:
+        url = fixtures.fresh_url(self.backend, "waiting")
+        schema.sync(Database(fixtures.settings(url)))
+        engine = fixtures.make_engine(url)
+        self.addCleanup(engine.close)
+        hooks.database_of(engine)._galera = True
+        waiting = "SELECT 1 FROM reservations LIMIT 1"
+        killing = self.useFixture(hooks.Interleaved(engine, waiting, lambda: kill_all(url)))
+        self.assertRaises(exceptions.ReservationNotFound, engine.commit, base.ADMIN, consumer="nobody")
+        self.assertTrue(killing.happened)
 
 
 class TestFile(OutageTestCase):
