@@ -35,7 +35,10 @@ key_repository = {place}/fernet
 [identity]
 # for a password that nobody has to keep
 password_hash_rounds = 4
+[cache]
+backend = dogpile.cache.memory
 [unified_limit]
+caching = false
 enforcement_model = {model}
 """
 
