@@ -101,7 +101,7 @@ export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 
 if [[ $# -eq 0 ]]; then
-    # Much of it waits for services: three workers keep two cores busy, and each has about as much to do.
+    # Much of it waits for services: four workers keep two cores busy, and each has about as much to do.
     set -- --worker-file tools/workers.yaml
 fi
 
