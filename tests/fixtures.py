@@ -34,9 +34,6 @@ def admin_url(backend: str) -> str | None:
     return os.environ.get(f"CYBORG_QUOTA_TEST_{backend.upper()}")
 
 
-servers_are_required = needs.required
-
-
 def missing_server(backend: str) -> str | None:
     """Why tests of ``backend`` cannot run here; None where they can."""
     if backend == "sqlite" or admin_url(backend) is not None:

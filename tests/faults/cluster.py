@@ -81,7 +81,7 @@ def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
         cluster.nodes[-1].pause()
         time.sleep(seconds)
         cluster.nodes[-1].resume()
-        cluster.nodes[-1].wait_synced()
+        cluster.nodes[-1].come_back()
         time.sleep(0.5)
 
     return act
@@ -95,7 +95,7 @@ def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
         cluster.nodes[-1].isolate(True)
         time.sleep(seconds)
         cluster.nodes[-1].isolate(False)
-        cluster.nodes[-1].wait_synced()
+        cluster.nodes[-1].come_back()
         time.sleep(0.5)
 
     return act

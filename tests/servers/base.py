@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, TypeVar
 
 import sqlalchemy
 
@@ -26,8 +26,33 @@ START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
 _ERROR_WORDS = ("ERROR", "FATAL", "error:")
 
+T = TypeVar("T", bound="Started")
 
-class Server(abc.ABC):
+
+class Started(abc.ABC):
+    """With it, it is started; behind it, it is closed."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """:raises ServerError: it cannot be started."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop it, and remove what it has left; whatever state it is in."""
+
+    def __enter__(self: T) -> T:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class Server(Started):
     """One private server. Its data lives from the first start to close(), whatever is in between.
 
     Start it from a thread that lives as long: the kernel ends the server with that thread.
@@ -85,17 +110,6 @@ class Server(abc.ABC):
     def pid(self) -> int:
         assert self._process is not None, "not started"
         return self._process.pid
-
-    def __enter__(self) -> Server:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Return when it answers; after stop() or kill(), on the same port and data.
@@ -215,7 +229,7 @@ class Server(abc.ABC):
             self._lock.close()
             self._lock = None
 
-    def _remove_traces(self, data: Path) -> None:  # noqa: B027
+    def _remove_traces(self, data: Path) -> None:
         """Remove what a killed server has left outside its data; nothing, for most."""
 
     def _user(self) -> pwd.struct_passwd | None:

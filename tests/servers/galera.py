@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy
 
 from tests.servers import machine
-from tests.servers.base import ADMIN
+from tests.servers.base import ADMIN, Started
 from tests.servers.mariadb import MariaDB
 
 LIBRARIES = (
@@ -23,6 +23,7 @@ LIBRARIES = (
     "/usr/lib64/galera/libgalera_smm.so",
 )
 JOIN_TIMEOUT_SECONDS = 60.0
+REJOIN_TIMEOUT_SECONDS = 20.0
 
 
 def missing() -> str | None:
@@ -97,9 +98,23 @@ class Node(MariaDB):
 
     def wait_synced(self) -> None:
         """:raises ServerError: it did not join in time."""
-        machine.wait_until(lambda: self.is_synced() or not self.running, JOIN_TIMEOUT_SECONDS)
-        if not self.is_synced():
-            raise self._failure("it did not join the cluster")
+        if not self._joins_in(JOIN_TIMEOUT_SECONDS):
+            state = "runs" if self.running else "has ended"
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if "WSREP" in line]
+            raise self._failure(f"node{self.number} did not join the cluster, and {state}: {' | '.join(lines[-12:])}")
+
+    def _joins_in(self, seconds: float) -> bool:
+        machine.wait_until(lambda: self.is_synced() or not self.running, seconds)
+        return self.is_synced()
+
+    def come_back(self) -> None:
+        """Wait until it has joined the others again; where it does not, start it anew, as whoever runs it would.
+
+        Galera ends a node that finds itself inconsistent, or that cannot be given what it has missed while it runs.
+        """
+        if not self._joins_in(REJOIN_TIMEOUT_SECONDS):
+            self.kill()
+            self.rejoin()
 
     def isolate(self, is_isolated: bool) -> None:
         """Cut it off from the other nodes, or end that. Clients reach it all the while: it is a minority of one."""
@@ -119,24 +134,13 @@ class Node(MariaDB):
         self.wait_synced()
 
 
-class Galera:
+class Galera(Started):
     """Three nodes, or so many. Any may be killed, paused and started again."""
 
     def __init__(self, count: int = 3, *, provider_options: Mapping[str, str] | None = None, **settings: str) -> None:
         self.password = "galera"
         self.provider_options = dict(provider_options or {})
         self.nodes = [Node(self, number, settings) for number in range(count)]
-
-    def __enter__(self) -> Galera:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """:raises ServerError: it cannot be started."""

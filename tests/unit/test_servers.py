@@ -187,6 +187,12 @@ class TestPort(testtools.TestCase):
             needs.missing(self, "this machine gives its clients every port")
         self.assertLess(machine.free_port(), lowest)
 
+    def test_is_given_once(self):
+        """Also while nobody is bound to it."""
+        port = machine.free_port()
+        with mock.patch.object(machine, "PORTS", range(port, port + 1)):
+            self.assertRaises(servers.ServerError, machine.free_port)
+
 
 class TestDirectory(testtools.TestCase):
     def test_in_use_is_not_swept(self):
