@@ -71,7 +71,8 @@ def free_port() -> int:
     """A port that nobody has, and no other process that asks here gets while this one lives.
 
     A server may be down for a while, or use a port only now and then: not to be bound is not to be free. The mark is a
-    name, held open, that the kernel forgets with the process. (And chance of its own: what seeds the tests' seeds them alike.)
+    name, held open, that the kernel forgets with the process. (And chance of its own: what seeds the tests' would seed
+    them all alike.)
     """
     for port in random.SystemRandom().sample(PORTS, min(200, len(PORTS))):
         mark = socket.socket(socket.AF_UNIX)
