@@ -95,6 +95,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
             if processes > 1 and count == 1:
                 slower = figures["ours"].p99 / figures["cinder"].p99
                 report.add(add("p99, ours / Cinder", slower, "", 0.1, is_most=True))
+                report.add(add("(p99, floor / Cinder)", figures["floor"].p99 / figures["cinder"].p99))
     attach = {"one": own(ours(url, ["p0"])), "eight": own(ours(url, ["p0"], 8))}
     figures = show(report, f"{backend}, an attach of one and of eight", attach, 1, rounds=rounds, seconds=seconds)
     cost = 1 / figures["eight"].ratio
