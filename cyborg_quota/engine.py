@@ -15,6 +15,7 @@ from cyborg_quota.authority import Authority
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
 from cyborg_quota.types import (
+    MICROSECONDS,
     STATES,
     Claim,
     Drift,
@@ -30,7 +31,6 @@ from cyborg_quota.types import (
 LOG = logging.getLogger(__name__)
 
 Expire = int | datetime.timedelta | datetime.datetime | None
-MICROSECONDS = 1_000_000
 
 
 class QuotaEngine:

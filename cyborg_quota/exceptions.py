@@ -46,16 +46,16 @@ class OverQuota(QuotaError):
 
 
 class TooManyOpenReservations(QuotaError):
-    """The project has as many reservations of the resource in flight as it may. Nothing was charged.
+    """The project would have more reservations of the resource in flight than it may. Nothing was charged.
 
-    Each counts as one, whatever its delta. ``limit`` is [quota] max_open_reservations.
+    ``limit`` is [quota] max_open_reservations. Each counts as one; half of them may have a negative delta.
     """
 
     def __init__(self, project_id: str, resource: str, limit: int) -> None:
         self.project_id, self.resource, self.limit = project_id, resource, limit
         super().__init__(
-            f"Project {project_id} has {limit} reservations of {resource} open, and may have no more. Commit them or "
-            "roll them back; those that are overdue end by themselves (cyborg-quota expire)."
+            f"Project {project_id} may have {limit} reservations of {resource} open, half of them negative, and would "
+            "have more. Commit them or roll them back; what is overdue ends by itself (cyborg-quota expire)."
         )
 
 

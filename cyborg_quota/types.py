@@ -23,6 +23,9 @@ MAX_NAME_BYTES: Final = 765
 MAX_LIMIT: Final = 2**62
 """The highest limit that can be set."""
 
+MICROSECONDS: Final = 1_000_000
+"""In a second."""
+
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
 COMMITTED: Final = "committed"

@@ -58,7 +58,7 @@ class Database:
         self._galera: bool | None = None
         self._runs_scripts = True
         try:
-            self._url = sa.make_url(settings.url)
+            self._url = _as_mysql(sa.make_url(settings.url))
             self._url.get_dialect()
             self._is_sqlite = self._url.get_backend_name() == "sqlite"
         except (sa_exc.ArgumentError, ValueError, TypeError):
@@ -257,6 +257,12 @@ class Database:
         assert idle is not None, "made with the engine"
         with _parameters_understood():
             return idle, *idle.take()
+
+
+def _as_mysql(url: sa.URL) -> sa.URL:
+    """SQLAlchemy has a second name for MariaDB, under which oslo.db understands none of its errors."""
+    backend, separator, driver = url.drivername.partition("+")
+    return url.set(drivername=f"mysql{separator}{driver}") if backend == "mariadb" else url
 
 
 @contextlib.contextmanager

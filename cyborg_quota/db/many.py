@@ -15,34 +15,23 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.projects import Way
-from cyborg_quota.db.usages import Change, Node
-from cyborg_quota.types import EXPIRED, RESERVED
+from cyborg_quota.db.reservations import IS_OVERDUE, ended
+from cyborg_quota.db.usages import Change, Node, in_lock_order
+from cyborg_quota.types import EXPIRED
 
 _row = reservations.c
 _usage = quota_usages.c
 _IDS: Final = sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer)
-_IS_OVERDUE = sa.and_(
-    _row.state == sa.literal_column(f"'{RESERVED}'"),
-    _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
-)
-
 _OVERDUE = (
     sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
-    .where(_IS_OVERDUE)
+    .where(IS_OVERDUE)
     .order_by(_row.expire, _row.id)
     .limit(sa.bindparam("b_limit", type_=sa.Integer))
 )
 _EXPIRE = (
     sa.update(reservations)
-    .where(_row.id.in_(_IDS), _IS_OVERDUE)
-    .values(
-        state=sa.literal_column(f"'{EXPIRED}'"),
-        updated_at=clock.utc_now(),
-        deleted_at=clock.utc_now(),
-        deleted=sa.true(),
-        live=sa.null(),
-        place=sa.null(),
-    )
+    .where(_row.id.in_(_IDS), IS_OVERDUE)
+    .values(ended(sa.literal_column(f"'{EXPIRED}'")))
 )
 
 
@@ -78,18 +67,16 @@ def can_charge(connection: sa.Connection) -> bool:
 
 
 def charge(connection: sa.Connection, changes: Sequence[Change]) -> bool:
-    """Add changes without limits to their rows, given in lock order. False: one refused; roll back.
+    """Add changes without limits to their rows. False: one refused; roll back.
 
     PostgreSQL promises no order inside an UPDATE, so there the statement first takes the rows, in theirs. MariaDB takes
     rows by id everywhere (usages.goes_together), so here too: it reads them in the order of the list, or of the table.
     """
-    dialect = connection.dialect.name
-    if dialect == "mysql":
-        changes = sorted(changes, key=lambda change: change.node.usage_id)
+    changes = in_lock_order(connection, changes)
     columns = [_usage.id, _usage.generation, _usage.reserved, _usage.used, _usage.subtree]
     asked: Any = _listed([column.name for column in columns], changes)
     narrow: sa.ColumnElement[bool] = sa.true()
-    if dialect == "postgresql":
+    if connection.dialect.name == "postgresql":
         # (Said twice: the planner takes the list for long, and would hash the whole table.)
         narrow = _usage.id.in_(sa.text(", ".join(str(change.node.usage_id) for change in changes)))
         locking = sa.select(asked).where(_usage.id == asked.c.id, narrow).order_by(asked.c.place)

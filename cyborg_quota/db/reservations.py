@@ -17,7 +17,7 @@ from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED
 _row = reservations.c
 
 
-_IS_OVERDUE = sa.and_(
+IS_OVERDUE = sa.and_(
     _row.state == sa.literal_column(f"'{RESERVED}'"),
     _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
 )
@@ -32,7 +32,7 @@ _FACTS: Final[tuple[Any, ...]] = (
     _row.resource,
     _row.delta,
     _row.state,
-    sa.case((_IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
+    sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
 )
 _WITH_TIMES = sa.select(*_FACTS, _row.created_at, _row.deleted_at)
@@ -106,23 +106,28 @@ def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     return sa.update(reservations).where(any_of(_row.id, size), _row.state == sa.bindparam("b_before"), *conditions)
 
 
-def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
+def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
+    """What a row that ends is given: this state, and what follows from it."""
     now = clock.utc_now()
-    return _from_state(size, *conditions).values(
-        state=sa.bindparam("b_after"),
-        updated_at=now,
-        deleted_at=now,
-        deleted=sa.true(),
-        live=sa.null(),
-        place=sa.null(),
-    )
+    return {
+        "state": state,
+        "updated_at": now,
+        "deleted_at": now,
+        "deleted": sa.true(),
+        "live": sa.null(),
+        "place": sa.null(),
+    }
+
+
+def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
+    return _from_state(size, *conditions).values(ended(sa.bindparam("b_after")))
 
 
 _COMMIT = ListStatement(
     lambda size: _from_state(size, _NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
 )
 _END = ListStatement(_ending)
-_EXPIRE = ListStatement(lambda size: _ending(size, _IS_OVERDUE))
+_EXPIRE = ListStatement(lambda size: _ending(size, IS_OVERDUE))
 _EXTEND = ListStatement(
     lambda size: _from_state(size, _NOT_OVERDUE).values(
         expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)), updated_at=clock.utc_now()
@@ -147,10 +152,8 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 
 def ending_flight(size: int, after: State) -> sa.Update:
     """Commit or roll back what is in flight and in time, by UUID."""
-    now = clock.utc_now()
-    values: dict[str, Any] = {"state": sa.literal_column(f"'{after}'"), "updated_at": now}
-    if after not in LIVE_STATES:
-        values |= {"deleted_at": now, "deleted": sa.true(), "live": sa.null(), "place": sa.null()}
+    state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
+    values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
     in_flight = _row.state == sa.literal_column(f"'{RESERVED}'")
     return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _NOT_OVERDUE).values(values)
 

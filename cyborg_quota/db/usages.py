@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quota_usages: the counters. Every statement that touches one is here, but for what moves the tree.
+"""quota_usages: the counters. What charges, holds and reads them; recounting.py sets them right.
 
 A charge is one conditional UPDATE per row, and its row count is the verdict::
 
@@ -18,14 +18,14 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock
-from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.statements import Statement
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Figures
+from cyborg_quota.types import MAX_AMOUNT, Figures
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
@@ -60,6 +60,9 @@ class Change:
     subtree_room: int | None = None
     reserved_room: int | None = None
 
+
+by_depth: Final = operator.attrgetter("node.lock_order")
+by_id: Final = operator.attrgetter("node.usage_id")
 
 Shape = tuple[int, int, int, bool, bool]
 """What a charge asks and writes: the signs of reserved, used, subtree; whether subtree and reserved are bounded."""
@@ -171,13 +174,23 @@ def goes_together(connection: sa.Connection, count: int) -> bool:
     MariaDB takes them in the order of their ids, and saves a round trip a level (with a statement a row, 8 levels
     ran at 0.64 of one). PostgreSQL promises no order inside a statement, and deadlocks.
     """
-    return 1 < count <= _MOST_TOGETHER and connection.dialect.name in ("mysql", "mariadb")
+    return 1 < count <= _MOST_TOGETHER and takes_by_id(connection)
+
+
+def takes_by_id(connection: sa.Connection) -> bool:
+    """Whether rows are taken in the order of their ids here, and not deepest first: see goes_together."""
+    return connection.dialect.name == "mysql"
+
+
+def in_lock_order(connection: sa.Connection, changes: Iterable[Change]) -> list[Change]:
+    """The order in which everybody takes these rows on this database."""
+    return sorted(changes, key=by_id if takes_by_id(connection) else by_depth)
 
 
 def charge_all(connection: sa.Connection, changes: Sequence[Change]) -> bool:
     """Charge every row, in lock order. False: one refused, and what was written must be rolled back."""
     if not goes_together(connection, len(changes)):
-        return all(charge(connection, change) for change in changes)
+        return all(charge(connection, change) for change in in_lock_order(connection, changes))
     parameters = {
         f"{name}_{index}": value for index, change in enumerate(changes) for name, value in arguments(change).items()
     }
@@ -197,78 +210,6 @@ def fence(connection: sa.Connection, node: Node) -> bool:
     False: the row is gone, or its project has moved.
     """
     return connection.execute(_FENCE, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
-
-
-_FIGURES = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == sa.bindparam("b_id"))
-
-
-def figures(connection: sa.Connection, usage_id: int) -> Figures:
-    """The counters of one row that exists."""
-    row = connection.execute(_FIGURES, {"b_id": usage_id}).one()
-    return Figures(used=row.used, reserved=row.reserved, subtree=row.subtree)
-
-
-_child = quota_usages.alias("child")
-
-_TRUTH = sa.select(
-    sa.func.coalesce(
-        sa.func.sum(
-            sa.case(
-                (
-                    sa.and_(reservations.c.state == RESERVED, reservations.c.delta > 0),
-                    reservations.c.delta,
-                )
-            )
-        ),
-        0,
-    ).label("reserved"),
-    sa.func.coalesce(sa.func.sum(sa.case((reservations.c.state == COMMITTED, reservations.c.delta))), 0).label("used"),
-).where(reservations.c.usage_id == sa.bindparam("b_id"), reservations.c.state.in_((RESERVED, COMMITTED)))
-
-_CHILDREN = (
-    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
-    .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
-    .where(
-        projects.c.parent_id == sa.bindparam("b_project"),
-        _child.c.resource == sa.bindparam("b_resource"),
-    )
-)
-
-
-def truth(connection: sa.Connection, node: Node) -> tuple[int, int]:
-    """(reserved, used) as the reservations have them. ``used`` is negative when more was freed than was held."""
-    row = connection.execute(_TRUTH, {"b_id": node.usage_id}).one()
-    return int(row.reserved), int(row.used)
-
-
-def children_total(connection: sa.Connection, node: Node) -> int:
-    """What the direct children's subtrees hold."""
-    return int(connection.execute(_CHILDREN, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one())
-
-
-_SET = (
-    sa.update(quota_usages)
-    .where(_usage.id == sa.bindparam("b_id"))
-    .values(
-        reserved=sa.bindparam("b_reserved"),
-        used=sa.bindparam("b_used"),
-        subtree=sa.bindparam("b_subtree"),
-        updated_at=clock.utc_now(),
-    )
-)
-
-
-def set_figures(connection: sa.Connection, usage_id: int, now: Figures) -> None:
-    """Write counters as they are. Only for a row that the transaction holds (see fence)."""
-    connection.execute(
-        _SET,
-        {
-            "b_id": usage_id,
-            "b_reserved": now.reserved,
-            "b_used": now.used,
-            "b_subtree": now.subtree,
-        },
-    )
 
 
 def read(
@@ -295,4 +236,4 @@ def merge(changes: Iterable[Change]) -> Sequence[Change]:
         total.reserved += change.reserved
         total.used += change.used
         total.subtree += change.subtree
-    return sorted(by_row.values(), key=operator.attrgetter("node.lock_order"))
+    return sorted(by_row.values(), key=by_depth)

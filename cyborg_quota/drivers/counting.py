@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import inserting, many, usages
+from cyborg_quota.db import inserting, many, recounting, usages
 from cyborg_quota.db.api import Connection, new_uuid
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers.paths import Paths
@@ -68,6 +68,8 @@ class Counting:
                 self._plan(project_id, resource, reserved, used)
         if not self._singly and self._count_together():
             return
+        if usages.takes_by_id(self._connection) and len(self._changes) > 1:
+            self._hold()
         self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
         heapq.heapify(self._queue)
         while self._queue:
@@ -76,12 +78,22 @@ class Counting:
             if (change.reserved or change.used or change.subtree) and not usages.charge(self._connection, change):
                 self._recount(change)
 
+    def _hold(self) -> None:
+        """Take all rows in the order of their ids, before they are walked in another."""
+        for change in sorted(self._changes.values(), key=usages.by_id):
+            if not usages.fence(self._connection, change.node):
+                self._moved()
+
+    def _moved(self) -> NoReturn:
+        self._paths.forget_all()
+        raise TransactionMoved
+
     def _count_together(self) -> bool:
         """All in one statement, where the database takes that. Raises WalkSingly where a row refuses."""
         changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
         if not changes:
             return True
-        changes.sort(key=_lock_order)
+        changes.sort(key=usages.by_depth)
         if len(changes) >= _MANY and many.can_charge(self._connection):
             is_done = many.charge(self._connection, changes)
         elif usages.goes_together(self._connection, len(changes)):
@@ -117,8 +129,7 @@ class Counting:
         """The row refused: its project moved, or a negative delta freed more than was held, or it has drifted."""
         node = change.node
         if not usages.fence(self._connection, node):
-            self._paths.forget_all()
-            raise TransactionMoved
+            self._moved()
         before, after = recount(self._connection, node)
         surprise = after.subtree - before.subtree - change.subtree
         if surprise:
@@ -128,18 +139,14 @@ class Counting:
                 self._change(ancestor).subtree += surprise
 
 
-def _lock_order(change: usages.Change) -> tuple[int, str, str]:
-    return change.node.lock_order
-
-
 def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures]:
     """Set a row that the transaction holds to what its reservations say. Returns the figures before and after.
 
     Where more was freed than was ever held, used stops at zero, and a committed adjustment row makes up the
     difference, so that used stays the sum of the committed rows (I2).
     """
-    before = usages.figures(connection, node.usage_id)
-    reserved, used = usages.truth(connection, node)
+    before = recounting.figures(connection, node.usage_id)
+    reserved, used = recounting.truth(connection, node)
     if used < 0:
         _adjust(connection, node, -used)
         used = 0
@@ -148,10 +155,10 @@ def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures
     after = Figures(
         used=used,
         reserved=reserved,
-        subtree=used + reserved + usages.children_total(connection, node),
+        subtree=used + reserved + recounting.children_total(connection, node),
     )
     if after != before:
-        usages.set_figures(connection, node.usage_id, after)
+        recounting.set_figures(connection, node.usage_id, after)
     return before, after
 
 

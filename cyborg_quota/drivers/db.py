@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
 
 from oslo_config import cfg
 
@@ -32,6 +31,7 @@ from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
+    MICROSECONDS,
     UNLIMITED,
     Claim,
     Drift,
@@ -46,8 +46,6 @@ from cyborg_quota.types import (
 )
 
 Progress = Callable[[int], None] | None
-
-MICROSECONDS: Final = 1_000_000
 
 
 class DbQuotaDriver(base.QuotaDriver):

@@ -65,7 +65,7 @@ class OpenCap:
         counted: Sequence[usages.Node],
         claims: Sequence[Claim],
     ) -> bool:
-        """Charge every row, in lock order; count against the project's own before any row above is held.
+        """Charge every row, in lock order; count against the project's own, before any row above is held if it may be.
 
         False: a row refused. Raises TooManyOpenReservations. What was written must be rolled back after either.
         """
@@ -76,10 +76,14 @@ class OpenCap:
         charged = {change.node.resource for change in own}
         # A resource that is only given back is not charged; its row is held all the same while it is counted.
         own += [usages.Change(node) for node in counted if node.resource not in charged]
-        if not usages.charge_all(connection, sorted(own, key=lambda change: change.node.lock_order)):
+        above = [change for change in changes if change.node.project_id != leaf]
+        if usages.takes_by_id(connection):
+            # Those above may have smaller ids, and are taken before.
+            own, above = own + above, []
+        if not usages.charge_all(connection, usages.in_lock_order(connection, own)):
             return False
         self._check(connection, counted, claims)
-        return usages.charge_all(connection, [change for change in changes if change.node.project_id != leaf])
+        return usages.charge_all(connection, above)
 
     def look(self, project_id: str, own: Mapping[str, Figures], request: Mapping[str, int]) -> None:
         """After a refusal: remember for which resources the quick way proves nothing any more."""

@@ -252,7 +252,7 @@ def _changes(
                     subtree_room=None if subtree_room is None else subtree_room - amount,
                 )
             )
-    return sorted(changes, key=lambda change: change.node.lock_order)
+    return sorted(changes, key=usages.by_depth)
 
 
 def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[inserting.NewReservation]:

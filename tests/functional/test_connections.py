@@ -17,8 +17,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import schema
+from cyborg_quota.db import at_once, inserting, schema
 from cyborg_quota.db.api import Database
+from cyborg_quota.drivers import reserving
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -69,6 +70,12 @@ def kill_all(url: str) -> None:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid != pg_backend_pid()"
             )
+
+
+def insert_whatever_is_there(connection: sa.Connection, row: inserting.NewReservation) -> bool:
+    """As when two deliveries of one call have both found nothing."""
+    inserting.insert(connection, [row])
+    return True
 
 
 class TestServer(OutageTestCase):
@@ -128,10 +135,29 @@ class TestServer(OutageTestCase):
         self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
 
 
+class TestMariaDB(OutageTestCase):
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+
+    def test_under_the_other_name(self) -> None:
+        """mariadb+pymysql://: what is there already, and what is not, is understood as under mysql+pymysql://."""
+        url = fixtures.fresh_url(self.backend, "named").replace("mysql", "mariadb", 1)
+        database = Database(fixtures.settings(url))
+        self.addCleanup(database.close)
+        self.assertRaises(exceptions.DatabaseNotInitialized, fixtures.make_engine(url).check, base.ADMIN, {"gpu": 1})
+        self.assertEqual((None, schema.head()), schema.sync(database))
+        engine = fixtures.make_engine(url)
+        self.addCleanup(engine.close)
+        uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
+        with mock.patch.object(at_once, "reserve", return_value=False), mock.patch.object(
+            reserving.inserting, "insert_if_free", insert_whatever_is_there
+        ):
+            self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
+
+
 class TestWaiting(OutageTestCase):
     """A server that says it is a node of a Galera cluster."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+    scenarios = TestMariaDB.scenarios
 
     def test_killed_while_it_waits_for_the_others(self) -> None:
         url = fixtures.fresh_url(self.backend, "waiting")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One lock order everywhere: whoever takes several usage rows never waits in a circle with somebody else.
+
+A deadlock breaks no promise, for it is tried again; but where two orders meet, most transactions end in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, hooks, trees
+from tests.race.workers import race
+from tests.servers import machine
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROCESSES = 5
+SECONDS = 1.5
+CAP = 20
+_HOLD = sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu' FOR UPDATE")
+SERVERS = [one for one in fixtures.SCENARIOS if one[0] != "sqlite"]
+
+
+def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], number: int) -> tuple[int, int]:
+    """Take turns for a while; how many, and how many deadlocks the server told of."""
+    seen = []
+
+    def note(context: Any) -> None:
+        error = context.original_exception
+        if getattr(error, "pgcode", None) == "40P01" or error.args[:1] == (1213,):
+            seen.append(error)
+
+    sa.event.listen(hooks.database_of(engine).engine, "handle_error", note)
+    chance = random.Random(number)
+    turns, end = 0, time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        turn(chance)
+        turns += 1
+    return turns, len(seen)
+
+
+class TestLockOrder(base.LedgerTestCase):
+    scenarios = SERVERS
+
+    def assert_no_circle(self, turn: Callable[[QuotaEngine, random.Random], None], **changes: object) -> None:
+        engine = self.make_engine(**changes)
+        jobs = [functools.partial(deadlocks_of, engine, functools.partial(turn, engine)) for _ in range(PROCESSES)]
+        counts = race(*(functools.partial(job, number) for number, job in enumerate(jobs)))
+        turns, deadlocks = (sum(one) for one in zip(*counts, strict=True))
+        self.assertGreater(turns, PROCESSES)
+        self.assertEqual(0, deadlocks, f"in {turns} turns")
+        self.assert_invariants()
+
+    def test_a_batch_of_expiry(self) -> None:
+        """Where one row in the middle is held, those before it are taken, and those behind it are free."""
+        names = [f"p{number}" for number in range(10)]
+        uuids = [uuid for name in reversed(names) for uuid in self.engine.reserve(base.Context(name), {"gpu": 1})]
+        self.make_overdue(*uuids)
+        # The rows' ids run against their names.
+        order = names[::-1] if self.backend == "mariadb" else names
+        with self.sql.begin() as holder:
+            holder.execute(_HOLD, {"p": order[5]})
+            sweeper = threading.Thread(target=self.engine.expire, args=(base.ADMIN,))
+            sweeper.start()
+            machine.wait_until(lambda: self.is_held(order[4]), 5.0)
+            self.assertEqual(order[:6], [name for name in order if self.is_held(name)])
+        sweeper.join()
+        self.assert_invariants()
+
+    def is_held(self, name: str) -> bool:
+        with self.sql.connect() as connection:
+            try:
+                connection.execute(sa.text(f"{_HOLD.text} NOWAIT"), {"p": name})
+            except sa.exc.OperationalError:
+                return True
+        return False
+
+    def test_a_counted_reserve_under_a_parent(self) -> None:
+        """Beyond half of the cap, open reservations are counted, while the project's own row is held."""
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"parent": None, "child": "parent"})
+        self.engine.reserve(base.Context("parent"), {"gpu": 1})  # its row is the older one
+        for _ in range(CAP // 2 + 1):
+            self.engine.reserve(base.Context("child"), {"gpu": 1})
+
+        def turn(engine: QuotaEngine, _chance: random.Random) -> None:
+            context = base.Context("child")
+            with contextlib.suppress(exceptions.TooManyOpenReservations):
+                engine.rollback(context, engine.reserve(context, {"gpu": 1}))
+
+        self.assert_no_circle(turn, max_open=CAP)
