@@ -9,7 +9,8 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd.errors import exit_status
+from cyborg_quota.cmd.errors import exit_status, one_line
+from cyborg_quota.conf import loading
 
 PROG: Final = "cyborg-quota-conductor"
 
@@ -24,7 +25,8 @@ def main() -> int:
 
         conductor.serve(sys.argv)
     except (exceptions.QuotaError, cfg.Error) as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        text = loading.told(error) if isinstance(error, cfg.Error) else str(error)
+        print(f"{PROG}: {one_line(text)}", file=sys.stderr)
         return exit_status(error)
     return 0
 

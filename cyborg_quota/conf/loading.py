@@ -27,15 +27,28 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
             **more,
         )
     except cfg.ConfigFileParseError as error:
-        # It quotes the line, and the line may be the one with the password.
         raise cfg.ConfigFileParseError(error.config_file, _place(error)) from None
     for group in (conf.quota, conf.limits, conf.cyborg):
         dict(group.items())  # oslo.config reads a value when it is asked for: a service would fail in the middle
     return conf
 
 
+def told(error: cfg.Error) -> str:
+    """What may be said of an error in any configuration: oslo.config's own words may quote a password.
+
+    Of a line that is none it quotes all, and of a value with a $ what follows that.
+    """
+    if isinstance(error, cfg.ConfigFileParseError):
+        return str(cfg.ConfigFileParseError(error.config_file, _place(error)))
+    if isinstance(error, cfg.NoSuchOptError | cfg.NoSuchGroupError | cfg.TemplateSubstitutionError):
+        return "The value of an option names another option: write $$ for a $."
+    return str(error)
+
+
 def _place(error: cfg.ConfigFileParseError) -> str:
     """Which line is wrong, and why, without what stands there."""
     cause = error.__context__
+    while isinstance(cause, cfg.ConfigFileParseError):  # it was made plain before
+        cause = cause.__context__
     number, why = getattr(cause, "lineno", None), getattr(cause, "msg", None)
     return "it is no configuration file" if number is None else f"line {number}: {why}"

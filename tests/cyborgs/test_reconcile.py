@@ -259,6 +259,32 @@ class TestCannot(quota.QuotaTestCase):
     def test_no_configuration_file_at_all(self) -> None:
         self.assertIn("Cyborg's configuration: Failed to parse", self.said("connection = \n[datab", 2))
 
+    def test_a_line_that_is_none(self) -> None:
+        """oslo.config quotes it; the place must do."""
+        said = self.said(f"[database]\npassword {PASSWORD}\n", 2)
+        self.assertIn("cyborg.conf: line 2: No ':' or '=' found in assignment", said)
+
+    def test_a_dollar_sign_that_was_not_doubled(self) -> None:
+        """oslo.config takes what follows for an option's name, and says it."""
+        for url in ("mysql://cyborg:a${name}@127.0.0.1/cyborg", "mysql://cyborg:${name}.x@127.0.0.1/cyborg"):
+            said = self.said(f"[database]\nconnection = {url.format(name='hunter2_of_cyborg')}\n", 2)
+            self.assertIn("[database] connection names another option: write $$ for a $.", said)
+            self.assertNotIn("hunter2", said)
+
+    def test_nor_can_the_conductor(self) -> None:
+        path = self.directory / "cyborg.conf"
+        for text, wanted in (
+            ("password hunter2_of_cyborg", "cyborg.conf: line 2: No ':' or '=' found in assignment"),
+            ("connection = mysql://cyborg:$hunter2_of_cyborg@127.0.0.1/cyborg", "write $$ for a $."),
+            ("[DEFAULT]\ntransport_url = rabbit://cyborg:$hunter2_of_cyborg@127.0.0.1/", "write $$ for a $."),
+        ):
+            path.write_text(f"[database]\n{text}\n")
+            said = self.run_program("cyborg-quota-conductor", "--config-file", str(path))
+            self.assertEqual((2, ""), (said.status, said.out), said.err)
+            last = said.err.splitlines()[-1]
+            self.assertTrue(last.startswith("cyborg-quota-conductor: ") and last.endswith(wanted), said.err)
+            self.assertNotIn("hunter2", said.err)
+
     def test_a_grace_that_is_none(self) -> None:
         said = self.command("reconcile", "--grace", "-1")
         self.assertEqual(2, said.status)

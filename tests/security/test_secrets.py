@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import fixtures as fx
 import testscenarios
+from oslo_config import cfg
 
 from cyborg_quota.cmd import main
+from cyborg_quota.conf import loading
 from tests.security import test_every_command
 from tests.security.secrets import BARE, PASSWORD, QUICK, QUOTED, WORDS, SecretsTestCase, closed_port, pieces_in
 
@@ -121,6 +123,26 @@ class TestFiles(SecretsTestCase):
     def test_the_line_s_number_is_told(self) -> None:
         self.write(f"[database\nconnection = mysql://root:{QUOTED}@127.0.0.1/db\n")
         self.assertIn(f"{self.conf}: line 1: ", self.assert_hidden("usage", "list").err)
+
+    def test_what_is_told_of_another_configuration(self) -> None:
+        """Of Cyborg's, say: oslo.config's errors come out as they are there."""
+        for text in (
+            f"[database]\npassword {QUOTED}",
+            f"[database {QUOTED}",
+            f"[database]\nconnection = mysql://root:$plughp{WORDS[0]}@127.0.0.1/db",
+            f"[database]\nconnection = mysql://root:${WORDS[0]}.{WORDS[1]}@127.0.0.1/db",
+            f"[database]\nconnection = mysql://root:$database.{WORDS[1]}@127.0.0.1/db",
+        ):
+            self.write(text)
+            conf = cfg.ConfigOpts()
+            conf.register_opt(cfg.StrOpt("connection"), "database")
+            error = self.assertRaises(cfg.Error, self.asked, conf)
+            self.assertNotEqual([], pieces_in(str(error)), "there is nothing to hide")
+            self.assertEqual([], pieces_in(loading.told(error)), text)
+
+    def asked(self, conf: cfg.ConfigOpts) -> str:
+        conf(["--config-file", str(self.conf)], project="another")
+        return str(conf.database.connection)
 
     def test_a_dollar_sign_that_was_not_doubled(self) -> None:
         for text in (f"$plughp{WORDS[0]}", f"${{{WORDS[0]}}}", f"${WORDS[0]}.{WORDS[1]}"):

@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from oslo_service import service
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import current, records, refusing, upkeep
+from cyborg_quota.integrations.cyborg import current, host, records, refusing, upkeep
 from cyborg_quota.integrations.cyborg import objects as quota_objects
 from cyborg_quota.integrations.cyborg.charging import Caller, Flight, Wish
 from cyborg_quota.integrations.cyborg.mapping import classes_of
@@ -92,6 +92,7 @@ def _give_up(flights: Mapping[str, Flight]) -> None:
 def serve(argv: list[str]) -> None:
     """Run until told to stop. ``argv`` is cyborg-conductor's. Raises ConfigurationError, cfg.Error at once."""
     cyborg_service.prepare_service(argv)
+    host.connection(cfg.CONF)  # else every query of Cyborg's would log what follows the $ in it
     quota_objects.install()
     current.charger()  # what cannot be configured is said here, not by the first bind
     current.resource_map()

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import exceptions
+from cyborg_quota.conf import loading
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def records(conf: cfg.ConfigOpts) -> Records:
     try:
         host(arguments, project="cyborg", version=cyborg_quota.__version__)
     except cfg.Error as error:
-        raise exceptions.ConfigurationError(f"Cyborg's configuration: {error}") from None
+        raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.told(error)}") from None
     from cyborg_quota.integrations.cyborg.records import Records  # which has [database] registered
 
-    if not host.database.connection:
+    if not connection(host):
         raise exceptions.ConfigurationError(
             "Cyborg's configuration has no [database] connection. Name its file: [cyborg] config_file, or "
             "--cyborg-config-file"
@@ -55,6 +56,17 @@ def records(conf: cfg.ConfigOpts) -> Records:
     # Cyborg's services wait for their database, ten times ten seconds. A person who asks wants to be told.
     host.set_override("max_retries", 0, group="database")
     return Records(ResourceMap.from_conf(conf))
+
+
+def connection(host: Any) -> str | None:
+    """The database's URL in Cyborg's configuration. Raises ConfigurationError, which does not quote it."""
+    try:
+        url: str | None = host.database.connection
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "Cyborg's configuration: [database] connection names another option: write $$ for a $."
+        ) from None
+    return url
 
 
 def reconciler(
