@@ -27,7 +27,10 @@ DIRECTORY = pathlib.Path(os.environ["CYBORG_QUOTA_TEST_POINTS"])
 
 @functools.cache
 def lose_answers() -> None:
-    """With a file ``lost`` Cyborg's own bind fails when all of it is done, as when its database goes at that moment."""
+    """With a file ``lost`` Cyborg's own bind fails when all of it is done, as when its database goes at that moment.
+
+    With one ``stuck`` what is bound cannot be detached.
+    """
     from cyborg.objects import ext_arq
 
     real = ext_arq.ExtARQ.bind
@@ -39,6 +42,14 @@ def lose_answers() -> None:
 
     bind.is_job = True
     ext_arq.ExtARQ.bind = bind
+    change = ext_arq.ExtARQ.update_check_state
+
+    def update_check_state(self, context, state, scope=None):
+        if state == "BindFailed" and (DIRECTORY / "stuck").exists():
+            raise RuntimeError("it cannot be detached")
+        return change(self, context, state, scope)
+
+    ext_arq.ExtARQ.update_check_state = update_check_state
 
 
 def at(point: str) -> None:

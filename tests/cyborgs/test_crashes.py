@@ -172,6 +172,18 @@ class TestOvertaken(PointsTestCase):
         self.assertEqual((["BindFailed"], 0), (self.records.states([arq]), self.records.handles_in_use()))
         self.assertEqual((1, 0), self.figures())
 
+    def test_room_is_lost_and_it_cannot_be_detached(self) -> None:
+        """Bound all the same: not forgotten, but charged by the periodic task."""
+        self.set_limit(1)
+        [arq] = self.client.created(self.profile)
+        (self.points / "stuck").touch()
+        with self.binding("bound", arq) as [first]:
+            self.let_time_pass()
+            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+        self.assertEqual((500, ["Bound"]), (first.result(), self.records.states([arq])))
+        machine.wait_until(lambda: self.figures() == (2, 0), REACH_SECONDS)
+        self.assertEqual((2, 0), self.figures())
+
     def test_expired_while_it_is_bound(self) -> None:
         """And there is room: charged afresh."""
         [arq] = self.client.created(self.profile)

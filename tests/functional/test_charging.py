@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from unittest import mock
 
 import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.api import Database
+from cyborg_quota.integrations.cyborg import charging
 from cyborg_quota.integrations.cyborg.charging import Caller, Charger, Flight, Wish
 from tests import base, fixtures, trees
 
@@ -190,24 +192,60 @@ class TestOutage(ChargingTestCase):
         (flight,) = self.fly()
         with self.away("commit"):
             flight.commit(yes)
-            self.charger.settle_owed(self.fail)
+            self.charger.settle_owed()
         self.assertFalse(flight.is_settled)
         self.assertEqual((0, 1), self.figures())
-        self.charger.settle_owed(self.fail)
+        self.charger.settle_owed()
         self.assertEqual((1, 0), self.figures())
 
-    def test_owed_and_charged_by_somebody_else_meanwhile(self) -> None:
+    def owed(self, is_bound: Callable[[], bool] = yes) -> Flight:
+        """Bound when the ledger was away, for longer than its reservation lived; and somebody else took the room."""
         self.limits.limits[None, "gpu"] = 1
         (flight,) = self.fly()
         with self.away("commit"):
-            flight.commit(yes)
+            flight.commit(is_bound)
         self.make_overdue(*flight.uuids)
         self.quotas.expire(base.ADMIN)
         self.fly("a2")
-        told: list[str] = []
-        for _ in range(2):
-            self.charger.settle_owed(lambda arq, error: told.append(arq))
-        self.assertEqual(["a1"], told)
+        return flight
+
+    def test_owed_and_charged_by_somebody_else_meanwhile(self) -> None:
+        """An instance runs with it: it stays bound, and is charged past the limit, which is told."""
+        flight = self.owed()
+        with self.assertLogs(charging.LOG.logger, "WARNING") as logged:
+            self.charger.settle_owed()
+        self.assertEqual((1, 1), self.figures())
+        self.assertTrue(flight.is_settled)
+        [told] = [line for line in logged.output if "refused" in line]
+        self.assertIn("project p1 is charged gpu=1, though that is refused now. (Quota exceeded: ", told)
+        self.assertIn("project p1, resource gpu: limit 1", told)
+        self.charger.settle_owed()
+        self.assertEqual((1, 1), self.figures())
+
+    def test_owed_and_unbound_meanwhile(self) -> None:
+        """At each look: before it is charged, and after."""
+        for looks in ([False], [True, False], [True, True, False]):
+            flight = self.owed(mock.Mock(side_effect=looks))
+            self.charger.settle_owed()
+            self.assertEqual((True, (0, 1)), (flight.is_settled, self.figures()), looks)
+            self.charger.release("a2", "p1")
+
+    def test_owed_and_the_ledger_goes_away_again(self) -> None:
+        flight = self.owed()
+        with self.away("adopt"):
+            self.charger.settle_owed()
+        self.assertFalse(flight.is_settled)
+        self.charger.settle_owed()
+        self.assertEqual((1, 1), self.figures())
+
+    def test_owed_and_charged_as_something_else(self) -> None:
+        """By hand: told, and left to a reconciliation."""
+        flight = self.owed()
+        self.quotas.adopt(base.ADMIN, [base.claim("a1", gpu=2)], "p1")
+        with self.assertLogs(charging.LOG.logger, "ERROR") as logged:
+            self.charger.settle_owed()
+        self.assertIn("could not be charged to project p1: Consumer 'a1' already holds gpu=2", logged.output[-1])
+        self.assertEqual((True, (2, 1)), (flight.is_settled, self.figures()))
 
     def test_rollback_expires_by_itself(self) -> None:
         (flight,) = self.fly()

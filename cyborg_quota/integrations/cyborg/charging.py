@@ -26,6 +26,13 @@ _LOST: Final = (
     exceptions.ReservationNotFound,
 )
 
+_REFUSED: Final = (
+    exceptions.OverQuota,
+    exceptions.TooManyOpenReservations,
+    exceptions.LimitNotSet,
+    exceptions.LimitsUnavailable,
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
@@ -70,7 +77,9 @@ class Flight:
 
         ``is_bound`` is asked whether it still is, after that: who unbinds first and releases after would otherwise
         leave the new charge behind. Raises OverQuota and its like when it cannot be charged: detach it. A database
-        that is away is no reason to: the commit is tried again by the periodic task.
+        that is away is no reason to: the commit is owed, and tried again by the periodic task. What is owed raises
+        nothing: Nova has been told that it is bound, and an instance runs with it. So it is charged, past the limits
+        if need be.
         """
         with self._lock:
             if self._settled:
@@ -81,6 +90,15 @@ class Flight:
                 LOG.error("The charge of bound ARQ %s could not be committed: %s Tried again.", self.wish.arq, error)
                 self._charger.owe(self, is_bound)
                 return
+            except exceptions.QuotaError as error:
+                if not self.is_owed:
+                    raise
+                LOG.error(
+                    "ARQ %s is bound, and could not be charged to project %s: %s See: cyborg-quota reconcile",
+                    self.wish.arq,
+                    self.wish.caller.project_id,
+                    error,
+                )
             self._land()
 
     def _commit(self, is_bound: Callable[[], bool]) -> None:
@@ -97,7 +115,7 @@ class Flight:
             self._give_up_rest()
             return
         self._give_up_rest()
-        self.uuids = self._charger.reserve_wishes([self.wish])
+        self.uuids = self._reserve_afresh()
         engine.commit(caller, self.uuids)
         if not is_bound():
             engine.release(caller, self.uuids)
@@ -109,6 +127,21 @@ class Flight:
                 self._charger.engine.rollback(self.wish.caller, [uuid])
             except exceptions.ReservationError:
                 continue
+
+    def _reserve_afresh(self) -> list[str]:
+        try:
+            return self._charger.reserve_wishes([self.wish])
+        except _REFUSED as refused:
+            if not self.is_owed:
+                raise
+            LOG.warning(
+                "ARQ %s is bound, and stays so: project %s is charged %s, though that is refused now. (%s)",
+                self.wish.arq,
+                self.wish.caller.project_id,
+                " ".join(f"{resource}={delta}" for resource, delta in sorted(self.wish.deltas.items())),
+                refused,
+            )
+        return self._charger.adopt(self.wish)
 
     def give_up(self, is_bound: Callable[[], bool]) -> None:
         """The bind failed, or never began. Raises nothing: what cannot be rolled back now expires by itself."""
@@ -205,6 +238,11 @@ class Charger:
         claims = [Claim(wish.arq, wish.deltas, group=wish.instance) for wish in wishes]
         return self.engine.reserve_many(wishes[0].caller, claims, self._life)
 
+    def adopt(self, wish: Wish) -> list[str]:
+        """Charge what is bound, whatever the limits; returns the reservations, committed."""
+        claim = Claim(wish.arq, wish.deltas, group=wish.instance)
+        return self.engine.adopt(self._admin, [claim], wish.caller.project_id)
+
     def release(self, arq: str, project_id: str | None) -> bool:
         """The ARQ is unbound or deleted. May be repeated. False: it could not be released now (logged)."""
         if project_id is None:
@@ -240,16 +278,12 @@ class Charger:
             self._flights.discard(flight)
             self._owed.pop(flight, None)
 
-    def settle_owed(self, detach: Callable[[str, Exception], None]) -> None:
-        """Commit what could not be committed. What cannot be charged any more is told to ``detach`` (ARQ, why)."""
+    def settle_owed(self) -> None:
+        """Commit what could not be committed: see Flight.commit."""
         with self._lock:
             owed = list(self._owed.items())
         for flight, is_bound in owed:
-            try:
-                flight.commit(is_bound)
-            except exceptions.QuotaError as error:
-                flight.leave()
-                detach(flight.wish.arq, error)
+            flight.commit(is_bound)
             if not flight.is_settled:
                 return  # the ledger is still away: each of the others would wait for it as long
 

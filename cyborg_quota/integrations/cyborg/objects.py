@@ -65,12 +65,21 @@ class _Quota:
             try:
                 self._flight.commit(lambda: records.is_bound(self.arq.uuid))
             except exceptions.QuotaError as error:
-                self._flight.leave()
-                self.quota_detach(context, error)
+                self._refuse(context, error)
                 raise refusing.translated(error) from None
         return result
 
     bind.is_job = True  # type: ignore[attr-defined]  # Cyborg asks the function whether it may run as a job
+
+    def _refuse(self: Any, context: Any, error: Exception) -> None:
+        """Bound, not told to Nova yet, and it cannot be charged any more. Not forgotten before it is detached."""
+        try:
+            self.quota_detach(context, error)
+        except BaseException:
+            # As long as it is bound all the same, it is charged by the periodic task.
+            current.charger().owe(self._flight, lambda: records.is_bound(self.arq.uuid))
+            raise
+        self._flight.leave()
 
     def _give_up(self: Any) -> None:
         if self._flight is None:

@@ -40,7 +40,7 @@ class Upkeep:
     def turn(self) -> float:
         """Do what is due. Returns after how many seconds something may be."""
         self._try("Binds that run could not be extended.", self._charger.extend_running)
-        self._try("What is owed could not be committed.", lambda: self._charger.settle_owed(_detach))
+        self._try("What is owed could not be committed.", self._charger.settle_owed)
         now = time.monotonic()
         if now >= self._expire_at:
             self._expire_at = now + float(self._conf.quota.expire_interval)
@@ -92,12 +92,3 @@ class Upkeep:
             len(report.differences),
             report.compared,
         )
-
-
-def _detach(arq: str, error: Exception) -> None:
-    """It is bound, and cannot be charged any more."""
-    from cyborg import objects
-
-    context = records.admin_context()
-    if records.is_bound(arq):
-        objects.ExtARQ.get_suitable_ext_arq(context, arq).quota_detach(context, error)
