@@ -38,7 +38,7 @@ class TestCompare(plain.BaseTestCase):
     """Without any ledger."""
 
     def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
-        report = compare(charges, {in_flight}, attached)
+        report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
         return [one.problem for one in report.differences]
 
     def test_kinds(self) -> None:
@@ -63,13 +63,25 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual([], self.problems({}, bound))
         self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
 
+    def test_by_a_rule_that_is_gone(self) -> None:
+        """Its resource is none of the rules' any more. Of whom Cyborg does not know, it may be anything."""
+        old = Charge("1", "p1", "vgpu", 1)
+        new = Charge("2", "p1", "gpu", 1)
+        bound = Attached("a", "p1", "i", {"gpu": 1})
+        self.assertEqual(["wrong amount"], self.problems({"a": [old]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [old, new]}, bound))
+        self.assertEqual([], self.problems({"b": [old]}))
+        [ghost] = compare({"b": [old, new]}, (), (), ("gpu",)).differences
+        self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
+
     def test_no_project(self) -> None:
         """An ARQ of before Cyborg kept projects can be charged to nobody."""
         self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
 
     def test_compared(self) -> None:
         bound = [Attached(one, "p1", "i", {"gpu": 1}) for one in "abc"]
-        report = compare({"c": [Charge("1", "p1", "gpu", 1)], "d": [Charge("2", "p1", "gpu", 1)]}, (), bound)
+        charges = {one: [Charge(one, "p1", "gpu" if one < "e" else "fpga", 1)] for one in "cde"}
+        report = compare(charges, (), bound, ("gpu",))
         self.assertEqual(4, report.compared)
         self.assertEqual(["a", "b", "d"], [one.arq for one in report.differences])
 
@@ -187,6 +199,16 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual((2, 0), self.figures())
         self.assertEqual((1, 0), self.figures("p2"))
         self.assertEqual((1, 0), self.figures("p2", "gpu.A100"))
+        self.assertEqual([], self.found())
+
+    def test_a_rule_was_changed(self) -> None:
+        """Its resource is another, or one less: what the old rule had charged is released."""
+        for arq, before in (("replaced", {"fpga": 1}), ("dropped", {"gpu": 1, "fpga": 1})):
+            self.charge(arq, **before)
+            self.cloud.bind(arq)
+        self.assertEqual([("dropped", "wrong amount"), ("replaced", "wrong amount")], self.found())
+        self.assertEqual(["dropped", "replaced"], self.heal())
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=one) for one in ("gpu", "fpga")])
         self.assertEqual([], self.found())
 
     def test_groups(self) -> None:

@@ -80,8 +80,17 @@ class Report:
     differences: Sequence[Difference]
 
 
-def compare(charges: Mapping[str, Sequence[Charge]], in_flight: Collection[str], bound: Iterable[Attached]) -> Report:
-    """Every difference, sorted by ARQ. What is in flight is nobody's business yet. Pure."""
+def compare(
+    charges: Mapping[str, Sequence[Charge]],
+    in_flight: Collection[str],
+    bound: Iterable[Attached],
+    resources: Collection[str],
+) -> Report:
+    """Every difference, sorted by ARQ. What is in flight is nobody's business yet. Pure.
+
+    Of an ARQ that is bound every charge counts, also one by a rule that is gone. Who is not bound may be no ARQ at all:
+    of its charges only those count that are of these ``resources``.
+    """
     left = dict(charges)
     found, compared = [], 0
     for attached in bound:
@@ -91,8 +100,11 @@ def compare(charges: Mapping[str, Sequence[Charge]], in_flight: Collection[str],
             problem = _problem(held, attached)
             if problem is not None:
                 found.append(Difference(problem, attached.arq, held, attached))
-    compared += len(left)
-    found += [Difference("not attached", arq, tuple(held), None) for arq, held in left.items() if arq not in in_flight]
+    for arq, charged in left.items():
+        held = tuple(one for one in charged if one.resource in resources)
+        compared += bool(held)
+        if held and arq not in in_flight:
+            found.append(Difference("not attached", arq, held, None))
     return Report(compared, sorted(found, key=lambda one: one.arq))
 
 

@@ -81,7 +81,7 @@ class ResourceMap:
 
     @property
     def resources(self) -> frozenset[str]:
-        """What accelerators are charged as: only these are compared with Cyborg's records."""
+        """What accelerators are charged as now."""
         return frozenset(resource for rule in self.rules for resource in rule.resources) & self._counted
 
     def deltas(self, group: Mapping[str, str], resource_class: str | None = None) -> dict[str, int]:

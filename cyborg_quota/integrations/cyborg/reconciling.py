@@ -50,7 +50,7 @@ class TooManyChanges(exceptions.QuotaError):
 
 
 class Reconciler:
-    """``resources``: what accelerators are charged as; whatever else the ledger holds is left alone."""
+    """``resources``: what accelerators are charged as; of what is not bound, the ledger's others are left alone."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Reconciler:
             charges.setdefault(str(row.consumer), []).append(Charge(row.uuid, row.project_id, row.resource, row.delta))
         # Once more: what was reserved, and committed, between the two.
         in_flight |= {one.consumer for one in self._rows(RESERVED)}
-        return compare(charges, {str(one) for one in in_flight}, self._records.bound())
+        return compare(charges, {str(one) for one in in_flight}, self._records.bound(), self._resources)
 
     def _rows(self, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
         after: str | None = None
         while True:
             page = self._engine.list_reservations(self._admin, state=state, limit=_PAGE_ROWS, after=after)
-            yield from (row for row in page if row.consumer is not None and row.resource in self._resources)
+            yield from (row for row in page if row.consumer is not None)
             if len(page) < _PAGE_ROWS:
                 return
             after = page[-1].uuid
