@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+from unittest import mock
+
 import testscenarios
 
 from cyborg_quota.integrations.cyborg import recovering
+from cyborg_quota.integrations.cyborg.differences import Attached
 from tests import base
 from tests.functional.test_reconciling import Cloud
 
@@ -53,6 +58,38 @@ class TestCommitBound(base.LedgerTestCase):
         self.assertEqual(1, self.recover())
         self.assertEqual((1, 0), self.figures())
         self.assertEqual(0, self.quotas.expire(base.ADMIN))
+
+    def test_overdue_and_unbound_at_that_moment(self) -> None:
+        """Unbound and released behind the look: the release found nothing live, so the charge is taken back."""
+        uuids = self.reserve("a")
+        self.cloud.bind("a")
+        self.make_overdue(*uuids)
+        real = self.cloud.bound_of
+
+        def then_unbound(arqs: Collection[str]) -> dict[str, Attached]:
+            found = real(arqs)
+            self.cloud.arqs.clear()
+            self.quotas.release(self.context, consumer="a")
+            return found
+
+        self.cloud.bound_of = then_unbound  # type: ignore[method-assign]
+        self.assertEqual(0, self.recover())
+        self.assertEqual((0, 0), self.figures())
+
+    def test_overdue_and_another_project_s_at_that_moment(self) -> None:
+        """It is bound to somebody else now, who is charged by that bind."""
+        uuids = self.reserve("a")
+        self.cloud.bind("a")
+        self.make_overdue(*uuids)
+        adopt = self.engine.adopt
+
+        def then_rebound(*arguments: Any, **named: Any) -> list[str]:
+            self.cloud.bind("a", "p2")
+            return adopt(*arguments, **named)
+
+        with mock.patch.object(self.engine, "adopt", then_rebound):
+            self.assertEqual(0, self.recover())
+        self.assertEqual((0, 0), self.figures())
 
     def test_settled_at_that_moment(self) -> None:
         """Its conductor lives, and was quicker; or it was unbound."""

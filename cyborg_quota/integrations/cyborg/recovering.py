@@ -7,7 +7,7 @@ a reconciliation. So it is committed, before what is overdue is expired. Several
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from oslo_log import log as logging
@@ -35,24 +35,49 @@ def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str]) ->
     if not reserved:
         return 0
     committed = 0
+    adopted: dict[str, tuple[Attached, list[str]]] = {}
     for arq, attached in records.bound_of(reserved).items():
-        rows = [row for row in reserved[arq] if row.project_id == attached.project_id]
-        if rows and _commit(engine, attached, [row.uuid for row in rows]):
-            committed += 1
-            LOG.warning("ARQ %s was bound by a conductor that did not come to say so; it is charged.", arq)
-    return committed
-
-
-def _commit(engine: QuotaEngine, attached: Attached, uuids: list[str]) -> bool:
-    admin = requests.admin_context()
-    try:
+        uuids = [row.uuid for row in reserved[arq] if row.project_id == attached.project_id]
+        if not uuids:
+            continue
         try:
-            engine.commit(admin, uuids)
-        except exceptions.ReservationExpired:  # nobody ran until now
-            if not attached.deltas:
-                return False
-            claim = Claim(attached.arq, attached.deltas, attached.instance)
-            engine.adopt(admin, [claim], attached.project_id)
-    except (exceptions.ReservationError, exceptions.ReservationConflict):
-        return False  # settled by somebody else, at this moment
+            if _commit(engine, uuids):
+                committed += 1
+                _say(arq)
+            elif attached.deltas:
+                claim = Claim(arq, attached.deltas, attached.instance)
+                adopted[arq] = attached, engine.adopt(admin, [claim], attached.project_id)
+        except (exceptions.ReservationError, exceptions.ReservationConflict):
+            continue  # settled by somebody else, at this moment
+    return committed + _look_again(engine, records, adopted)
+
+
+def _commit(engine: QuotaEngine, uuids: list[str]) -> bool:
+    """False: it is overdue, for nobody ran until now."""
+    try:
+        engine.commit(requests.admin_context(), uuids)
+    except exceptions.ReservationExpired:
+        return False
     return True
+
+
+def _look_again(engine: QuotaEngine, records: Records, adopted: Mapping[str, tuple[Attached, list[str]]]) -> int:
+    """Release what had been unbound, and released, when it was charged; returns how many are bound still.
+
+    A commit needs no second look: it fails behind a release.
+    """
+    if not adopted:
+        return 0
+    bound = records.bound_of(adopted)
+    still = 0
+    for arq, (attached, uuids) in adopted.items():
+        if arq in bound and bound[arq].project_id == attached.project_id:
+            still += 1
+            _say(arq)
+        else:
+            engine.release(requests.admin_context(), uuids)
+    return still
+
+
+def _say(arq: str) -> None:
+    LOG.warning("ARQ %s was bound by a conductor that did not come to say so; it is charged.", arq)
