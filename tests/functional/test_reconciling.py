@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 from unittest import mock
 
 import testscenarios
@@ -243,6 +244,51 @@ class TestHeal(ReconcilingTestCase):
         self.quotas.reserve(self.context, {"gpu": 2}, consumer="a")
         self.assertEqual([], self.reconciler().heal(report))
         self.assertEqual((0, 2), self.figures())
+
+    def after_release(self, meanwhile: Callable[[], object]) -> mock._patch[mock.Mock]:
+        """Something happens right behind the first release."""
+        real, things = self.engine.release, [meanwhile]
+
+        def release(*arguments: Any, **named: Any) -> None:
+            real(*arguments, **named)
+            if things:
+                things.pop()()
+
+        return mock.patch.object(self.engine, "release", side_effect=release)
+
+    def test_bound_otherwise_when_it_was_released(self) -> None:
+        """It is not said to be repaired, nor to be as it was; and the others are."""
+        for arq in ("a", "b"):
+            self.charge(arq, gpu=2)
+            self.cloud.bind(arq)
+        report = self.reconciler().find()
+        with (
+            self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
+            self.assertLogs(reconciling.LOG.logger, "INFO") as logged,
+        ):
+            changed = self.reconciler().heal(report)
+        self.assertEqual(
+            [("a", "released, not charged"), ("b", "wrong amount")], [(one.arq, one.problem) for one in changed]
+        )
+        self.assertEqual((1, 3), self.figures())
+        text = "\n".join(logged.output)
+        self.assertIn("Not repaired, only released: ARQ a: wrong amount; charged p1 gpu=2, attached p1 gpu=1: ", text)
+        self.assertNotIn("Repaired: ARQ a", text)
+
+    def test_bound_at_that_moment_and_charged_otherwise(self) -> None:
+        """After all others were repaired: that one is told, and the list is still returned."""
+        self.charge("a")
+        self.cloud.bind("b")
+        report = self.reconciler().find()
+        self.cloud.bind("a")
+        with (
+            self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
+            self.assertLogs(reconciling.LOG.logger, "WARNING") as logged,
+        ):
+            changed = self.reconciler().heal(report)
+        self.assertEqual(["a", "b"], [one.arq for one in changed])
+        self.assertIn("ARQ a was bound meanwhile, and could not be charged: Consumer 'a'", logged.output[-1])
+        self.assertEqual((1, 3), self.figures())
 
     def test_repeated(self) -> None:
         """By two hosts at once, or by one that died in the middle."""

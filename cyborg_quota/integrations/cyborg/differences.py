@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-Problem = Literal["not attached", "not charged", "wrong project", "wrong amount"]
+Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
+"""The last one is what a repair may leave, when somebody else charges the ARQ at that moment."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ found, a grace apart. And what has been repaired is looked at once more, in case
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ _BATCH_ROWS: Final = 200
 """Repaired in one transaction."""
 _FREE_CHANGES: Final = 10
 """So many changes never ask for force."""
+
+_OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest)
+"""What one ARQ's repair may raise that has moved meanwhile; the others go on."""
 
 Progress = Callable[[int], None]
 
@@ -120,20 +124,23 @@ class Reconciler:
     def _repair(self, batch: Sequence[Difference], adopted: dict[str, list[str]]) -> Sequence[Difference]:
         """Release what is wrong, charge what is right: two transactions, of which either may be repeated.
 
-        Returns what was repaired. One that cannot be (bound anew, otherwise, at this moment) does not stop the others.
+        Returns what was changed. One that cannot be (bound anew, otherwise, at this moment) does not stop the others;
+        what it was charged may be released by then.
         """
+        is_released = False
         try:
             charges = [charge.uuid for one in batch for charge in one.charges]
             if charges:
                 self._engine.release(self._admin, charges)
+                is_released = True
             attached = [one.attached for one in batch if one.attached is not None and one.after]
             if attached:
                 adopted.update(self._adopt(attached))
-        except (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest) as error:
+        except _OVERTAKEN as error:
             if len(batch) > 1:
                 return [done for one in batch for done in self._repair([one], adopted)]
-            LOG.warning("Not repaired: %s: %s", batch[0], error)
-            return []
+            LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", batch[0], error)
+            return [dataclasses.replace(batch[0], problem="released, not charged")] if is_released else []
         return batch
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
@@ -144,6 +151,8 @@ class Reconciler:
 
     @staticmethod
     def _say(one: Difference) -> None:
+        if one.problem == "released, not charged":
+            return  # it was said where it happened
         LOG.info(
             "Repaired: ARQ %s (%s): was charged %s, is charged %s",
             one.arq,
@@ -163,7 +172,11 @@ class Reconciler:
                 self._engine.release(self._admin, adopted[one.arq])
                 LOG.info("ARQ %s was unbound meanwhile, and is not charged.", one.arq)
             elif one.attached is None and now is not None and now.project_id is not None and now.deltas:
-                self._adopt([now])
+                try:
+                    self._adopt([now])
+                except _OVERTAKEN as error:
+                    LOG.warning("ARQ %s was bound meanwhile, and could not be charged: %s", one.arq, error)
+                    continue
                 LOG.info("ARQ %s was bound meanwhile, and is charged %s.", one.arq, shown(now.wanted))
 
 
