@@ -167,6 +167,22 @@ class TestMeanwhile(ReconcileTestCase):
         self.assertEqual(second, out.split())
 
 
+    def test_a_page_that_is_deleted_behind_the_look(self) -> None:
+        """It begins again from the start: what was told already would be taken for bound and not charged."""
+        *told, last, behind = self.bound(4)
+        command = [str(self.stack.programs / "python"), "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
+            assert look.stdin is not None and look.stdout is not None
+            for one in told:
+                self.assertEqual(one, look.stdout.readline().strip())
+                look.stdin.write("go on\n")
+                look.stdin.flush()
+            self.assertEqual(last, look.stdout.readline().strip())
+            self.assertEqual(204, self.client.delete([last]).status)
+            out, _ = look.communicate("go on\n" * 4, timeout=A_LOOK_SECONDS)
+        self.assertEqual([behind], out.split())
+
+
 class TestShare(ReconcileTestCase):
     def test_force(self) -> None:
         """Ten may be repaired by anybody; of eleven, ten percent is not enough."""

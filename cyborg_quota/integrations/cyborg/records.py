@@ -115,13 +115,14 @@ class Records:
     def bound(self) -> Iterator[Attached]:
         """Every ARQ in state Bound, oldest first. A query a page, whatever there is."""
         charged_as = self._charged_as()
-        ids = [0]
+        ids, last = [0], 0
         while True:
             page = self._page_after(ids)
-            yield from self._attached((record for record in page if record.id > ids[-1]), charged_as)
+            yield from self._attached([record for record in page if record.id > last], charged_as)
             if len(page) < PAGE_ROWS:
                 return
             ids = [record.id for record in page]
+            last = max(last, ids[-1])  # it may have begun again: what was told is not told twice
 
     def _page_after(self, ids: Sequence[int]) -> Sequence[Any]:
         """The page after these rows. The last of them may have been deleted since; then one before it leads on."""
