@@ -256,6 +256,16 @@ class TestOutage(ChargingTestCase):
         self.quotas.expire(base.ADMIN)
         self.assertEqual((0, 0), self.figures())
 
+    def test_release_of_what_another_delivery_committed_is_told(self) -> None:
+        """It does not expire by itself."""
+        first, second = self.fly("a1")[0], self.fly("a1")[0]
+        first.commit(yes)
+        with self.away("release"), self.assertLogs(charging.LOG.logger, "ERROR") as logged:
+            second.give_up(no)
+        self.assertIn("ARQ a1 of project p1 is unbound and still charged", logged.output[-1])
+        self.assertIn("cyborg-quota reconcile --heal", logged.output[-1])
+        self.assertNotIn("expires", logged.output[-1])
+
     def test_release_is_told(self) -> None:
         self.fly()[0].commit(yes)
         with self.away("release"):

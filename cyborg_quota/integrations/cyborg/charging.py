@@ -155,7 +155,7 @@ class Flight:
                 except exceptions.ReservationCommitted:
                     # By another delivery of the call, whose bind may have worked.
                     if not is_bound():
-                        engine.release(caller, self.uuids)
+                        self._charger.release(self.wish.arq, caller.project_id, self.uuids)
             except exceptions.QuotaError as error:
                 LOG.error(
                     "ARQ %s is not bound, and its reservation could not be rolled back: %s It expires by itself.",
@@ -243,12 +243,16 @@ class Charger:
         claim = Claim(wish.arq, wish.deltas, group=wish.instance)
         return self.engine.adopt(self._admin, [claim], wish.caller.project_id)
 
-    def release(self, arq: str, project_id: str | None) -> bool:
-        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now (logged)."""
+    def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:
+        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now (logged).
+
+        ``uuids``: only these of its reservations.
+        """
         if project_id is None:
             return True  # such an ARQ was never bound by us
+        consumer = arq if uuids is None else None
         try:
-            self.engine.release(self._admin, project_id=project_id, consumer=arq)
+            self.engine.release(self._admin, uuids, project_id, consumer=consumer)
         except exceptions.QuotaError as error:
             LOG.error(
                 "ARQ %s of project %s is unbound and still charged: %s Run: cyborg-quota reconcile --heal",
