@@ -57,7 +57,10 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     try:
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
     except exception.ARQBadState:
-        # Another delivery of this call binds these ARQs, on the same reservations. What it leaves expires.
+        # Their states were right before they were reserved for, so another delivery of this call is at work, on the
+        # same reservations. Which of the others it is about to bind cannot be seen: those are in a bindable state too,
+        # and if they were given up here, somebody else might take the room, and its binds be detached. What it leaves
+        # expires.
         for flight in flights.values():
             if not flight.goes_on:
                 flight.leave()
