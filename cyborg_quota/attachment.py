@@ -14,11 +14,12 @@ from cyborg_quota.requests import Context
 
 LOG = logging.getLogger(__name__)
 
-_LOST = (
+LOST = (
     exceptions.ReservationExpired,
     exceptions.ReservationRolledBack,
     exceptions.ReservationNotFound,
 )
+"""What a commit raises where a reservation was lost while the attach ran."""
 
 
 @contextlib.contextmanager
@@ -48,14 +49,14 @@ def attachment(
         raise
     try:
         engine.commit(context, uuids, project_id)
-    except _LOST as lost:
+    except LOST as lost:
         LOG.warning("%s It is charged afresh, for the attach of consumer %s worked.", lost, consumer)
-        _give_up_rest(engine, context, uuids, project_id)
+        give_up_rest(engine, context, uuids, project_id)
         afresh = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
         engine.commit(context, afresh, project_id)
 
 
-def _give_up_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:
+def give_up_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None = None) -> None:
     """Where only a part was lost, roll the rest back: a consumer's claim is charged as one, or not at all."""
     for uuid in uuids:
         # What has ended is out of the way already, and what another delivery has committed must stay.

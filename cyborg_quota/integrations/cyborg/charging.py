@@ -16,15 +16,12 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+from cyborg_quota.attachment import LOST, give_up_rest
 
 LOG = logging.getLogger(__name__)
 
-_LOST: Final = (
-    exceptions.ReservationExpired,
-    exceptions.ReservationRolledBack,
-    exceptions.ReservationReleased,
-    exceptions.ReservationNotFound,
-)
+_LOST: Final = (*LOST, exceptions.ReservationReleased)
+"""What was released may be bound all the same: here Cyborg is asked."""
 
 _REFUSED: Final = (
     exceptions.OverQuota,
@@ -111,22 +108,13 @@ class Flight:
             return
         except _LOST as lost:
             LOG.warning("ARQ %s is bound, and is charged afresh. (%s)", self.wish.arq, lost)
+        give_up_rest(engine, caller, self.uuids)
         if not is_bound():
-            self._give_up_rest()
             return
-        self._give_up_rest()
         self.uuids = self._reserve_afresh()
         engine.commit(caller, self.uuids)
         if not is_bound():
             engine.release(caller, self.uuids)
-
-    def _give_up_rest(self) -> None:
-        """Where only a part was lost: a claim is charged as one, or not at all."""
-        for uuid in self.uuids:
-            try:
-                self._charger.engine.rollback(self.wish.caller, [uuid])
-            except exceptions.ReservationError:
-                continue
 
     def _reserve_afresh(self) -> list[str]:
         try:
