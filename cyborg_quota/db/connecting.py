@@ -21,6 +21,10 @@ _SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\
 """Whether the file is empty, or has our version table."""
 
 
+_EXTRAS: Final = {"pymysql": "mysql", "psycopg2": "postgresql"}
+"""What of setup.cfg's extras brings a driver."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatabaseSettings:
     """How to reach and use the database. Times in seconds; the URL's password is never shown."""
@@ -68,8 +72,10 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     try:
         engine = sa.create_engine(url, **arguments)
     except ImportError as error:
+        extra = _EXTRAS.get(str(error.name))
+        hint = f" Install cyborg_quota[{extra}]." if extra else ""
         raise exceptions.ConfigurationError(
-            f"[database] connection needs the Python package {error.name}, which is not installed."
+            f"[database] connection needs the Python package {error.name}, which is not installed.{hint}"
         ) from None
     # Of oslo.db's listeners this one alone: the others are for savepoints, and cost each transaction its part.
     sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)

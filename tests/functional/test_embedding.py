@@ -129,6 +129,15 @@ class TestMakeEngine(oslo_base.BaseTestCase):
                 exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1}
             )
         self.assertIn("MySQLdb", str(error))
+        for scheme, module, extra in (
+            ("mysql+pymysql", "pymysql", "cyborg_quota[mysql]"),
+            ("postgresql", "psycopg2", "cyborg_quota[postgresql]"),
+        ):
+            engine = cyborg_quota.make_engine(configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"}))
+            with mock.patch.dict("sys.modules", {module: None}):
+                error = self.assertRaises(exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1})
+            self.assertIn(extra, str(error))
+            self.assertNotIn(SECRET, str(error))
 
 
 class TestOptions(oslo_base.BaseTestCase):
