@@ -82,7 +82,7 @@ class _Quota:
         self._flight.leave()
 
     def _give_up(self: Any) -> None:
-        if self._flight is None:
+        if self._flight is None or self._flight.is_owed:
             return
         if records.is_bound(self.arq.uuid):
             # It failed behind that, or Cyborg's database is away, or another delivery of the call was quicker: what is
