@@ -21,8 +21,8 @@ _SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\
 """Whether the file is empty, or has our version table."""
 
 
-_EXTRAS: Final = {"pymysql": "mysql", "psycopg2": "postgresql"}
-"""What of setup.cfg's extras brings a driver."""
+_EXTRAS: Final = {"mysql": ("mysql", "mysql+pymysql"), "postgresql": ("postgresql", "postgresql+psycopg2")}
+"""Which of setup.cfg's extras brings a driver, and how a URL asks for that one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     try:
         engine = sa.create_engine(url, **arguments)
     except ImportError as error:
-        extra = _EXTRAS.get(str(error.name))
-        hint = f" Install cyborg_quota[{extra}]." if extra else ""
+        extra, scheme = _EXTRAS.get(backend, ("", ""))
+        hint = f" With cyborg_quota[{extra}] installed, begin it with {scheme}://." if extra else ""
         raise exceptions.ConfigurationError(
             f"[database] connection needs the Python package {error.name}, which is not installed.{hint}"
         ) from None

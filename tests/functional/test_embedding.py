@@ -131,7 +131,8 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.assertIn("MySQLdb", str(error))
         for scheme, module, extra in (
             ("mysql+pymysql", "pymysql", "cyborg_quota[mysql]"),
-            ("postgresql", "psycopg2", "cyborg_quota[postgresql]"),
+            ("postgresql+psycopg", "psycopg", "postgresql+psycopg2://"),
+            ("postgresql+psycopg2", "psycopg2", "cyborg_quota[postgresql]"),
         ):
             engine = cyborg_quota.make_engine(configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"}))
             with mock.patch.dict("sys.modules", {module: None}):
