@@ -77,7 +77,7 @@ def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Scr
             return None
         update = usages.charging(shapes[0], "_0")
         if has_consumers:
-            update = update.where(~inserting.holders(size).exists())
+            update = update.where(*[inserting.holds_one(index).is_(None) for index in range(size)])
         charged = update.returning(quota_usages.c.id).cte("charged")
         selects = [sa.select(*row.values()).select_from(charged) for row in rows]
         query: Any = sa.union_all(*selects) if size > 1 else selects[0]

@@ -83,6 +83,21 @@ def holders(size: int) -> sa.Select[Any]:
     )
 
 
+def holds_one(index: int) -> sa.ScalarSelect[int]:
+    """1 where the consumer of row so-and-so has a live row, else NULL.
+
+    In the order of the unique key that answers it: a plan without figures would as soon go through the whole project.
+    """
+    holder = reservations.alias(f"holder_{index}")
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    found = sa.select(one).where(
+        holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
+        holder.c.consumer_id == own_values(index)["consumer_id"],
+        holder.c.live == one,
+    )
+    return found.order_by(holder.c.consumer_id, holder.c.resource).limit(one).scalar_subquery()
+
+
 @functools.cache
 def _insert_of(size: int, *, is_expiring: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
