@@ -98,6 +98,7 @@ class Keystone:
         """It keeps its port and its connections, and answers nobody."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        machine.wait_until(lambda: machine.stopped(self._process.pid), 10.0)
 
     def go_on(self) -> None:
         """After hang()."""

@@ -207,8 +207,11 @@ class Server(Started):
 
     def pause(self) -> None:
         """Stop the server and its children where they stand, as a frozen machine would; see resume()."""
-        for pid in [self.pid, *machine.descendants(self.pid)]:
+        pids = [self.pid, *machine.descendants(self.pid)]
+        for pid in pids:
             os.kill(pid, signal.SIGSTOP)
+        # A busy machine lets a thread run on for a while, and answer.
+        machine.wait_until(lambda: all(map(machine.stopped, pids)), STOP_TIMEOUT_SECONDS)
 
     def resume(self) -> None:
         """Let them go on."""

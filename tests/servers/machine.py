@@ -118,6 +118,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+def stopped(pid: int) -> bool:
+    """Whether every thread of this process stands still behind SIGSTOP; or is gone."""
+    states = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states.add(path.read_text().rpartition(") ")[2][0])
+    return states <= set("TtZX")
+
+
 def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not condition() and time.monotonic() < deadline:
