@@ -97,8 +97,9 @@ class Keystone:
     def hang(self) -> None:
         """It keeps its port and its connections, and answers nobody."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        machine.wait_until(lambda: machine.stopped(self._process.pid), 10.0)
+        pid = self._process.pid
+        os.kill(pid, signal.SIGSTOP)
+        machine.wait_until(lambda: machine.stopped(pid), 10.0)
 
     def go_on(self) -> None:
         """After hang()."""
