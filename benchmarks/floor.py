@@ -12,7 +12,7 @@ import collections
 import random
 import sqlite3
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -101,17 +101,12 @@ def expire(url: str, most: int, batch_rows: int) -> int:
     """Expire about so many overdue reservations, whatever project they are of; how many."""
     backend = sa.make_url(url).get_backend_name()
     now = _NOW[backend]
-    connection = connect(url)
-    cursor = connection.cursor()
-    done = 0
-    while done < most:
-        cursor.execute(
-            f"SELECT id, usage_id, delta FROM reservations WHERE state = 'reserved' AND expire <= {now}"
-            f" ORDER BY expire, id LIMIT {batch_rows}"
-        )
-        rows = cursor.fetchall()
-        if not rows:
-            break
+    query = (
+        f"SELECT id, usage_id, delta FROM reservations WHERE state = 'reserved' AND expire <= {now}"
+        f" ORDER BY expire, id LIMIT {batch_rows}"
+    )
+
+    def end(cursor: Any, rows: Sequence[Any]) -> None:
         cursor.execute(
             f"UPDATE reservations SET state = 'expired', updated_at = {now}, deleted_at = {now}, deleted = true,"
             f" live = NULL, place = NULL WHERE id IN ({_numbers(row[0] for row in rows)})"
@@ -120,6 +115,31 @@ def expire(url: str, most: int, batch_rows: int) -> int:
         for _, usage_id, delta in rows:
             sums[usage_id] += delta
         cursor.execute(_DISCOUNT[backend].format(now=now, sums=_sums(sums), ids=_numbers(sums)))
+
+    return _in_batches(url, most, query, end)
+
+
+def purge(url: str, most: int, batch_rows: int) -> int:
+    """Delete about so many ended reservations; how many."""
+    query = f"SELECT id FROM reservations WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT {batch_rows}"
+
+    def delete(cursor: Any, rows: Sequence[Any]) -> None:
+        cursor.execute(f"DELETE FROM reservations WHERE id IN ({_numbers(row[0] for row in rows)})")
+
+    return _in_batches(url, most, query, delete)
+
+
+def _in_batches(url: str, most: int, query: str, act: Callable[[Any, Sequence[Any]], None]) -> int:
+    """Do it to what the query finds, a transaction each time, until it finds nothing or so many are done."""
+    connection = connect(url)
+    cursor = connection.cursor()
+    done = 0
+    while done < most:
+        cursor.execute(query)
+        rows = cursor.fetchall()
+        if not rows:
+            break
+        act(cursor, rows)
         connection.commit()
         done += len(rows)
     connection.close()
@@ -144,22 +164,3 @@ def _sums(sums: dict[int, int]) -> str:
 
 def _numbers(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def purge(url: str, most: int, batch_rows: int) -> int:
-    """Delete about so many ended reservations; how many."""
-    connection = connect(url)
-    cursor = connection.cursor()
-    done = 0
-    while done < most:
-        cursor.execute(
-            f"SELECT id FROM reservations WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT {batch_rows}"
-        )
-        ids = [row[0] for row in cursor.fetchall()]
-        if not ids:
-            break
-        cursor.execute(f"DELETE FROM reservations WHERE id IN ({_numbers(ids)})")
-        connection.commit()
-        done += len(ids)
-    connection.close()
-    return done

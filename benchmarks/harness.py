@@ -60,14 +60,20 @@ def run_round(worker: Worker, processes: int, seconds: float) -> Sample:
     ]
     for child in children:
         child.start()
-    answers = [reader.recv() for reader, _ in pipes]
+    answers = gather(children, [reader for reader, _ in pipes])
+    latencies = [latency for taken, _ in answers for latency in taken]
+    return Sample(len(latencies), max(elapsed for _, elapsed in answers), latencies)
+
+
+def gather(children: Sequence[Any], readers: Sequence[Any]) -> list[Any]:
+    """What each process has to say, once all have ended. Raises RuntimeError where one tells of an error (a text)."""
+    answers = [reader.recv() for reader in readers]
     for child in children:
         child.join()
     failures = [answer for answer in answers if isinstance(answer, str)]
     if failures:
         raise RuntimeError(f"a worker failed: {failures[0]}")
-    latencies = [latency for taken, _ in answers for latency in taken]
-    return Sample(len(latencies), max(elapsed for _, elapsed in answers), latencies)
+    return answers
 
 
 def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: Any) -> None:

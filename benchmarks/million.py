@@ -183,11 +183,5 @@ def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tup
     answer = meanwhile()
     seconds = time.perf_counter() - began
     over.set()
-    answers = [reader.recv() for reader, _ in pipes]
-    for one in children:
-        one.join()
-    failures = [answer for answer in answers if isinstance(answer, str)]
-    if failures:
-        raise RuntimeError(f"a worker failed: {failures[0]}")
-    latencies = [latency for answer in answers for latency in answer]
+    latencies = [one for taken in harness.gather(children, [reader for reader, _ in pipes]) for one in taken]
     return harness.Sample(len(latencies), seconds, latencies), answer

@@ -93,7 +93,6 @@ class Counting:
         changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
         if not changes:
             return True
-        changes.sort(key=usages.by_depth)
         if len(changes) >= _MANY and many.can_charge(self._connection):
             is_done = many.charge(self._connection, changes)
         elif usages.goes_together(self._connection, len(changes)):

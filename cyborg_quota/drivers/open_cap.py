@@ -80,7 +80,7 @@ class OpenCap:
         if usages.takes_by_id(connection):
             # Those above may have smaller ids, and are taken before.
             own, above = own + above, []
-        if not usages.charge_all(connection, usages.in_lock_order(connection, own)):
+        if not usages.charge_all(connection, own):
             return False
         self._check(connection, counted, claims)
         return usages.charge_all(connection, above)

@@ -62,40 +62,31 @@ def load(
 
 def kill_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
     """The last node is killed, is away for a while, and joins again."""
-
-    def act(_crew: Crew) -> None:
-        time.sleep(0.5)
-        cluster.nodes[-1].kill()
-        time.sleep(seconds)
-        cluster.nodes[-1].rejoin()
-        time.sleep(0.5)
-
-    return act
+    node = cluster.nodes[-1]
+    return _away(seconds, node.kill, node.rejoin)
 
 
 def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
     """The last node stands still for longer than the others wait for it, and then goes on."""
-
-    def act(_crew: Crew) -> None:
-        time.sleep(0.5)
-        cluster.nodes[-1].pause()
-        time.sleep(seconds)
-        cluster.nodes[-1].resume()
-        cluster.nodes[-1].come_back()
-        time.sleep(0.5)
-
-    return act
+    node = cluster.nodes[-1]
+    return _away(seconds, node.pause, node.resume, node.come_back)
 
 
 def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
     """The network parts: the last node is alone on its side, and its clients are with it."""
+    node = cluster.nodes[-1]
+    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.come_back)
+
+
+def _away(seconds: float, leave: Callable[[], None], *back: Callable[[], None]) -> Callable[[Crew], None]:
+    """Leaves in the middle of the load, for so long, and is back before its end."""
 
     def act(_crew: Crew) -> None:
         time.sleep(0.5)
-        cluster.nodes[-1].isolate(True)
+        leave()
         time.sleep(seconds)
-        cluster.nodes[-1].isolate(False)
-        cluster.nodes[-1].come_back()
+        for step in back:
+            step()
         time.sleep(0.5)
 
     return act

@@ -6,20 +6,18 @@ from __future__ import annotations
 import os
 import pathlib
 import random
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from unittest import mock
 
-import alembic.config
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.api import Database
-from tests import base, fixtures
+from tests import base, fixtures, revisions
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.old_release import OldRelease
@@ -47,16 +45,7 @@ def sync_to_next(url: str, change: str) -> None:
     """What ``db sync`` of a next release does, in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
-        shutil.copytree(pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations")
-        text = NEXT_REVISION.format(head=schema.head(), change=change)
-        (directory / "migrations/versions/c3f2_next.py").write_text(text)
-        make_config = schema.alembic_config
-
-        def config(connection: sa.Connection | None = None) -> alembic.config.Config:
-            made = make_config(connection)
-            made.set_main_option("script_location", str(directory / "migrations"))
-            return made
-
+        config = revisions.with_one_more(directory, "c3f2", NEXT_REVISION.format(head=schema.head(), change=change))
         pid = os.fork()
         if pid == 0:
             status = 1

@@ -18,7 +18,7 @@ from oslo_db.sqlalchemy import test_migrations
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.api import Database
-from tests import base, fixtures, hooks
+from tests import base, fixtures, hooks, revisions
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -133,17 +133,7 @@ class TestSync(SchemaTestCase):
         """The migrations with one more revision."""
         directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, directory)
-        shutil.copytree(
-            pathlib.Path(schema.__file__).parent / "migrations", directory / "migrations"
-        )
-        (directory / "migrations/versions/b2f1_next.py").write_text(NEXT_REVISION)
-        make_config = schema.alembic_config
-
-        def config(connection: sa.Connection | None = None) -> alembic.config.Config:
-            made = make_config(connection)
-            made.set_main_option("script_location", str(directory / "migrations"))
-            return made
-
+        config = revisions.with_one_more(directory, "b2f1", NEXT_REVISION)
         return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("b2f1", *schema.REVISIONS))
 
     def test_every_revision_is_known(self) -> None:
