@@ -243,6 +243,11 @@ class TestPackage(base.BaseTestCase):
         ]
         self.assertEqual([], bare)
 
+    def test_every_room_is_installed(self) -> None:
+        """What has no __init__.py runs from the tree, and is not found by who packages it."""
+        directories = {path.parent for path in (TOP / PACKAGE).rglob("*.py")}
+        self.assertEqual([], sorted(str(path) for path in directories if not (path / "__init__.py").exists()))
+
     def test_entry_points_load(self) -> None:
         points = importlib.metadata.distribution(PACKAGE).entry_points
         groups = {point.group for point in points}
