@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real services from the package index, in environments of their own: made once, kept, or not to be had here."""
+"""Real services from the package index, in environments of their own: made once, kept, or not to be had here.
+
+And cyborg_quota beside them as a user has it: what is left out of the package runs from the tree, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 TOP = pathlib.Path(__file__).parents[1]
 INSTALL_TIMEOUT_SECONDS = 240.0
 STEP_TIMEOUT_SECONDS = 60.0
+PACKAGE = "cyborg_quota"
+PACKAGED = ("LICENSE", "README.rst", "pyproject.toml", "setup.cfg")
+"""What the package is built from, besides its code."""
 
 
 class NotAvailable(Exception):
@@ -56,6 +63,31 @@ def pip_install(python: pathlib.Path, *what: str) -> None:
     # Compiled when first imported: most of it never is.
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
     run([*pip, *what], INSTALL_TIMEOUT_SECONDS)
+
+
+def package_files() -> list[pathlib.Path]:
+    """The package's own files in the tree, relative to it; without what Python has written."""
+    found = (path.relative_to(TOP) for path in (TOP / PACKAGE).rglob("*") if path.is_file())
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+def package_stamp(*parts: str) -> str:
+    """Changes with whatever the package is built from."""
+    paths = [*map(pathlib.Path, PACKAGED), *package_files()]
+    return stamp_of(*parts, *(f"{path} {hashlib.sha256((TOP / path).read_bytes()).hexdigest()}" for path in paths))
+
+
+def install_package(python: pathlib.Path, extra: str) -> None:
+    """Build cyborg_quota and install it, in place of what there is of it; needs setuptools in the environment.
+
+    From a copy: a build leaves a directory behind, and the next one packs what has been deleted meanwhile.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory)
+        for name in PACKAGED:
+            shutil.copy(TOP / name, copy)
+        shutil.copytree(TOP / PACKAGE, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+        pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 
 def run(command: list[str], timeout_seconds: float, **environment: str) -> None:

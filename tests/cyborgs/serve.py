@@ -14,5 +14,7 @@ sys.path.pop(0)  # this directory
 
 from waitress import serve  # noqa: E402
 
-application = getattr(importlib.import_module(module), name)
+loaded = importlib.import_module(module)
+application = getattr(loaded, name)
+print(f"{name} of {loaded.__file__}", flush=True)
 serve(application, host="127.0.0.1", port=port, threads=threads)

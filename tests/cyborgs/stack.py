@@ -35,11 +35,14 @@ class Stack:
 
     ``api``, ``conductor``, ``agents``, ``placement`` and ``bus`` can each be started, stopped and killed.
 
+    ``isolated`` begins a command whose program runs by itself: it imports what is installed, wherever it is started.
+
     :param hosts: how many fake hosts, with 16 attach handles each.
     """
 
     def __init__(self, hosts: int = 1) -> None:
         self.programs = environment.ensure()
+        self.isolated = [str(self.programs / "python"), "-I"]
         if reason := fixtures.missing_server("mariadb"):
             raise NotAvailable(reason)
         self.hosts: list[str] = []

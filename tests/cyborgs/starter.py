@@ -3,7 +3,8 @@
 
 A service starts in a second and a half, and most of that is the import of what all of them need. Here that is done
 once. Of Cyborg, Placement and cyborg_quota nothing is loaded before a program asks for it, nor of oslo.service, whose
-way to run each program chooses: it runs as it would alone. Orders come as lines of JSON: see starting.py.
+way to run each program chooses: it runs as it would alone. The interpreter is isolated (-I), so that all of them import
+what is installed. Orders come as lines of JSON: see starting.py.
 """
 
 import ctypes
@@ -13,8 +14,6 @@ import os
 import runpy
 import signal
 import sys
-
-sys.path.pop(0)  # this directory
 
 LIBRARIES = (
     "alembic.command",

@@ -54,7 +54,7 @@ class Starter:
     """
 
     def __init__(self, python: pathlib.Path, place: pathlib.Path) -> None:
-        command = [str(python), str(pathlib.Path(__file__).with_name("starter.py"))]
+        command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py"))]
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         self._log = place / "starter.log"

@@ -143,8 +143,9 @@ class TestFound(ReconcileTestCase):
         """The block runs between the two looks; the list gets what the command printed."""
         out: list[str] = []
         terminal, theirs = pty.openpty()
-        command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.conf_file), "reconcile"]
-        command += [*self.cyborg_files(), "--grace", "2", "-f", "json"]
+        command = [*self.stack.isolated, str(self.stack.programs / "cyborg-quota")]
+        command += ["--config-file", str(self.conf_file), "reconcile", *self.cyborg_files()]
+        command += ["--grace", "2", "-f", "json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
             os.close(theirs)
             with os.fdopen(terminal, errors="replace") as told:
@@ -158,7 +159,7 @@ class TestMeanwhile(ReconcileTestCase):
     def test_a_device_profile_that_is_made_between_two_pages(self) -> None:
         """And an ARQ of it is bound at once: the look goes on."""
         first = self.bound(1)
-        command = [str(self.stack.programs / "python"), "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
+        command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
             assert look.stdout is not None
             self.assertEqual(first, [look.stdout.readline().strip()])
@@ -170,7 +171,7 @@ class TestMeanwhile(ReconcileTestCase):
     def test_a_page_that_is_deleted_behind_the_look(self) -> None:
         """It begins again from the start: what was told already would be taken for bound and not charged."""
         *told, last, behind = self.bound(4)
-        command = [str(self.stack.programs / "python"), "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
+        command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
             assert look.stdin is not None and look.stdout is not None
             for one in told:

@@ -79,7 +79,8 @@ class TestMany(quota.QuotaTestCase):
     def look(self, what: str, *arguments: str) -> Look:
         """Run the command, and measure it."""
         cyborg = ["--cyborg-config-file", str(self.directory / "cyborg.conf")]
-        command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.directory / "ledger.conf")]
+        command = [*self.stack.isolated, str(self.stack.programs / "cyborg-quota")]
+        command += ["--config-file", str(self.directory / "ledger.conf")]
         before, began = self.selects(), time.monotonic()
         out = self.directory / "out"
         with out.open("w") as file:
