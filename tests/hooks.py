@@ -65,9 +65,17 @@ class LostCommits(fixtures.Fixture):
 
         def note(connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
             if statement.startswith(
-                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations", "EXECUTE ")
+                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations")
             ):
                 writers.add(id(connection.connection.dbapi_connection))
+
+        def lose(
+            _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
+        ) -> None:
+            """A statement that is a whole transaction."""
+            if statement.startswith("EXECUTE ") and self.lost < self._times:
+                self.lost += 1
+                raise disconnect(self._backend)
 
         def commit_and_lose(dbapi_connection: Any) -> None:
             commit(dbapi_connection)
@@ -80,6 +88,8 @@ class LostCommits(fixtures.Fixture):
 
         sa.event.listen(self._sql, "before_cursor_execute", note)
         self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", note)
+        sa.event.listen(self._sql, "after_cursor_execute", lose)
+        self.addCleanup(sa.event.remove, self._sql, "after_cursor_execute", lose)
         dialect.do_commit = commit_and_lose
         self.addCleanup(setattr, dialect, "do_commit", commit)
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from sqlalchemy import exc as sa_exc
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, connecting, errors, scripts
 from cyborg_quota.db.connecting import DatabaseSettings
-from cyborg_quota.db.idle import Idle
+from cyborg_quota.db.idle import Idle, Kept
 
 LOG = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Database:
         self._galera: bool | None = None
         self._runs_scripts = True
         try:
-            self._url = _as_mysql(sa.make_url(settings.url))
+            self._url = connecting.as_mysql(sa.make_url(settings.url))
             self._url.get_dialect()
             self._is_sqlite = self._url.get_backend_name() == "sqlite"
         except (sa_exc.ArgumentError, ValueError, TypeError):
@@ -78,7 +78,7 @@ class Database:
             return engine
         with self._lock:
             if self._engine is None:
-                with _parameters_understood():
+                with connecting.parameters_understood():
                     self._engine = connecting.make_engine(self._url, self._settings)
             elif self._pid != os.getpid():
                 # Forked: the parent's sockets are the parent's. Drop them unclosed.
@@ -149,6 +149,11 @@ class Database:
         connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {self._settings.mysql_wsrep_sync_wait or 0}")
         return True
 
+    def make_lasting(self, connection: Connection) -> None:
+        """What this transaction sees is on disk when it has ended: for an answer that writes nothing of its own."""
+        if self._url.get_backend_name() == "postgresql":
+            scripts.make_lasting(connection)
+
     def is_galera(self, connection: Connection) -> bool:
         """Whether the server is a node of a cluster."""
         if self._galera is None:
@@ -178,7 +183,7 @@ class Database:
 
     def _script(self, at_once: Work[T | None], began: float) -> T | None:
         try:
-            return self._once(at_once, read=False, is_script=True)
+            return self._once_alone(at_once)
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
@@ -209,25 +214,20 @@ class Database:
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds
 
-    def _once(self, work: Work[T], read: bool, *, is_script: bool = False) -> T:
-        idle, connection, since = self._connect()
+    def _once(self, work: Work[T], read: bool) -> T:
+        idle, kept = self._connect()
+        connection = kept.connection
         is_done = False
         try:
+            if scripts.is_alone(connection):
+                scripts.end_alone(connection)
             if read and self._is_sqlite:
                 connecting.read_only_next(connection)
-            if is_script:
-                scripts.begin_alone(connection)
-            try:
-                with connection.begin():
-                    if self._verify is not None:
-                        self._verify(connection)
-                        self._verify = None
-                    answer = work(connection)
-                    is_done = True
-                return answer
-            finally:
-                if is_script:
-                    scripts.end_alone(connection)
+            with connection.begin():
+                self._verify_once(connection)
+                answer = work(connection)
+                is_done = True
+            return answer
         except Exception as error:
             if clock.was_interrupted(error):
                 raise KeyboardInterrupt from error
@@ -240,7 +240,31 @@ class Database:
             connection.invalidate()
             raise
         finally:
-            idle.give_back(connection, since)
+            idle.give_back(kept)
+
+    def _once_alone(self, script: Work[T]) -> T:
+        """Run what is a transaction of its own."""
+        idle, kept = self._connect()
+        connection = kept.connection
+        try:
+            if not scripts.is_alone(connection):
+                scripts.begin_alone(connection)
+            self._verify_once(connection)
+            return script(connection)
+        except Exception:
+            with contextlib.suppress(Exception):
+                scripts.end_alone(connection, is_failed=True)
+            raise
+        except BaseException:
+            connection.invalidate()
+            raise
+        finally:
+            idle.give_back(kept)
+
+    def _verify_once(self, connection: Connection) -> None:
+        if self._verify is not None:
+            self._verify(connection)
+            self._verify = None
 
     @staticmethod
     def _leave_nothing_open(connection: Connection) -> None:
@@ -251,35 +275,13 @@ class Database:
             except Exception:
                 connection.invalidate()
 
-    def _connect(self) -> tuple[Idle, Connection, float]:
+    def _connect(self) -> tuple[Idle, Kept]:
         self.engine  # noqa: B018 (after a fork, it makes all anew)
         idle = self._idle
         assert idle is not None, "made with the engine"
-        with _parameters_understood():
-            return idle, *idle.take()
+        return idle, idle.take() or self._open(idle)
 
-
-def _as_mysql(url: sa.URL) -> sa.URL:
-    """SQLAlchemy has a second name for MariaDB, under which oslo.db understands none of its errors."""
-    backend, separator, driver = url.drivername.partition("+")
-    return url.set(drivername=f"mysql{separator}{driver}") if backend == "mariadb" else url
-
-
-@contextlib.contextmanager
-def _parameters_understood() -> Iterator[None]:
-    """What the URL's parameters make a driver, or SQLAlchemy, raise: without the values, which may be secrets."""
-    try:
-        yield
-    except TypeError as error:
-        # A driver's connect() takes keywords, and the URL brings them.
-        raise exceptions.ConfigurationError(
-            f"[database] connection names a parameter that its driver does not take: {error}."
-        ) from None
-    except (NotImplementedError, sa_exc.ResourceClosedError) as error:
-        # SQLAlchemy's first look at a server does not bear the connection to break; what broke it is the context.
-        raise oslo_exc.DBConnectionError(error.__context__ or error) from error
-    except (ValueError, LookupError) as error:
-        # Their text is the value that was given.
-        raise exceptions.ConfigurationError(
-            f"[database] connection gives a parameter a value that its driver cannot use ({type(error).__name__})."
-        ) from None
+    @staticmethod
+    def _open(idle: Idle) -> Kept:
+        with connecting.parameters_understood():
+            return idle.open()

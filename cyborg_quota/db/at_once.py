@@ -15,9 +15,8 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import inserting, reservations, usages
 from cyborg_quota.db.inserting import NewReservation
-from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.models import reservations as table
-from cyborg_quota.db.scripts import Script, Step
+from cyborg_quota.db.scripts import Script, Step, lets_go
 from cyborg_quota.db.usages import Change, Shape
 from cyborg_quota.types import RESERVED, State
 
@@ -37,7 +36,7 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.life_microseconds}
     has_consumers = inserting.add_own(parameters, rows)
     shapes = _add(parameters, changes)
-    return _reserving(len(rows), has_consumers, shapes)(connection, parameters)
+    return _reserving(len(rows), has_consumers, shapes)(connection, parameters, changes[-1].node.usage_id)
 
 
 def end_flight(
@@ -50,7 +49,7 @@ def end_flight(
     for index, uuid in enumerate(sorted(uuids)):
         parameters[f"b_{index}"] = uuid
     shapes = _add(parameters, changes)
-    return _ending(len(uuids), after, shapes)(connection, parameters)
+    return _ending(len(uuids), after, shapes)(connection, parameters, changes[-1].node.usage_id)
 
 
 def _add(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[Shape, ...]:
@@ -72,18 +71,20 @@ def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Scr
         return inserting.holders(size) if has_consumers else None, [(insert, size), *_charges(shapes)]
 
     def single() -> sa.Executable | None:
-        """WITH charged AS (UPDATE quota_usages ... RETURNING id) INSERT INTO reservations SELECT ... FROM charged"""
+        """WITH charged AS (UPDATE quota_usages ...), made AS (INSERT INTO reservations SELECT ... FROM charged) ..."""
         if len(shapes) > 1:
             return None
         update = usages.charging(shapes[0], "_0")
         if has_consumers:
             update = update.where(*[inserting.holds_one(index).is_(None) for index in range(size)])
-        charged = update.returning(quota_usages.c.id).cte("charged")
+        charged = update.returning(lets_go(usages.is_unmoved(shapes[0], "_0")).label("lets_go")).cte("charged")
         selects = [sa.select(*row.values()).select_from(charged) for row in rows]
         query: Any = sa.union_all(*selects) if size > 1 else selects[0]
-        return sa.insert(table).from_select(list(rows[0]), query)
+        made = sa.insert(table).from_select(list(rows[0]), query).cte("made")
+        done = sa.select().select_from(charged)
+        return sa.union_all(done, done.where(charged.c.lets_go)).add_cte(made)
 
-    return Script(block, single, size)
+    return Script(block, single)
 
 
 @functools.lru_cache(maxsize=256)
@@ -92,7 +93,7 @@ def _ending(size: int, after: State, shapes: tuple[Shape, ...]) -> Script:
         return None, [(reservations.ending_flight(size, after), size), *_charges(shapes)]
 
     def single() -> sa.Executable | None:
-        """WITH ended AS (UPDATE reservations ...), counted AS (UPDATE quota_usages ... AND all ended) SELECT ...
+        """WITH ended AS (UPDATE reservations ...), counted AS (UPDATE quota_usages ... AND all ended) ...
 
         Where reservations ended, and their row refuses its part (it has drifted, or moved), 1 / 0 undoes it all.
         """
@@ -101,13 +102,14 @@ def _ending(size: int, after: State, shapes: tuple[Shape, ...]) -> Script:
         ended = reservations.ending_flight(size, after).returning(_row.id).cte("ended")
         how_many = sa.select(sa.func.count()).select_from(ended).scalar_subquery()
         update = usages.charging(shapes[0], "_0").where(how_many == sa.literal_column(str(size)))
-        counted = update.returning(quota_usages.c.id).cte("counted")
+        counted = update.returning(lets_go(usages.is_unmoved(shapes[0], "_0")).label("lets_go")).cte("counted")
         how_many_counted = sa.select(sa.func.count()).select_from(counted).scalar_subquery()
         one: sa.ColumnElement[int] = sa.literal_column("1")
         zero: sa.ColumnElement[int] = sa.literal_column("0")
-        return sa.select(sa.case((how_many == zero, zero), else_=one.op("/")(how_many_counted)))
+        done = sa.select().where(sa.case((how_many == zero, zero), else_=one.op("/")(how_many_counted)) == one)
+        return sa.union_all(done, sa.select().select_from(counted).where(counted.c.lets_go))
 
-    return Script(block, single, 1)
+    return Script(block, single)
 
 
 def _charges(shapes: Sequence[Shape]) -> list[Step]:

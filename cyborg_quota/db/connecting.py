@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
+from oslo_db import exception as oslo_exc
 from oslo_db.sqlalchemy import exc_filters
+from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, scripts, silence
@@ -43,6 +47,32 @@ class DatabaseSettings:
     retry_seconds: float = 6.0
     retry_first_wait_seconds: float = 0.002
     retry_longest_wait_seconds: float = 0.5
+
+
+def as_mysql(url: sa.URL) -> sa.URL:
+    """SQLAlchemy has a second name for MariaDB, under which oslo.db understands none of its errors."""
+    backend, separator, driver = url.drivername.partition("+")
+    return url.set(drivername=f"mysql{separator}{driver}") if backend == "mariadb" else url
+
+
+@contextlib.contextmanager
+def parameters_understood() -> Iterator[None]:
+    """What the URL's parameters make a driver, or SQLAlchemy, raise: without the values, which may be secrets."""
+    try:
+        yield
+    except TypeError as error:
+        # A driver's connect() takes keywords, and the URL brings them.
+        raise exceptions.ConfigurationError(
+            f"[database] connection names a parameter that its driver does not take: {error}."
+        ) from None
+    except (NotImplementedError, sa_exc.ResourceClosedError) as error:
+        # SQLAlchemy's first look at a server does not bear the connection to break; what broke it is the context.
+        raise oslo_exc.DBConnectionError(error.__context__ or error) from error
+    except (ValueError, LookupError) as error:
+        # Their text is the value that was given.
+        raise exceptions.ConfigurationError(
+            f"[database] connection gives a parameter a value that its driver cannot use ({type(error).__name__})."
+        ) from None
 
 
 def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:

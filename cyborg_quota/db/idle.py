@@ -8,11 +8,21 @@ while the pool has opened more than its size: whoever waits for one waits at the
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import silence
+from cyborg_quota.db import scripts, silence
+
+
+class Kept(NamedTuple):
+    """A connection, the driver's own, and when it was taken from the pool."""
+
+    connection: sa.Connection
+    driver: Any
+    since: float
 
 
 class Idle:
@@ -20,40 +30,54 @@ class Idle:
 
     def __init__(self, engine: sa.Engine, recycle_seconds: int, *, may_keep: bool) -> None:
         self._engine = engine
+        self._watcher = silence.watcher_of(engine)
         self._recycle_seconds = recycle_seconds
-        self._may_keep = may_keep
-        self._kept: list[tuple[sa.Connection, float]] = []
+        self._may_keep = may_keep and isinstance(engine.pool, sa.QueuePool)
+        self._kept: list[Kept] = []
 
-    def take(self) -> tuple[sa.Connection, float]:
-        """A connection, and when it was taken from the pool."""
-        now = time.monotonic()
+    def take(self) -> Kept | None:
+        """One of those kept, if there is any."""
         while self._kept:
             try:
-                connection, since = self._kept.pop()
+                kept = self._kept.pop()
             except IndexError:  # another thread was quicker
                 break
-            if now - since < self._recycle_seconds:
-                silence.begin(connection)
-                return connection, since
-            connection.close()  # and the pool opens another one when this one is too old
-        return self._engine.connect(), now
+            if time.monotonic() - kept.since < self._recycle_seconds:
+                if self._watcher is not None:
+                    self._watcher.begin(kept.driver)
+                return kept
+            _put_away(kept.connection)  # and the pool opens another one when this one is too old
+        return None
 
-    def give_back(self, connection: sa.Connection, since: float) -> None:
+    def open(self) -> Kept:
+        """One of the pool's."""
+        connection = self._engine.connect()
+        return Kept(connection, connection.connection.dbapi_connection, time.monotonic())
+
+    def give_back(self, kept: Kept) -> None:
         """Keep it, or give it to the pool."""
-        pool = self._engine.pool
+        connection = kept.connection
+        pool: Any = self._engine.pool
         if (
             self._may_keep
             and not connection.invalidated
-            and not connection.in_transaction()
-            and isinstance(pool, sa.QueuePool)
+            and (scripts.is_alone(connection) or not connection.in_transaction())
             and pool.overflow() <= 0
         ):
-            silence.end(connection)
-            self._kept.append((connection, since))
+            if self._watcher is not None:
+                self._watcher.end(kept.driver)
+            self._kept.append(kept)
         else:
-            connection.close()
+            _put_away(connection)
 
     def close(self) -> None:
         """Give all to the pool."""
         while self._kept:
-            self._kept.pop()[0].close()
+            _put_away(self._kept.pop().connection)
+
+
+def _put_away(connection: sa.Connection) -> None:
+    if scripts.is_alone(connection):
+        with contextlib.suppress(Exception):  # it is broken, and the pool will see that
+            scripts.end_alone(connection)
+    connection.close()

@@ -154,10 +154,11 @@ def ending_flight(size: int, after: State) -> sa.Update:
     """Commit or roll back what is in flight and in time, by UUID."""
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
-    # An expression, and so no index's: PostgreSQL keeps the plan of a statement it has prepared, and one made for a
+    # Expressions, and so no index's: PostgreSQL keeps the plan of a statement it has prepared, and one made for a
     # small table goes through all that is, and lately was, in flight, rather than by the UUID.
     in_flight = sa.func.coalesce(_row.state, sa.literal_column("''")) == sa.literal_column(f"'{RESERVED}'")
-    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _NOT_OVERDUE).values(values)
+    in_time = sa.case((_NOT_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")) == sa.literal_column("1")
+    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, in_time).values(values)
 
 
 _END_FLIGHT: Final = {

@@ -15,11 +15,16 @@ MariaDB runs a block, which ends its transaction itself::
 
 PostgreSQL takes statements inside a statement (WITH), and a statement alone is a transaction. What either refuses
 has changed nothing; the ordinary way then finds out why.
+
+PostgreSQL holds what a transaction has changed until its log is on disk. Whoever had to wait for its row lets it go
+before that (``lets_go``), and has the log written by a transaction of its own before anything is answered
+(``make_lasting``). See record 0025 for why that is safe.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,9 +33,22 @@ import sqlalchemy as sa
 ENDED: Final = "cyborg_quota_ended"
 """A note on a connection: a script has ended its transaction."""
 
+_ALONE: Final = "cyborg_quota_alone"
+"""A note on a connection: see begin_alone."""
+
 _KNOWN: Final = "cyborg_quota_prepared"
 _MOST_PREPARED: Final = 64
 """So many at most on one connection: a server has a bound on all of them together."""
+
+_HOT: Final = "cyborg_quota_hot"
+"""A note on a connection: the rows that were waited for, and when."""
+
+_IS_HOT: Final = "b_is_hot"
+_HOT_SECONDS: Final = 0.2
+_MOST_HOT: Final = 1000
+_DONE_AND_LET_GO: Final = 2
+_MAKE_LASTING: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
+"""Whatever is written to the log, and for good, is behind all that was written before. (The message is for nobody.)"""
 
 Step = tuple[sa.Executable, int]
 """A statement, and how many rows it must have changed."""
@@ -40,24 +58,26 @@ class Script:
     """The same transaction for each kind of server. ``script(connection, {name: value})`` runs it.
 
     ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single`` gives PostgreSQL's
-    one statement, or None: it tells its success by a row count of ``rows``, or by a one in the row it returns.
+    one statement, or None: it returns no row where it refuses, one where it is done, and two where its log is not
+    written yet; without columns, for which SQLAlchemy would build a result each time.
     """
 
-    __slots__ = ("_block", "_prepared", "_rows", "_single")
+    __slots__ = ("_block", "_prepared", "_single")
 
     def __init__(
         self,
         block: Callable[[], tuple[sa.Select[Any] | None, Sequence[Step]]],
         single: Callable[[], sa.Executable | None],
-        rows: int,
     ) -> None:
         self._block = block
         self._single = single
-        self._rows = rows
         self._prepared: dict[str, tuple[str, str, str, tuple[str, ...]] | None] = {}
 
-    def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> bool:
-        """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone."""
+    def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any], usage_id: int) -> bool:
+        """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone.
+
+        ``usage_id`` is the row that others may be waiting for.
+        """
         dialect = connection.dialect
         if dialect.name not in self._prepared:
             self._prepared[dialect.name] = self._prepare(dialect)
@@ -71,12 +91,24 @@ class Script:
                 return False
             connection.exec_driver_sql(preparation)
             known.add(name)
-        result = connection.exec_driver_sql(execution, tuple([parameters[one] for one in names]))
         if dialect.name != "postgresql":
+            # PyMySQL takes as long to write a parameter as the server does to look a row up: numbers are written here.
+            values = [parameters[one] for one in names]
+            text = execution % tuple([value if type(value) is int else "%s" for value in values])
+            result = connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
             connection.info[ENDED] = True
-        if result.returns_rows:
-            return bool(result.scalar() == 1)
-        return dialect.name != "postgresql" or result.rowcount == self._rows
+            return not result.returns_rows
+        hot: dict[int, float] = connection.info.setdefault(_HOT, {})
+        is_hot = usage_id in hot and time.monotonic() - hot[usage_id] < _HOT_SECONDS
+        parameters = {**parameters, _IS_HOT: is_hot}
+        result = connection.exec_driver_sql(execution, tuple([parameters[one] for one in names]))
+        if result.rowcount == _DONE_AND_LET_GO:
+            make_lasting(connection)
+            if not is_hot:
+                if len(hot) >= _MOST_HOT:
+                    hot.clear()
+                hot[usage_id] = time.monotonic()
+        return bool(result.rowcount)
 
     def _prepare(self, dialect: sa.Dialect) -> tuple[str, str, str, tuple[str, ...]] | None:
         if dialect.name == "postgresql":
@@ -146,6 +178,17 @@ def _block_text(
     return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.asked)
 
 
+def lets_go(is_unmoved: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """For the RETURNING of an UPDATE on PostgreSQL: whether this transaction ends before its log is on disk."""
+    off: sa.ColumnElement[bool] = sa.literal_column("set_config('synchronous_commit', 'off', true) = 'off'", sa.Boolean)
+    return sa.case((sa.and_(~sa.bindparam(_IS_HOT, type_=sa.Boolean), is_unmoved), sa.false()), else_=off)
+
+
+def make_lasting(connection: sa.Connection) -> None:
+    """On PostgreSQL: at the end of this transaction, all that it could see is on disk."""
+    connection.exec_driver_sql(_MAKE_LASTING)
+
+
 def is_possible(dialect: sa.Dialect) -> bool:
     """Whether the server and its driver can: known once there was a connection."""
     version = getattr(dialect, "server_version_info", None) or ()
@@ -157,18 +200,36 @@ def is_possible(dialect: sa.Dialect) -> bool:
 
 
 def begin_alone(connection: sa.Connection) -> None:
-    """From now on, each statement on PostgreSQL is a transaction of its own. (No round trip: it is the driver's.)"""
+    """From now on, each statement is a transaction of its own: on PostgreSQL the driver's, on MariaDB the block's.
+
+    For SQLAlchemy all of them are one, until the ordinary way has its turn: one of its own for each was a tenth of what
+    they cost the client. (No round trip: it is the driver's.)
+    """
     if connection.dialect.name == "postgresql":
         _driver(connection).autocommit = True
+    connection.begin()
+    connection.info[_ALONE] = True
 
 
-def end_alone(connection: sa.Connection) -> None:
-    """As it was."""
-    if connection.dialect.name == "postgresql" and not connection.invalidated:
-        try:
+def is_alone(connection: sa.Connection) -> bool:
+    """Whether it was left so."""
+    return not connection.invalidated and _ALONE in connection.info
+
+
+def end_alone(connection: sa.Connection, *, is_failed: bool = False) -> None:
+    """As it was. ``is_failed``: the last one did, and may be open."""
+    try:
+        connection.info.pop(_ALONE)
+        if is_failed:
+            connection.info.pop(ENDED, None)
+            connection.rollback()
+        else:
+            connection.commit()
+        if connection.dialect.name == "postgresql":
             _driver(connection).autocommit = False
-        except Exception:  # it is closed, and nobody has noticed yet
-            connection.invalidate()
+    except Exception:  # it is closed, and nobody has noticed yet
+        connection.invalidate()
+        raise
 
 
 def _driver(connection: sa.Connection) -> Any:

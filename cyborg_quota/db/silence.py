@@ -28,16 +28,9 @@ _LAST_DATA_RECEIVED: Final = 52
 _WATCHERS: Final[weakref.WeakKeyDictionary[sa.Engine, _Watcher]] = weakref.WeakKeyDictionary()
 
 
-def begin(connection: sa.Connection) -> None:
-    """It is used again, without having been in the pool."""
-    if (watcher := _WATCHERS.get(connection.engine)) is not None:
-        watcher.begin(connection.connection.dbapi_connection)
-
-
-def end(connection: sa.Connection) -> None:
-    """It is not used for now, though the pool has not got it back."""
-    if (watcher := _WATCHERS.get(connection.engine)) is not None:
-        watcher.end(connection.connection.dbapi_connection)
+def watcher_of(engine: sa.Engine) -> _Watcher | None:
+    """Who is told of connections that are used without having been in the pool: ``begin`` and ``end``."""
+    return _WATCHERS.get(engine)
 
 
 def watch(engine: sa.Engine, limit_seconds: float) -> None:

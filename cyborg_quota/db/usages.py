@@ -101,6 +101,19 @@ def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
     return sa.update(quota_usages).where(*conditions).values(**values, updated_at=clock.utc_now())
 
 
+def is_unmoved(shape: Shape, suffix: str = "") -> sa.ColumnElement[bool]:
+    """For the RETURNING of such an UPDATE on PostgreSQL: the row was as it had been when the statement began.
+
+    It was not where the statement waited for somebody else, who changed it.
+    """
+    before = quota_usages.alias("before")
+    conditions = [before.c.id == _usage.id]
+    for name, sign in zip(("reserved", "used"), shape[:2], strict=True):
+        change = sa.bindparam(f"b_{name}{suffix}", type_=sa.BigInteger) if sign else sa.literal_column("0")
+        conditions.append(before.c[name] == _usage[name] - change)
+    return sa.exists(sa.select(sa.literal_column("1")).select_from(before).where(*conditions))
+
+
 _CHARGE = Statement(charging(None))
 
 

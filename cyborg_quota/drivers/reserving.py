@@ -176,12 +176,15 @@ class Reserver:
         """Somebody holds what was asked for: ourselves (True: all done), or the same consumers, rightly or not."""
         consumers = [one.claim.consumer for one in pending if one.claim.consumer is not None]
         uuids = [uuid for one in pending for uuid in one.uuids.values()]
-        landed, held = self._database.read_surely(
-            lambda connection: (
+
+        def look(connection: Connection) -> tuple[list[transitions.Row], list[transitions.Row]]:
+            self._database.make_lasting(connection)
+            return (
                 reservations.by_uuids(connection, uuids, order.project_id, self._settler.grace),
                 reservations.live_of(connection, order.project_id, consumers, self._settler.grace),
             )
-        )
+
+        landed, held = self._database.read_surely(look)
         if landed:
             return True
         if any(row.overdue for row in held):

@@ -54,6 +54,8 @@ class Settler:
             has_nothing_to_do = plan.error is not None or not plan.moves
             if has_nothing_to_do and not is_sure and self._database.wait_for_cluster(connection):
                 plan = transitions.decide(call, self._find(connection, call, selection))
+            if not plan.moves:
+                self._database.make_lasting(connection)
             self._apply(connection, counting, plan.moves, life_microseconds)
             return plan
 

@@ -148,7 +148,8 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         said: list[str] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-            said.append(statement)
+            is_script = statement.startswith("EXECUTE ")  # on MariaDB its numbers stand in its text
+            said.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
 
         databases: list[Database] = [hooks.database_of(engine), engine._driver._patient]  # type: ignore[attr-defined]
         for database in databases:
