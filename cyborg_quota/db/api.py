@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -90,6 +91,16 @@ class Database:
             self._idle = Idle(self._engine, settings.pool_recycle_seconds, may_keep=connecting.may_keep(self._engine))
             self._pid = os.getpid()
             return self._engine
+
+    @property
+    def most_writers(self) -> int:
+        """How many may write at once, a connection for who reads beside them. (SQLite has one writer.)"""
+        settings = self._settings
+        if self._is_sqlite:
+            return 1
+        if settings.max_overflow < 0 or settings.max_pool_size == 0:
+            return sys.maxsize  # a pool without bounds
+        return max(1, settings.max_pool_size + settings.max_overflow - 1)
 
     @property
     def is_mysql(self) -> bool:

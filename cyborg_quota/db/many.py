@@ -7,6 +7,7 @@ parameters cost more than they are worth.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -19,25 +20,59 @@ from cyborg_quota.db.reservations import IS_OVERDUE, ended
 from cyborg_quota.db.usages import Change, Node, in_lock_order
 from cyborg_quota.types import EXPIRED
 
+Overdue = tuple[int, str, str, int]
+"""A reservation to be ended: id, project_id, resource, delta."""
+
+Place = tuple[datetime.datetime, int]
+"""Where a reservation stands in the order of expiry: its moment, and its id."""
+
 _row = reservations.c
 _usage = quota_usages.c
 _IDS: Final = sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer)
-_OVERDUE = (
-    sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
-    .where(IS_OVERDUE)
-    .order_by(_row.expire, _row.id)
-    .limit(sa.bindparam("b_limit", type_=sa.Integer))
+_OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta).where(IS_OVERDUE)
+_LONGEST = _OVERDUE.order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
+_BEHIND = _LONGEST.where(
+    _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
+    sa.or_(
+        _row.expire > sa.bindparam("b_expire", type_=_row.expire.type),
+        _row.id > sa.bindparam("b_id", type_=_row.id.type),
+    ),
 )
-_EXPIRE = (
-    sa.update(reservations)
-    .where(_row.id.in_(_IDS), IS_OVERDUE)
-    .values(ended(sa.literal_column(f"'{EXPIRED}'")))
+_MOMENT = sa.select(_row.expire).where(
+    _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
+_OF_THESE = _OVERDUE.where(_row.id.in_(_IDS))
+_EXPIRE = sa.update(reservations).where(_row.id.in_(_IDS), IS_OVERDUE).values(ended(sa.literal_column(f"'{EXPIRED}'")))
 
 
-def overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Any]:
-    """The next ``limit`` overdue reservations, longest overdue first: (id, project_id, resource, delta)."""
-    return connection.execute(_OVERDUE, {"b_limit": limit, "b_grace": grace}).all()
+def overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
+    """The next ``limit`` overdue reservations, longest overdue first."""
+    return [tuple(row) for row in connection.execute(_LONGEST, {"b_limit": limit, "b_grace": grace})]
+
+
+def overdue_behind(
+    connection: sa.Connection, place: Place | None, limit: int, grace: int
+) -> tuple[Sequence[Any], Place | None]:
+    """The same behind a place in that order (None: from the first), and the place of the last of them.
+
+    Whoever reads on so does not meet again what is being ended, nor wade through the index entries of what was.
+    """
+    parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
+    if place is None:
+        rows = connection.execute(_LONGEST, parameters).all()
+    else:
+        rows = connection.execute(_BEHIND, {**parameters, "b_expire": place[0], "b_id": place[1]}).all()
+    # (Asked for apart: PyMySQL takes longer to read a date than all the rest of a row.)
+    for row in reversed(rows):
+        moment = connection.execute(_MOMENT, {"b_id": row.id, "b_grace": grace}).scalar()
+        if moment is not None:  # or it was given more time meanwhile
+            return rows, (moment, row.id)
+    return rows, place
+
+
+def overdue_of(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
+    """Those of these reservations that are overdue (still)."""
+    return [tuple(row) for row in connection.execute(_OF_THESE, {"b_ids": sorted(ids), "b_grace": grace})]
 
 
 def expire(connection: sa.Connection, ids: Sequence[int], grace: int) -> bool:

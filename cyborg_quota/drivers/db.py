@@ -20,6 +20,7 @@ from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
 from cyborg_quota.drivers.healing import Healer
 from cyborg_quota.drivers.keeping import LimitKeeper
+from cyborg_quota.drivers.lanes import Lanes
 from cyborg_quota.drivers.open_cap import OpenCap
 from cyborg_quota.drivers.pace import Pace
 from cyborg_quota.drivers.paths import Paths
@@ -46,6 +47,7 @@ from cyborg_quota.types import (
 )
 
 Progress = Callable[[int], None] | None
+CatchUp = Callable[[Pace, Callable[[int], None]], tuple[int, bool]]
 
 
 class DbQuotaDriver(base.QuotaDriver):
@@ -61,6 +63,7 @@ class DbQuotaDriver(base.QuotaDriver):
         limits.use(self._database)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
+        self._lanes = Lanes(self._database, self._settler, self._batch_rows)
         self._tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
@@ -181,7 +184,7 @@ class DbQuotaDriver(base.QuotaDriver):
         )
 
     def expire(self, progress: Progress = None) -> int:
-        return self._in_batches(self._settler.expire_batch, progress)
+        return self._in_batches(self._settler.expire_batch, progress, self._lanes.catch_up)
 
     def purge(self, age_microseconds: int, progress: Progress = None) -> int:
         def batch(rows: int) -> int:
@@ -207,8 +210,11 @@ class DbQuotaDriver(base.QuotaDriver):
     def heal(self, progress: Progress = None) -> list[Drift]:
         return self._healer.heal(progress)
 
-    def _in_batches(self, batch: Callable[[int], int], progress: Progress) -> int:
-        """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here."""
+    def _in_batches(self, batch: Callable[[int], int], progress: Progress, catch_up: CatchUp | None = None) -> int:
+        """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here.
+
+        ``catch_up`` takes over while there is more to do and nobody to be kept waiting.
+        """
         pace = Pace(lambda: self._database.read(upkeep.newest), self._batch_rows)
         total = 0
         while True:
@@ -221,6 +227,11 @@ class DbQuotaDriver(base.QuotaDriver):
             if count < asked:
                 return total
             pace.rest(worked_seconds)
+            if catch_up is not None and pace.is_alone:
+                count, is_all = catch_up(pace, progress or (lambda _: None))
+                total += count
+                if is_all:
+                    return total
 
     def _fold(self, usage_id: int, age_microseconds: int) -> int:
         def work(connection: Connection) -> int:

@@ -38,6 +38,11 @@ class Pace:
         self._quiet = _QUIET_BATCHES
         self.rows = min(_FIRST_ROWS, most_rows)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody has been seen for so long that a batch may be as large as ever."""
+        return self._quiet >= _QUIET_BATCHES and self.rows >= self._most_rows
+
     def rest(self, worked_seconds: float) -> None:
         """After a batch of ``rows``: rest as long as it should, and set the next one's size."""
         newest = self._newest()

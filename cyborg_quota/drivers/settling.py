@@ -7,8 +7,9 @@ reads again, and gets the answer that the table of transitions has for the state
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from oslo_log import log as logging
 
@@ -107,14 +108,32 @@ class Settler:
         """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
 
         def work(connection: Connection, counting: Counting) -> int:
-            due = many.overdue(connection, limit, self.grace)
-            if due:
-                if not many.expire(connection, [row[0] for row in due], self.grace):
-                    raise TransactionMoved
-                counting.expire([row[1:] for row in due])
-            return len(due)
+            return self._end(connection, counting, many.overdue(connection, limit, self.grace))
 
         return self._write(work)
+
+    def overdue(self, place: many.Place | None, limit: int) -> tuple[Sequence[Any], many.Place | None]:
+        """The overdue behind that place, to be expired by ``expire_read``: see many.overdue_behind."""
+        return self._database.read(lambda connection: many.overdue_behind(connection, place, limit, self.grace))
+
+    def expire_read(self, rows: Sequence[many.Overdue]) -> int:
+        """Expire those of these that are overdue still, in one transaction. Returns how many."""
+        tries = itertools.count()
+
+        def work(connection: Connection, counting: Counting) -> int:
+            if next(tries) == 0:
+                return self._end(connection, counting, rows)
+            # Somebody was quicker with some of them: look who.
+            return self._end(connection, counting, many.overdue_of(connection, [row[0] for row in rows], self.grace))
+
+        return self._write(work)
+
+    def _end(self, connection: Connection, counting: Counting, due: Sequence[many.Overdue]) -> int:
+        if due:
+            if not many.expire(connection, [row[0] for row in due], self.grace):
+                raise TransactionMoved
+            counting.expire([row[1:] for row in due])
+        return len(due)
 
     def expire_rows(self, uuids: Sequence[str]) -> None:
         """Expire those of these reservations that are overdue."""

@@ -14,6 +14,7 @@ import uuid
 import sqlalchemy as sa
 import testscenarios
 
+from cyborg_quota import Claim
 from tests import base, fixtures, invariants
 from tests.faults.crashing import Ready, kill_again_and_again
 from tests.faults.load import Ledger
@@ -72,3 +73,39 @@ class TestTheCheck(base.LedgerTestCase):
                 if invariants.broken(connection):
                     return
         self.fail("a hundred kills did not even catch two transactions where there must be one")
+
+
+class TestKilledSweeper(base.LedgerTestCase):
+    """A sweeper in lanes is killed with several transactions open. (SQLite has one: the same at its only writer.)"""
+
+    def test_each_batch_is_whole(self) -> None:
+        for number in range(10):
+            claims = [Claim(None, {"gpu": 1, "fpga": 2})] * 20
+            self.engine.reserve_many(base.Context(f"p{number}"), claims)
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+        self.engine.close()
+        engine = self.make_engine(batch_rows=2)
+
+        def work(_turn: int, ready: Ready) -> None:
+            told = 0
+
+            def progress(_count: int) -> None:
+                nonlocal told
+                told += 1
+                if told == 3:
+                    ready()
+
+            while True:
+                engine.expire(base.ADMIN, progress=progress)
+                if told < 3:
+                    ready()
+                time.sleep(1)  # all is done: wait for the end
+
+        kill_again_and_again(work, 8, seed=random.randrange(2**32), longest_seconds=0.02)
+        with self.sql.connect() as connection:
+            left = connection.execute(sa.text("SELECT COUNT(*) FROM reservations WHERE state = 'reserved'")).scalar()
+        self.assertLess(left or 0, 400)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+        self.assertEqual(left, engine.expire(base.ADMIN))
+        self.assertEqual((0, 0), self.figures("p3"))
