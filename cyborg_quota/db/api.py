@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -33,13 +33,6 @@ T = TypeVar("T")
 Connection = sa.Connection
 DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
-_VARIANTS = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
-
-
-def new_uuid() -> str:
-    """A reservation's identity: a random UUID (RFC 9562, version 4), made in a third of the standard library's time."""
-    bits = os.urandom(16).hex()
-    return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{_VARIANTS[bits[16]]}{bits[17:20]}-{bits[20:]}"
 
 
 class Database:
@@ -58,6 +51,7 @@ class Database:
         self._pid = 0
         self._galera: bool | None = None
         self._runs_scripts = True
+        self._call = threading.local()
         try:
             self._url = connecting.as_mysql(sa.make_url(settings.url))
             self._url.get_dialect()
@@ -94,23 +88,30 @@ class Database:
 
     @property
     def most_writers(self) -> int:
-        """How many may write at once, a connection for who reads beside them. (SQLite has one writer.)"""
-        settings = self._settings
+        """How many may write at once for one caller: half of the pool, and others have the rest. (SQLite: one.)"""
+        most, overflow = self._settings.max_pool_size, self._settings.max_overflow
         if self._is_sqlite:
             return 1
-        if settings.max_overflow < 0 or settings.max_pool_size == 0:
-            return sys.maxsize  # a pool without bounds
-        return max(1, settings.max_pool_size + settings.max_overflow - 1)
+        return sys.maxsize if overflow < 0 or most == 0 else max(1, (most + overflow) // 2)
 
     @property
     def is_mysql(self) -> bool:
         return self._url.get_backend_name() in ("mysql", "mariadb")
 
     def close(self) -> None:
-        """Close the pooled connections. The next use opens new ones."""
+        """Close the connections. The next use opens new ones."""
         if self._engine is not None and self._idle is not None and self._pid == os.getpid():
             self._idle.close()
             self._engine.dispose()
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """What is done inside has the policy's time together, for its caller waits for all of it."""
+        self._call.began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._call.began = None
 
     def write(self, work: Work[T], at_once: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction; again, from its start, when that may help.
@@ -161,7 +162,7 @@ class Database:
         return True
 
     def make_lasting(self, connection: Connection) -> None:
-        """What this transaction sees is on disk when it has ended: for an answer that writes nothing of its own."""
+        """On PostgreSQL: what this transaction sees is on disk when it has ended. For an answer that writes nothing."""
         if self._url.get_backend_name() == "postgresql":
             scripts.make_lasting(connection)
 
@@ -173,7 +174,7 @@ class Database:
         return self._galera
 
     def _run(self, work: Work[T], *, read: bool, at_once: Work[T | None] | None = None) -> T:
-        began = time.monotonic()
+        began = getattr(self._call, "began", None) or time.monotonic()
         try:
             if at_once is not None and self._runs_scripts and scripts.is_possible(self.engine.dialect):
                 done = self._script(at_once, began)
@@ -273,8 +274,9 @@ class Database:
             idle.give_back(kept)
 
     def _verify_once(self, connection: Connection) -> None:
-        if self._verify is not None:
-            self._verify(connection)
+        verify = self._verify  # (another thread may be doing it too)
+        if verify is not None:
+            verify(connection)
             self._verify = None
 
     @staticmethod

@@ -32,7 +32,7 @@ class Idle:
         self._engine = engine
         self._watcher = silence.watcher_of(engine)
         self._recycle_seconds = recycle_seconds
-        self._may_keep = may_keep and isinstance(engine.pool, sa.QueuePool)
+        self._may_keep = may_keep
         self._kept: list[Kept] = []
 
     def take(self) -> Kept | None:

@@ -48,14 +48,14 @@ _HOT_SECONDS: Final = 0.2
 _MOST_HOT: Final = 1000
 _DONE_AND_LET_GO: Final = 2
 _MAKE_LASTING: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
-"""Whatever is written to the log, and for good, is behind all that was written before. (The message is for nobody.)"""
+"""Whatever is written to the log, and for good, is behind all that was written before. (The message means nothing.)"""
 
 Step = tuple[sa.Executable, int]
 """A statement, and how many rows it must have changed."""
 
 
 class Script:
-    """The same transaction for each kind of server. ``script(connection, {name: value})`` runs it.
+    """The same transaction for each kind of server. ``script(connection, {name: value}, usage_id)`` runs it.
 
     ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single`` gives PostgreSQL's
     one statement, or None: it returns no row where it refuses, one where it is done, and two where its log is not
@@ -97,7 +97,9 @@ class Script:
             text = execution % tuple([value if type(value) is int else "%s" for value in values])
             result = connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
             connection.info[ENDED] = True
-            return not result.returns_rows
+            is_refused = result.returns_rows
+            result.close()  # mysqlclient takes no other statement before it has been read
+            return not is_refused
         hot: dict[int, float] = connection.info.setdefault(_HOT, {})
         is_hot = usage_id in hot and time.monotonic() - hot[usage_id] < _HOT_SECONDS
         parameters = {**parameters, _IS_HOT: is_hot}
@@ -168,7 +170,11 @@ def _block_text(
     names = _Names()
 
     def text_of(element: Any) -> str:
-        return str(element.compile(dialect=dialect)) % names
+        compiled = element.compile(dialect=dialect)
+        if compiled.positional:  # mysqlclient's
+            names.asked += compiled.positiontup
+            return str(compiled) % tuple(["?"] * len(compiled.positiontup))
+        return str(compiled) % names
 
     opened = []
     if guard is not None:
@@ -227,7 +233,7 @@ def end_alone(connection: sa.Connection, *, is_failed: bool = False) -> None:
             connection.commit()
         if connection.dialect.name == "postgresql":
             _driver(connection).autocommit = False
-    except Exception:  # it is closed, and nobody has noticed yet
+    except BaseException:  # it is closed, and nobody has noticed yet; or somebody was killed half way
         connection.invalidate()
         raise
 

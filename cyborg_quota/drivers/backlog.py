@@ -8,6 +8,9 @@ they change the usage row once, and the pages while they are in memory.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -32,38 +35,42 @@ class Backlog:
         self._read = read
         self._batch_rows = batch_rows
         self._place: Place | None = None
-        self._rows: list[tuple[str, str, int, int]] = []
+        self._reads: list[list[tuple[str, str, int, int]]] = []
+        self._size = 0
         self.is_read = False
 
     @property
     def is_full(self) -> bool:
         """Whether it is not to be read on now: so much is, or all there is."""
-        return self.is_read or len(self._rows) >= min(_MOST_BATCHES * self._batch_rows, _MOST_ROWS)
+        return self.is_read or self._size >= min(_MOST_BATCHES * self._batch_rows, _MOST_ROWS)
 
     @property
     def is_over(self) -> bool:
         """Whether all there is was read, and handed out."""
-        return self.is_read and not self._rows
+        return self.is_read and not self._size
 
     def read(self) -> None:
         """Read some more."""
         most = _READ_BATCHES * self._batch_rows
         found, self._place = self._read(self._place, most)
         # (One text for each name, not one for each row.)
-        self._rows += [(sys.intern(row[1]), sys.intern(row[2]), row[0], row[3]) for row in found]
+        self._reads.append(sorted((sys.intern(row[1]), sys.intern(row[2]), row[0], row[3]) for row in found))
+        self._size += len(found)
         self.is_read = len(found) < most
 
     def hand_out(self) -> list[list[Overdue]]:
         """All that was read, in batches. Only a usage row of more than a batch is in two of them."""
-        rows, self._rows = self._rows, []
-        rows.sort()
+        reads, self._reads, self._size = self._reads, [], 0
         batches: list[list[Overdue]] = []
-        first = 0
-        while first < len(rows):
-            end = last = min(first + self._batch_rows, len(rows))
-            while end < len(rows) and last > first and rows[last - 1][:2] == rows[end][:2]:
-                last -= 1
-            end = last if last > first else end
-            batches.append([(number, name, resource, delta) for name, resource, number, delta in rows[first:end]])
-            first = end
-        return batches
+        batch: list[Overdue] = []
+        # (Merged, not sorted once more: that would keep all other threads of the process waiting for half a second.)
+        for _, rows in itertools.groupby(heapq.merge(*reads), key=operator.itemgetter(0, 1)):
+            found = [(number, project_id, resource, delta) for project_id, resource, number, delta in rows]
+            if batch and len(batch) + len(found) > self._batch_rows:
+                batches.append(batch)
+                batch = []
+            batch += found
+            while len(batch) > self._batch_rows:
+                batches.append(batch[: self._batch_rows])
+                del batch[: self._batch_rows]
+        return [*batches, batch] if batch else batches

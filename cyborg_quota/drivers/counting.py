@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import inserting, many, recounting, usages
-from cyborg_quota.db.api import Connection, new_uuid
+from cyborg_quota.db.api import Connection
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.transitions import Move
@@ -167,7 +167,7 @@ def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
         part = min(amount, MAX_AMOUNT)
         rows.append(
             inserting.NewReservation(
-                uuid=new_uuid(),
+                uuid=inserting.new_uuid(),
                 usage_id=node.usage_id,
                 project_id=node.project_id,
                 resource=node.resource,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, overs
-from cyborg_quota.db import listing, projects, schema, upkeep, usages
-from cyborg_quota.db.api import Connection, Database, new_uuid
+from cyborg_quota.db import inserting, listing, projects, schema, upkeep, usages
+from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
 from cyborg_quota.drivers.healing import Healer
@@ -227,7 +227,7 @@ class DbQuotaDriver(base.QuotaDriver):
             if count < asked:
                 return total
             pace.rest(worked_seconds)
-            if catch_up is not None and pace.is_alone:
+            if catch_up is not None and pace.is_quiet:
                 count, is_all = catch_up(pace, progress or (lambda _: None))
                 total += count
                 if is_all:
@@ -235,7 +235,8 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def _fold(self, usage_id: int, age_microseconds: int) -> int:
         def work(connection: Connection) -> int:
-            shorter = upkeep.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), new_uuid())
+            uuid = inserting.new_uuid()
+            shorter = upkeep.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), uuid)
             if shorter is None:
                 raise TransactionMoved
             return shorter

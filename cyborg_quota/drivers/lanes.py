@@ -2,8 +2,8 @@
 """Catching up with a backlog of expiry while nobody charges: several connections at once, each a batch at a time.
 
 One connection works in turns with its server, and both with the disk: of two processors one is idle. Each batch is a
-transaction like that of a sweeper which goes alone (settling.py), and lanes share no usage row but one that fills
-whole batches, and the ancestors, which everybody takes in one order.
+transaction like that of a sweeper which goes alone (settling.py). Of what was sorted together, lanes share no usage
+row but one that fills whole batches, and the ancestors; everybody takes them in one order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Ended = futures.Future[tuple[int, float]]
 
 
 class Lanes:
-    """Ends what is overdue, fast. For one caller at a time; what it calls is shared by threads."""
+    """Ends what is overdue, fast. Shared by threads."""
 
     def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
         self._database = database
@@ -86,7 +86,8 @@ class _Run:
         # A lane that has ended a batch finds the next one waiting.
         most_running = 2 * self._lanes if self._lanes > 1 else 1
         ready: deque[list[Overdue]] = deque()
-        while pace.is_alone and (ready or self._running or not backlog.is_over):
+        rest_seconds = 0.0
+        while pace.is_quiet and (ready or self._running or not backlog.is_over):
             if not ready and (backlog.is_full or len(self._running) < self._lanes):
                 ready.extend(self._hand_out(backlog))
             while ready and len(self._running) < most_running:
@@ -97,11 +98,12 @@ class _Run:
                 futures.wait(self._running, return_when=futures.FIRST_COMPLETED)
             took = self._collect(tell)
             if took:
-                pace.rest(max(took))  # one look for all: it may end this
+                rest_seconds = pace.look(max(took))  # one look for all: it may end this
         self.is_all = not ready and not self._running and backlog.is_over
         self._running = {one for one in self._running if not one.cancel()}
         futures.wait(self._running)
         self._collect(tell)
+        time.sleep(rest_seconds)
 
     def _hand_out(self, backlog: Backlog) -> list[list[Overdue]]:
         batches = backlog.hand_out()

@@ -39,18 +39,24 @@ class Pace:
         self.rows = min(_FIRST_ROWS, most_rows)
 
     @property
-    def is_alone(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nobody has been seen for so long that a batch may be as large as ever."""
         return self._quiet >= _QUIET_BATCHES and self.rows >= self._most_rows
 
     def rest(self, worked_seconds: float) -> None:
         """After a batch of ``rows``: rest as long as it should, and set the next one's size."""
+        seconds = self.look(worked_seconds)
+        if seconds:
+            self._sleep(seconds)
+
+    def look(self, worked_seconds: float) -> float:
+        """The same, but only tell how long to rest."""
         newest = self._newest()
         self._quiet = self._quiet + 1 if newest == self._seen else 0
         self._seen = newest
         if self._quiet >= _QUIET_BATCHES:
             self.rows = min(self._most_rows, self.rows * 2)
-            return
+            return 0.0
         fitting = int(self.rows * _SHORT_SECONDS / max(worked_seconds, 0.0001))
         self.rows = min(self._most_rows, max(_LEAST_ROWS, min(fitting, self.rows * 2)))
-        self._sleep(min(_LONGEST_REST_SECONDS, worked_seconds * _REST))
+        return min(_LONGEST_REST_SECONDS, worked_seconds * _REST)

@@ -18,7 +18,7 @@ from typing import Final
 
 from cyborg_quota import exceptions, overs, transitions
 from cyborg_quota.db import at_once, inserting, projects, reservations, usages
-from cyborg_quota.db.api import Connection, Database, DuplicateEntry, new_uuid
+from cyborg_quota.db.api import Connection, Database, DuplicateEntry
 from cyborg_quota.drivers.open_cap import OpenCap
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.settling import Settler
@@ -77,13 +77,15 @@ class Reserver:
 
     def charge(self, order: Order) -> list[str]:
         """Charge all claims or none. Returns UUIDs, claim by claim."""
+        new_uuid = inserting.new_uuid
         pending = [_Pending(claim, {resource: new_uuid() for resource in claim.deltas}) for claim in order.claims]
         began = time.monotonic()
-        for attempt in range(_MOST_TRIES):
-            if attempt > 2:
-                time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
-            if self._try(order, [one for one in pending if not one.is_charged]):
-                return [uuid for one in pending for uuid in one.uuids.values()]
+        with self._database.one_call():
+            for attempt in range(_MOST_TRIES):
+                if attempt > 2:
+                    time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
+                if self._try(order, [one for one in pending if not one.is_charged]):
+                    return [uuid for one in pending for uuid in one.uuids.values()]
         raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
 
     def _try(self, order: Order, pending: Sequence[_Pending]) -> bool:

@@ -60,9 +60,10 @@ class Settler:
             self._apply(connection, counting, plan.moves, life_microseconds)
             return plan
 
-        if call in _ENDS_FLIGHT and self._settle_recent(call, selection):
-            return
-        plan = self._write(work)
+        with self._database.one_call():
+            if call in _ENDS_FLIGHT and self._settle_recent(call, selection):
+                return
+            plan = self._write(work)
         if plan.error is not None:
             raise plan.error
 

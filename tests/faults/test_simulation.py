@@ -20,8 +20,8 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota.db.api import Connection, Database, new_uuid
-from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.db.inserting import NewReservation, new_uuid
 from cyborg_quota.drivers import reserving
 from tests import base, fixtures
 from tests.faults import injecting

@@ -9,8 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 import testscenarios
+from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from cyborg_quota import Claim, exceptions
+from cyborg_quota.db import at_once, scripts, usages
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -200,3 +202,47 @@ class TestPrepared(AtOnceTestCase):
         known: list[int] = []
         self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
         self.assertLessEqual(known[0], 64)
+
+
+class TestKilled(AtOnceTestCase):
+    """PostgreSQL's driver is told which statements are transactions of their own."""
+
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+
+    def test_between_two_ways(self) -> None:
+        """A script fails, and the signal strikes while its connection is put back to the ordinary way."""
+        self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_strike))
+        with self.assertRaises(KeyboardInterrupt):
+            self.engine.reserve(self.context, {"gpu": 1})
+        scripts._driver = self.driver
+        with self.assertRaises(ZeroDivisionError):
+            self.database.write(self.half)
+        self.assert_invariants()
+
+    driver = staticmethod(scripts._driver)
+
+    def fail_and_strike(self) -> None:
+        def strike(_connection: sa.Connection) -> None:
+            raise KeyboardInterrupt
+
+        self.addCleanup(setattr, scripts, "_driver", self.driver)
+        scripts._driver = strike
+        raise ValueError
+
+    def half(self, connection: sa.Connection) -> None:
+        connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
+        raise ZeroDivisionError
+
+
+class TestDrivers(AtOnceTestCase):
+    """mysqlclient counts parameters where PyMySQL names them: the blocks are the same."""
+
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+
+    def test_one_text(self) -> None:
+        changes = [usages.Change(usages.Node(1, "p1", "gpu", 0, 0), reserved=1, subtree=1, room=9)]
+        shapes = tuple(usages.shape_of(change) for change in changes)
+        for script in (at_once._reserving(2, True, shapes), at_once._ending(2, "committed", shapes)):
+            named, counted = (scripts._block_text(kind.dialect(), *script._block()) for kind in (pymysql, mysqldb))
+            self.assertEqual(named, counted)
+            self.assertEqual(len(named[1]), named[0].count("?"))

@@ -89,12 +89,22 @@ class Node(MariaDB):
         return [*super()._command(data), *(f"--{name}={value}" for name, value in wsrep.items())]
 
     def is_synced(self) -> bool:
-        """Whether it is a member of the cluster's majority, and has all that the others had."""
+        """Whether it is a member of the cluster's majority, and has all that the others had.
+
+        In the same view as they: one that has stood still says for a while what was so before.
+        """
+        own = self._status()
+        others = [node._status() for node in self.cluster.nodes if node is not self and node.running]
+        views = {status["wsrep_cluster_conf_id"] for status in (own, *others) if status}
+        is_ready = own.get("wsrep_ready") == "ON" and own.get("wsrep_local_state_comment") == "Synced"
+        return is_ready and len(views) == 1
+
+    def _status(self) -> dict[str, str]:
+        """What it says of itself; nothing where it does not answer."""
         engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
         with contextlib.suppress(sqlalchemy.exc.DBAPIError), engine.connect() as connection:
-            found = dict(connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_%%'").all())
-            return found.get("wsrep_ready") == "ON" and found.get("wsrep_local_state_comment") == "Synced"
-        return False
+            return dict(connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_%%'").all())
+        return {}
 
     def wait_synced(self) -> None:
         """:raises ServerError: it did not join in time."""
