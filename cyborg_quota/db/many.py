@@ -30,7 +30,10 @@ _row = reservations.c
 _usage = quota_usages.c
 _IDS: Final = sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer)
 _OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta).where(IS_OVERDUE)
-_LONGEST = _OVERDUE.order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
+_LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
+# (In the index's own order: with the id behind it, PostgreSQL may sort all that is overdue, batch by batch.)
+_NEXT = _OVERDUE.order_by(_row.expire).limit(_LIMIT)
+_LONGEST = _OVERDUE.order_by(_row.expire, _row.id).limit(_LIMIT)
 _BEHIND = _LONGEST.where(
     _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
     sa.or_(
@@ -47,13 +50,13 @@ _EXPIRE = sa.update(reservations).where(_row.id.in_(_IDS), IS_OVERDUE).values(en
 
 def overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
     """The next ``limit`` overdue reservations, longest overdue first."""
-    return [tuple(row) for row in connection.execute(_LONGEST, {"b_limit": limit, "b_grace": grace})]
+    return [tuple(row) for row in connection.execute(_NEXT, {"b_limit": limit, "b_grace": grace})]
 
 
 def overdue_behind(
     connection: sa.Connection, place: Place | None, limit: int, grace: int
 ) -> tuple[Sequence[Any], Place | None]:
-    """The same behind a place in that order (None: from the first), and the place of the last of them.
+    """The same behind a place in the order of expiry and id (None: from the first), and the place of the last of them.
 
     Whoever reads on so does not meet again what is being ended, nor wade through the index entries of what was.
     """
