@@ -16,8 +16,12 @@ from cyborg_quota.types import Resource
 def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     """An engine as ``conf`` says (see cyborg_quota.conf.register_opts). No I/O: a forked child may use it.
 
-    Raises ConfigurationError for a driver that does not exist or an option that cannot be used.
+    Raises ConfigurationError for a driver that does not exist, an option that cannot be used, or a conf without them.
     """
+    if "quota" not in conf or "limits" not in conf:
+        raise exceptions.ConfigurationError(
+            "The configuration lacks our options; cyborg_quota.conf.register_opts(conf) adds them."
+        )
     limits: LimitDriver = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits

@@ -41,6 +41,12 @@ def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
 class TestMakeEngine(oslo_base.BaseTestCase):
     """make_engine(conf): no I/O, and a typed error for what cannot be used."""
 
+    def test_without_our_options(self) -> None:
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[], default_config_dirs=[])
+        error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
+        self.assertIn("register_opts", str(error))
+
     def refused(self, *words: str, **groups: dict[str, object]) -> None:
         error = self.assertRaises(
             exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**groups)
