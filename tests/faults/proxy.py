@@ -149,6 +149,10 @@ class Proxy(fixtures.Fixture):
         for one in (pair.client, pair.server):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one)
+            # A worker that was forked meanwhile has a copy of it: closed here alone, it would stay open, and the server
+            # would keep the locks of a client that is gone.
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
             one.close()
 
 

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine
 from tests import base, fixtures
 from tests.faults import ledger_check
-from tests.faults.load import Ledger
+from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
 from tests.faults.proxy import Cut, Proxy
 
@@ -49,6 +51,38 @@ class CommitLostTestCase(base.BackendTestCase):
     def figures(self) -> tuple[int, int]:
         usage = self.ledger.engine.get_usages(self.context)["gpu"]
         return usage.used, usage.reserved
+
+
+class TestWire(CommitLostTestCase):
+    def test_a_cut_reaches_the_server_whoever_was_forked_meanwhile(self) -> None:
+        """Or a test's workers wait for locks that nobody gives back."""
+
+        def wait(_number: int, is_over: Callable[[], bool]) -> None:
+            while not is_over():
+                time.sleep(0.01)
+
+        def commit(connection: sa.Connection, failures: list[Exception]) -> None:
+            try:
+                connection.exec_driver_sql("COMMIT")
+            except sa.exc.DBAPIError as error:
+                failures.append(error)
+
+        server = sa.create_engine(self.ledger.url, poolclass=sa.NullPool)
+        wire = sa.create_engine(self.proxy.url, poolclass=sa.NullPool)
+        change = "UPDATE quota_usages SET used = used"
+        first = wire.connect()
+        first.begin()
+        first.exec_driver_sql(change)
+        with Crew(wait, 1), server.begin() as other:
+            self.proxy.choose = Once(Cut.BEFORE)
+            failures: list[Exception] = []
+            caller = threading.Thread(target=commit, args=(first, failures), daemon=True)
+            caller.start()
+            caller.join(5.0)
+            self.assertEqual(1, len(failures), "the client does not hear of it")
+            wait_seconds = {"postgresql": "SET lock_timeout = 5000", "mysql": "SET innodb_lock_wait_timeout = 5"}
+            other.exec_driver_sql(wait_seconds[other.dialect.name])
+            other.exec_driver_sql(change)
 
 
 class TestEachCall(CommitLostTestCase):
