@@ -183,7 +183,7 @@ class Database:
             try:
                 return self._once(work, read)
             except Exception as error:
-                if not errors.may_do_again(error) or (self._is_over(began) and errors.is_lost_connection(error)):
+                if not errors.may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
                     raise
                 LOG.debug("A transaction is tried again: %s", errors.reason(error))
             result: T = self._retrying(began)(self._once, work, read)
@@ -199,7 +199,7 @@ class Database:
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            if errors.is_lost_connection(error) and self._is_over(began):
+            if errors.took_long(error) and self._is_over(began):
                 raise
             LOG.debug("A transaction is done in several statements: %s", errors.reason(error))
             # A pooler between us and the server may lend its connections out from statement to statement.

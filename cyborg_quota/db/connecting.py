@@ -145,9 +145,21 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
         # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
         if "options" not in url.query:
-            arguments["options"] = f"-c statement_timeout={seconds * 1000}"
+            idle = _idle_seconds(seconds)
+            arguments["options"] = (
+                f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle * 1000}"
+            )
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
+
+
+def _idle_seconds(statement_seconds: int) -> int:
+    """How long a server leaves a transaction open whose client says nothing: that client's machine may have died.
+
+    Nobody tells the server, and its rows would stay locked until the kernel notices, two hours later. It is less than a
+    statement may take, so that whoever waits for these rows gets them.
+    """
+    return max(1, statement_seconds * 5 // 8)
 
 
 def _prepare_sqlite(engine: sa.Engine, settings: DatabaseSettings) -> None:
@@ -213,8 +225,19 @@ def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
 
     @sa.event.listens_for(engine, "connect")
     def set_up(dbapi_connection: Any, _record: Any) -> None:
-        with dbapi_connection.cursor() as cursor:
-            if settings.mysql_sql_mode is not None:
-                cursor.execute("SET SESSION sql_mode = %s", (settings.mysql_sql_mode,))
-            if settings.mysql_wsrep_sync_wait is not None:
-                cursor.execute("SET SESSION wsrep_sync_wait = %s", (settings.mysql_wsrep_sync_wait,))
+        values: dict[str, Any] = {
+            "sql_mode": settings.mysql_sql_mode,
+            "wsrep_sync_wait": settings.mysql_wsrep_sync_wait,
+        }
+        seconds = settings.statement_timeout_seconds
+        if seconds is not None:
+            # Before the client gives up and is gone: what gets its lock after that would be done, and nobody told.
+            values["innodb_lock_wait_timeout"] = values["lock_wait_timeout"] = max(1, seconds - 1)
+            info = getattr(dbapi_connection, "get_server_info", str)  # (PyMySQL's and mysqlclient's)
+            if "mariadb" in str(info()).lower():  # MySQL has none
+                values["idle_transaction_timeout"] = _idle_seconds(seconds)
+        values = {name: value for name, value in values.items() if value is not None}
+        if values:
+            with dbapi_connection.cursor() as cursor:
+                names = ", ".join(f"SESSION {name} = %s" for name in values)
+                cursor.execute(f"SET {names}", tuple(values.values()))

@@ -100,9 +100,18 @@ def is_not_prepared(error: BaseException) -> bool:
     return (getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)) in _NOT_PREPARED
 
 
-def is_lost_connection(error: BaseException) -> bool:
-    """Whether the connection broke, or the server was silent for too long."""
-    return isinstance(error, oslo_exc.DBConnectionError)
+_TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
+"""PostgreSQL: canceled, no lock in time. MariaDB: no lock in time, interrupted, max_statement_time."""
+
+
+def took_long(error: BaseException) -> bool:
+    """Whether an attempt may have taken all of a statement's time, and the next one may again.
+
+    The connection broke or was silent for too long, or the server ended what had waited for too long.
+    """
+    cause = _driver_error(error)
+    code = getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)
+    return isinstance(error, oslo_exc.DBConnectionError) or code in _TOOK_LONG
 
 
 def is_existing_table(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -142,6 +143,51 @@ class TestSlow(base.LedgerTestCase):
 
         hooks.database_of(engine).write(work)
         self.assertEqual([1], runs)
+
+    def test_a_row_that_is_never_given_back(self) -> None:
+        """A caller waits for it as long as one statement may take: not once more for each way to do it, and again."""
+        engine = self.make_engine(statement_timeout_seconds=2, retry_seconds=1.0)
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with sql.begin() as other:
+            other.exec_driver_sql("UPDATE quota_usages SET used = used")
+            began = time.monotonic()
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+            self.assertLess(time.monotonic() - began, 3.5)
+        # (MariaDB does not notice that a client has given up: what waits there longer than that would be done.)
+        engine.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+
+class TestCallerPaused(base.BackendTestCase):
+    """A caller stands still in the middle of a transaction, as one whose machine has died: nobody tells the server."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_others_get_its_rows(self) -> None:
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "paused")))
+        hot = base.Context("p")
+        ledger.engine.rollback(hot, ledger.engine.reserve(hot, {"gpu": 1}))
+
+        def reserve_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
+            engine = ledger.make_engine(statement_timeout_seconds=3)  # then the server waits for a second
+            hooks.database_of(engine)._runs_scripts = False  # in one statement, nobody stands between two
+            engine.get_usages(hot)
+            stop = hooks.Interleaved(
+                engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True
+            )
+            with stop:
+                engine.reserve(hot, {"gpu": 2}, consumer="c")
+
+        ledger.engine.close()
+        with Crew(reserve_and_stop, 1) as crew:
+            os.waitid(os.P_PID, crew.pids[0], os.WSTOPPED | os.WNOWAIT)
+            ledger.engine.reserve(hot, {"gpu": 4})
+            self.assertEqual(4, ledger.engine.get_usages(hot)["gpu"].reserved)
+            os.kill(crew.pids[0], signal.SIGCONT)
+        # It was only slow: it does it all again, and is not charged twice.
+        self.assertEqual(6, ledger.engine.get_usages(hot)["gpu"].reserved)
+        self.assertEqual([], ledger.engine.audit(base.ADMIN))
 
 
 class TestDropped(base.BackendTestCase):
