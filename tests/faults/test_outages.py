@@ -190,6 +190,40 @@ class TestCallerPaused(base.BackendTestCase):
         self.assertEqual([], ledger.engine.audit(base.ADMIN))
 
 
+class TestCallerIdle(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_between_two_calls(self) -> None:
+        """Whatever the call before was, it left no transaction open, and its connection serves the next one."""
+        self.limits.limits[None, "gpu"] = 2
+        calls: dict[str, Callable[[QuotaEngine], object]] = {
+            "reserve": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "again": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "commit": lambda engine: engine.commit(self.context, consumer="c"),
+            "refused": lambda engine: self.assertRaises(
+                exceptions.OverQuota, engine.reserve, self.context, {"gpu": 2}, consumer="d"
+            ),
+            "of nobody": lambda engine: self.assertRaises(
+                exceptions.ReservationNotFound, engine.commit, self.context, consumer="x"
+            ),
+            "usages": lambda engine: engine.get_usages(self.context),
+            "release": lambda engine: engine.release(self.context, consumer="c"),
+            "expire": lambda engine: engine.expire(base.ADMIN),
+        }
+        opened: list[int] = []
+        engines = {}
+        for name, call in calls.items():
+            # (The server is to wait for one second.)
+            engine = engines[name] = self.make_engine(statement_timeout_seconds=1)
+            call(engine)
+            sa.event.listen(hooks.database_of(engine).engine, "connect", lambda *_: opened.append(1))
+        time.sleep(1.6)
+        for name, engine in engines.items():
+            engine.get_usages(self.context)
+            engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual([], opened, name)
+
+
 class TestDropped(base.BackendTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
