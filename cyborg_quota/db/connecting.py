@@ -40,6 +40,8 @@ class DatabaseSettings:
     pool_recycle_seconds: int = 3600
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
+    may_think: bool = False
+    """Whether a transaction may be left open while its client says nothing: see _idle_seconds."""
     sqlite_synchronous: bool = True
     sqlite_busy_timeout_seconds: float = 5.0
     mysql_sql_mode: str | None = "TRADITIONAL"
@@ -145,10 +147,9 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
         # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
         if "options" not in url.query:
-            idle = _idle_seconds(seconds)
-            arguments["options"] = (
-                f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle * 1000}"
-            )
+            arguments["options"] = f"-c statement_timeout={seconds * 1000}"
+            if not settings.may_think:
+                arguments["options"] += f" -c idle_in_transaction_session_timeout={_idle_seconds(seconds) * 1000}"
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
 
@@ -234,7 +235,7 @@ def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
             # Before the client gives up and is gone: what gets its lock after that would be done, and nobody told.
             values["innodb_lock_wait_timeout"] = values["lock_wait_timeout"] = max(1, seconds - 1)
             info = getattr(dbapi_connection, "get_server_info", str)  # (PyMySQL's and mysqlclient's)
-            if "mariadb" in str(info()).lower():  # MySQL has none
+            if "mariadb" in str(info()).lower() and not settings.may_think:  # MySQL has none
                 values["idle_transaction_timeout"] = _idle_seconds(seconds)
         values = {name: value for name, value in values.items() if value is not None}
         if values:

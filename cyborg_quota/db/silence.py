@@ -3,8 +3,9 @@
 
 PyMySQL gives a read up by itself. libpq does not: its time-outs end with the connecting, ``statement_timeout`` is the
 server's own, and the kernel's (``tcp_user_timeout``, keepalives) do not see a process that stands still behind a
-kernel that goes on acknowledging. So a thread looks, twice a second, at the connections that are in use; one on which
-the kernel has seen nothing go either way for too long is shut down, and its caller gets a lost connection.
+kernel that goes on acknowledging. So a thread looks, twice a second, at the connections that are in use; one that waits
+for an answer, and on which the kernel has seen nothing go either way for too long, is shut down, and its caller gets a
+lost connection.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+_ACTIVE: Final = 1
+"""libpq's status of a connection that has been sent a statement and not been answered."""
 _LAST_DATA_SENT: Final = 44
 _LAST_DATA_RECEIVED: Final = 52
 """Where Linux has these in its struct tcp_info: milliseconds ago, 32 bits."""
@@ -80,9 +83,14 @@ class _Watcher:
         """Shut down what has been silent for too long."""
         for key, connection in list(self._in_use.items()):
             with self._lock, contextlib.suppress(Exception):  # (closed meanwhile, or no TCP)
-                if key in self._in_use and _silent_seconds(connection) > self._limit_seconds:
+                if key in self._in_use and self._is_silent(connection):
                     with socket.socket(fileno=os.dup(connection.fileno())) as wire:
                         wire.shutdown(socket.SHUT_RDWR)
+
+    def _is_silent(self, connection: Any) -> bool:
+        """Its server is: not where the client thinks inside a transaction, or has just taken the connection up."""
+        is_waiting = connection.info.transaction_status == _ACTIVE
+        return is_waiting and _silent_seconds(connection) > self._limit_seconds
 
 
 def _look_again_and_again(watcher_of: weakref.ref[_Watcher], period_seconds: float) -> None:

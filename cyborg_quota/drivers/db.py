@@ -60,6 +60,9 @@ class DbQuotaDriver(base.QuotaDriver):
         # What looks at everything may take its time.
         patient = dataclasses.replace(settings.database, statement_timeout_seconds=None)
         self._patient = Database(patient, verify=schema.check)
+        # What checks all limits, inside its transaction, thinks for seconds in a large cloud.
+        thinking = dataclasses.replace(settings.database, may_think=True)
+        self._thinking = Database(thinking, verify=schema.check)
         limits.use(self._database)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
@@ -78,7 +81,7 @@ class DbQuotaDriver(base.QuotaDriver):
     def keeper(self) -> LimitKeeper:
         if not isinstance(self._limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
-        return LimitKeeper(self._database, Tree(self._database, self._paths), self._limits)
+        return LimitKeeper(self._thinking, Tree(self._thinking, self._paths), self._limits)
 
     @property
     def limits(self) -> LimitDriver:
@@ -87,6 +90,7 @@ class DbQuotaDriver(base.QuotaDriver):
     def close(self) -> None:
         self._database.close()
         self._patient.close()
+        self._thinking.close()
 
     def reserve(
         self,

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Collection
 from typing import Any
 
 import testscenarios
@@ -11,9 +13,10 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.limits.book import Book, Starts
 from cyborg_quota.limits.policies.flat import Flat
-from tests import base
+from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
+from tests import base, fixtures
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -60,6 +63,27 @@ class ImportTestCase(test_limits.LimitsTestCase):
 
     def subtrees(self) -> dict[str, int]:
         return {row.project_id: row.subtree for row in self.admin.tree(base.ADMIN) if row.subtree}
+
+
+class SlowPolicy(StrictHierarchy):
+    """Thinks as long as that of a large cloud may."""
+
+    def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
+        time.sleep(1.6)
+        return super().problems(book, projects, resources)
+
+
+class TestLargeCloud(ImportTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+    policy = SlowPolicy
+
+    def test_a_change_may_think_inside_its_transaction(self) -> None:
+        """Longer than a server waits for the next word of those who charge (here: a second)."""
+        admin = self.make_limited(statement_timeout_seconds=1).administration
+        admin.import_limits(base.ADMIN, {"projects": [{"id": "atlas", "limits": {"gpu": 100}}]})
+        admin.set_limit(base.ADMIN, "gpu", 50, "atlas")
+        admin.add_project(base.ADMIN, "physics", "atlas")
+        self.assert_invariants()
 
 
 class TestImport(ImportTestCase):

@@ -27,9 +27,10 @@ UNLIMITED = -1
 class LimitsTestCase(base.LedgerTestCase):
     policy: type[Policy] = StrictHierarchy
 
-    def make_limited(self, **changes: Any) -> QuotaEngine:
+    def make_limited(self, *, statement_timeout_seconds: int = 8, **changes: Any) -> QuotaEngine:
         limits = DatabaseLimitDriver(self.policy(), Starts(), **changes)
-        engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), limits))
+        how = fixtures.settings(self.url, statement_timeout_seconds=statement_timeout_seconds)
+        engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
         engine.register_resources(["fpga", "gpu"])
         self.addCleanup(engine.close)
         return engine
