@@ -9,6 +9,8 @@ SQLite's speed, and its ping at every checkout is a round trip that the retry po
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -94,6 +96,11 @@ class Database:
             return 1
         return sys.maxsize if overflow < 0 or most == 0 else max(1, (most + overflow) // 2)
 
+    @functools.cached_property
+    def thinking(self) -> Database:
+        """The same, for transactions that take their time between two statements."""
+        return Database(dataclasses.replace(self._settings, may_think=True), self._verify)
+
     @property
     def is_mysql(self) -> bool:
         return self._url.get_backend_name() in ("mysql", "mariadb")
@@ -103,6 +110,8 @@ class Database:
         if self._engine is not None and self._idle is not None and self._pid == os.getpid():
             self._idle.close()
             self._engine.dispose()
+        if "thinking" in self.__dict__:
+            self.thinking.close()
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
@@ -244,7 +253,7 @@ class Database:
             if clock.was_interrupted(error):
                 raise KeyboardInterrupt from error
             if is_done:
-                self._leave_nothing_open(connection)
+                connecting.leave_nothing_open(connection)
             raise
         except BaseException:
             # Ctrl-C, SystemExit, a killed greenlet: it strikes between any two steps, and what was begun may be
@@ -278,15 +287,6 @@ class Database:
         if verify is not None:
             verify(connection)
             self._verify = None
-
-    @staticmethod
-    def _leave_nothing_open(connection: Connection) -> None:
-        """SQLAlchemy sends no ROLLBACK behind a COMMIT that failed, and what is open would go back to the pool."""
-        if not connection.invalidated:
-            try:
-                connection.connection.rollback()
-            except Exception:
-                connection.invalidate()
 
     def _connect(self) -> tuple[Idle, Kept]:
         self.engine  # noqa: B018 (after a fork, it makes all anew)

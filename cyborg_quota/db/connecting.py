@@ -41,7 +41,7 @@ class DatabaseSettings:
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
     may_think: bool = False
-    """Whether a transaction may be left open while its client says nothing: see _idle_seconds."""
+    """Whether a transaction may go on for long without a statement: see _idle_milliseconds."""
     sqlite_synchronous: bool = True
     sqlite_busy_timeout_seconds: float = 5.0
     mysql_sql_mode: str | None = "TRADITIONAL"
@@ -147,20 +147,24 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
         # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
         if "options" not in url.query:
-            arguments["options"] = f"-c statement_timeout={seconds * 1000}"
-            if not settings.may_think:
-                arguments["options"] += f" -c idle_in_transaction_session_timeout={_idle_seconds(seconds) * 1000}"
+            idle = _idle_milliseconds(settings)
+            arguments["options"] = (
+                f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle}"
+            )
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
 
 
-def _idle_seconds(statement_seconds: int) -> int:
+_THINKING_MILLISECONDS: Final = 120_000
+
+
+def _idle_milliseconds(settings: DatabaseSettings) -> int:
     """How long a server leaves a transaction open whose client says nothing: that client's machine may have died.
 
     Nobody tells the server, and its rows would stay locked until the kernel notices, two hours later. It is less than a
-    statement may take, so that whoever waits for these rows gets them.
+    statement may take, so that whoever waits for these rows gets them; but for what checks everything in between.
     """
-    return max(1, statement_seconds * 5 // 8)
+    return _THINKING_MILLISECONDS if settings.may_think else (settings.statement_timeout_seconds or 0) * 625
 
 
 def _prepare_sqlite(engine: sa.Engine, settings: DatabaseSettings) -> None:
@@ -226,19 +230,30 @@ def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
 
     @sa.event.listens_for(engine, "connect")
     def set_up(dbapi_connection: Any, _record: Any) -> None:
-        values: dict[str, Any] = {
-            "sql_mode": settings.mysql_sql_mode,
-            "wsrep_sync_wait": settings.mysql_wsrep_sync_wait,
-        }
+        values = {"sql_mode": settings.mysql_sql_mode, "wsrep_sync_wait": settings.mysql_wsrep_sync_wait}
+        of_mariadb = ""
         seconds = settings.statement_timeout_seconds
         if seconds is not None:
             # Before the client gives up and is gone: what gets its lock after that would be done, and nobody told.
-            values["innodb_lock_wait_timeout"] = values["lock_wait_timeout"] = max(1, seconds - 1)
-            info = getattr(dbapi_connection, "get_server_info", str)  # (PyMySQL's and mysqlclient's)
-            if "mariadb" in str(info()).lower() and not settings.may_think:  # MySQL has none
-                values["idle_transaction_timeout"] = _idle_seconds(seconds)
-        values = {name: value for name, value in values.items() if value is not None}
-        if values:
+            earlier = max(1, seconds - 1)
+            values |= {"innodb_lock_wait_timeout": earlier, "lock_wait_timeout": earlier}
+            idle_seconds = max(1, _idle_milliseconds(settings) // 1000)
+            # (A comment, to all but a MariaDB of 10.3 or later. A block may wait for several locks.)
+            of_mariadb = (
+                f" /*M!100300 , SESSION max_statement_time = {seconds * 7 / 8},"
+                f" SESSION idle_transaction_timeout = {idle_seconds} */"
+            )
+        given = {name: value for name, value in values.items() if value is not None}
+        if given:
+            text = ", ".join(f"SESSION {name} = %s" for name in given)
             with dbapi_connection.cursor() as cursor:
-                names = ", ".join(f"SESSION {name} = %s" for name in values)
-                cursor.execute(f"SET {names}", tuple(values.values()))
+                cursor.execute(f"SET {text}{of_mariadb}", tuple(given.values()))
+
+
+def leave_nothing_open(connection: sa.Connection) -> None:
+    """SQLAlchemy sends no ROLLBACK behind a COMMIT that failed, and what is open would go back to the pool."""
+    if not connection.invalidated:
+        try:
+            connection.connection.rollback()
+        except Exception:
+            connection.invalidate()

@@ -47,6 +47,7 @@ _TRANSIENT_MYSQL: Final = frozenset(
         1290,  # read-only while it fails over
         1317,  # query interrupted
         1927,  # connection was killed
+        1969,  # MariaDB: the statement took longer than it may
         2002,
         2003,
         2006,

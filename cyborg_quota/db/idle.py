@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import scripts, silence
+from cyborg_quota.db import scripts
 
 
 class Kept(NamedTuple):
-    """A connection, the driver's own, and when it was taken from the pool."""
+    """A connection, and when it was taken from the pool."""
 
     connection: sa.Connection
-    driver: Any
     since: float
 
 
@@ -30,7 +29,6 @@ class Idle:
 
     def __init__(self, engine: sa.Engine, recycle_seconds: int, *, may_keep: bool) -> None:
         self._engine = engine
-        self._watcher = silence.watcher_of(engine)
         self._recycle_seconds = recycle_seconds
         self._may_keep = may_keep
         self._kept: list[Kept] = []
@@ -43,16 +41,13 @@ class Idle:
             except IndexError:  # another thread was quicker
                 break
             if time.monotonic() - kept.since < self._recycle_seconds:
-                if self._watcher is not None:
-                    self._watcher.begin(kept.driver)
                 return kept
             _put_away(kept.connection)  # and the pool opens another one when this one is too old
         return None
 
     def open(self) -> Kept:
         """One of the pool's."""
-        connection = self._engine.connect()
-        return Kept(connection, connection.connection.dbapi_connection, time.monotonic())
+        return Kept(self._engine.connect(), time.monotonic())
 
     def give_back(self, kept: Kept) -> None:
         """Keep it, or give it to the pool."""
@@ -64,8 +59,6 @@ class Idle:
             and (scripts.is_alone(connection) or not connection.in_transaction())
             and pool.overflow() <= 0
         ):
-            if self._watcher is not None:
-                self._watcher.end(kept.driver)
             self._kept.append(kept)
         else:
             _put_away(connection)

@@ -3,9 +3,8 @@
 
 PyMySQL gives a read up by itself. libpq does not: its time-outs end with the connecting, ``statement_timeout`` is the
 server's own, and the kernel's (``tcp_user_timeout``, keepalives) do not see a process that stands still behind a
-kernel that goes on acknowledging. So a thread looks, twice a second, at the connections that are in use; one that waits
-for an answer, and on which the kernel has seen nothing go either way for too long, is shut down, and its caller gets a
-lost connection.
+kernel that goes on acknowledging. So a thread looks, twice a second, at all connections. One that waits for an answer,
+and on which the kernel has seen nothing go either way for too long, is shut down: its caller gets a lost connection.
 """
 
 from __future__ import annotations
@@ -28,30 +27,21 @@ _LAST_DATA_RECEIVED: Final = 52
 """Where Linux has these in its struct tcp_info: milliseconds ago, 32 bits."""
 
 
-_WATCHERS: Final[weakref.WeakKeyDictionary[sa.Engine, _Watcher]] = weakref.WeakKeyDictionary()
-
-
-def watcher_of(engine: sa.Engine) -> _Watcher | None:
-    """Who is told of connections that are used without having been in the pool: ``begin`` and ``end``."""
-    return _WATCHERS.get(engine)
-
-
 def watch(engine: sa.Engine, limit_seconds: float) -> None:
     """From now on no statement of ``engine`` waits longer than that for a server that says nothing.
 
-    Of connections through TCP, on Linux. Nothing is added to a statement; a transaction costs two dictionary
-    operations.
+    Of connections through TCP, on Linux. It costs a statement nothing.
     """
     if not hasattr(socket, "TCP_INFO"):
         return
-    watcher = _WATCHERS[engine] = _Watcher(limit_seconds)
-    sa.event.listen(engine, "checkout", watcher.begin)
-    sa.event.listen(engine, "checkin", watcher.end)
+    watcher = _Watcher(limit_seconds)
+    # First: SQLAlchemy and others have questions to a new connection.
+    sa.event.listen(engine, "connect", watcher.begin, insert=True)
     sa.event.listen(engine, "close", watcher.end)
 
 
 class _Watcher:
-    """The connections in use, and the thread that looks at them: one a process, from the first use on."""
+    """The connections of an engine, and the thread that looks at them: one a process, from the first of them on."""
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
@@ -59,36 +49,40 @@ class _Watcher:
 
     def _forget(self, pid: int) -> None:
         self._pid = pid
-        self._in_use: dict[int, Any] = {}
+        # (Weakly: SQLAlchemy does not say of what failed while it was new that it is closed.)
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         # A child cannot use the parent's: it may have been held when the parent forked.
         self._lock = threading.Lock()
 
-    def begin(self, connection: Any, _record: Any = None, _proxy: Any = None) -> None:
-        """It is taken out of the pool."""
+    def begin(self, connection: Any, _record: Any = None) -> None:
+        """It is new."""
         if self._pid != os.getpid():
             self._forget(os.getpid())
             period = min(0.5, self._limit_seconds / 10)
             threading.Thread(
                 target=_look_again_and_again, args=(weakref.ref(self), period), name="cyborg-quota-silence", daemon=True
             ).start()
-        self._in_use[id(connection)] = connection
+        with self._lock:
+            self._connections.add(connection)
 
     def end(self, connection: Any, _record: Any = None) -> None:
-        """It is given back, or closed: then its number may be somebody else's file a moment later."""
+        """It is closed: its number may be somebody else's file a moment later."""
         if self._pid == os.getpid():
             with self._lock:
-                self._in_use.pop(id(connection), None)
+                self._connections.discard(connection)
 
     def look(self) -> None:
         """Shut down what has been silent for too long."""
-        for key, connection in list(self._in_use.items()):
-            with self._lock, contextlib.suppress(Exception):  # (closed meanwhile, or no TCP)
-                if key in self._in_use and self._is_silent(connection):
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with self._lock, contextlib.suppress(Exception):  # (closed by somebody else, or no TCP)
+                if connection in self._connections and self._is_silent(connection):
                     with socket.socket(fileno=os.dup(connection.fileno())) as wire:
                         wire.shutdown(socket.SHUT_RDWR)
 
     def _is_silent(self, connection: Any) -> bool:
-        """Its server is: not where the client thinks inside a transaction, or has just taken the connection up."""
+        """Its server is: not where nobody has asked anything, or the client thinks inside a transaction."""
         is_waiting = connection.info.transaction_status == _ACTIVE
         return is_waiting and _silent_seconds(connection) > self._limit_seconds
 

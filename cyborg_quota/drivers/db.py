@@ -60,9 +60,6 @@ class DbQuotaDriver(base.QuotaDriver):
         # What looks at everything may take its time.
         patient = dataclasses.replace(settings.database, statement_timeout_seconds=None)
         self._patient = Database(patient, verify=schema.check)
-        # What checks all limits, inside its transaction, thinks for seconds in a large cloud.
-        thinking = dataclasses.replace(settings.database, may_think=True)
-        self._thinking = Database(thinking, verify=schema.check)
         limits.use(self._database)
         self._paths = Paths(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
@@ -70,7 +67,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
-        self._teller = Teller(self._patient, limits, settings.thresholds)
+        self._teller = Teller(self._database, self._patient, limits, settings.thresholds)
         self._healer = Healer(self._database, self._patient, self._paths)
 
     @classmethod
@@ -81,7 +78,9 @@ class DbQuotaDriver(base.QuotaDriver):
     def keeper(self) -> LimitKeeper:
         if not isinstance(self._limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
-        return LimitKeeper(self._thinking, Tree(self._thinking, self._paths), self._limits)
+        # (It checks all limits, inside its transactions: seconds, in a large cloud.)
+        thinking = self._database.thinking
+        return LimitKeeper(thinking, Tree(thinking, self._paths), self._limits)
 
     @property
     def limits(self) -> LimitDriver:
@@ -90,7 +89,6 @@ class DbQuotaDriver(base.QuotaDriver):
     def close(self) -> None:
         self._database.close()
         self._patient.close()
-        self._thinking.close()
 
     def reserve(
         self,

@@ -31,14 +31,16 @@ def level(held: int, limit: int, thresholds: Sequence[int]) -> int:
 class Teller:
     """Finds crossings."""
 
-    def __init__(self, database: Database, limits: LimitDriver, thresholds: Sequence[int]) -> None:
+    def __init__(self, database: Database, patient: Database, limits: LimitDriver, thresholds: Sequence[int]) -> None:
+        """``patient`` is the same database without a time-out, for the look at everything."""
         self._database = database
+        self._patient = patient
         self._limits = limits
         self._thresholds = sorted(thresholds)
 
     def notices(self) -> list[Notice]:
         """The crossings since the last look, anybody's; each is returned by one host alone."""
-        rows = self._database.read(telling.read)
+        rows = self._patient.read(telling.read)
         limits = self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows})
         found = []
         for (project_id, resource), (figures, told) in rows.items():

@@ -78,4 +78,4 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def book(self) -> Book:
         """Everything that is set."""
-        return Book(*self._tables.read(tables.read_all), self.starts)
+        return Book(*self._tables.thinking.read(tables.read_all), self.starts)

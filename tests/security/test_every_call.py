@@ -21,7 +21,6 @@ from oslo_context import context as oslo_context
 import cyborg_quota
 from cyborg_quota import Claim, QuotaEngine, exceptions, requests
 from cyborg_quota.administration import Administration
-from cyborg_quota.db.api import Database
 from tests import base, hooks
 from tests.functional import test_limits
 
@@ -151,7 +150,8 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
             is_script = statement.startswith("EXECUTE ")  # on MariaDB its numbers stand in its text
             said.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
 
-        databases: list[Database] = [hooks.database_of(engine), engine._driver._patient]  # type: ignore[attr-defined]
+        database = hooks.database_of(engine)
+        databases = [database, database.thinking, engine._driver._patient]  # type: ignore[attr-defined]
         for database in databases:
             sa.event.listen(database.engine, "before_cursor_execute", note)
         try:
