@@ -20,7 +20,8 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.db import connecting
+from cyborg_quota.db.api import Connection
 from cyborg_quota.db.inserting import NewReservation, new_uuid
 from cyborg_quota.drivers import reserving
 from tests import base, fixtures
@@ -138,7 +139,7 @@ class TestTheSimulationCatches(base.BackendTestCase):
             self.assert_caught()
 
     def test_a_transaction_left_open(self) -> None:
-        with mock.patch.object(Database, "_leave_nothing_open"):
+        with mock.patch.object(connecting, "leave_nothing_open"):
             self.assert_caught()
 
     def test_a_seed_makes_the_same_run(self) -> None:
