@@ -92,9 +92,11 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     if isinstance(expire, bool):
         raise exceptions.InvalidReservationExpiration(expire, "a boolean is no duration")
     if isinstance(expire, int):
+        if 0 < expire <= MAX_EXPIRE_SECONDS:
+            return int.__mul__(expire, 1_000_000)  # almost all
         if abs(expire) > MAX_EXPIRE_SECONDS:
             raise exceptions.InvalidReservationExpiration(expire, "it lies more than 100 years away")
-        life = datetime.timedelta(seconds=expire)
+        life = datetime.timedelta(0)
     elif isinstance(expire, datetime.timedelta):
         life = expire
     elif isinstance(expire, datetime.datetime):

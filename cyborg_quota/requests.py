@@ -99,7 +99,7 @@ def selection(
     group: str | None,
 ) -> Selection:
     """What a settling call means. An admin's context finds UUIDs in every project, unless it names one."""
-    if sum(value is not None for value in (reservations, consumer, group)) != 1:
+    if (reservations is None) + (consumer is None) + (group is None) != 2:
         raise exceptions.InvalidSelection("Name what is meant by one of reservations, consumer and group.")
     if reservations is None:
         return Selection(

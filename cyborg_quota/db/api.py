@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, connecting, errors, scripts
+from cyborg_quota.db import budget, clock, connecting, errors, scripts
 from cyborg_quota.db.connecting import DatabaseSettings
 from cyborg_quota.db.idle import Idle, Kept
 
@@ -53,7 +53,8 @@ class Database:
         self._pid = 0
         self._galera: bool | None = None
         self._runs_scripts = True
-        self._call = threading.local()
+        self._has_scripts = False
+        self._call = budget.Call()
         try:
             self._url = connecting.as_mysql(sa.make_url(settings.url))
             self._url.get_dialect()
@@ -113,14 +114,9 @@ class Database:
         if "thinking" in self.__dict__:
             self.thinking.close()
 
-    @contextlib.contextmanager
-    def one_call(self) -> Iterator[None]:
+    def one_call(self) -> contextlib.AbstractContextManager[None]:
         """What is done inside has the policy's time together, for its caller waits for all of it."""
-        self._call.began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._call.began = None
+        return self._call
 
     def write(self, work: Work[T], at_once: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction; again, from its start, when that may help.
@@ -183,9 +179,9 @@ class Database:
         return self._galera
 
     def _run(self, work: Work[T], *, read: bool, at_once: Work[T | None] | None = None) -> T:
-        began = getattr(self._call, "began", None) or time.monotonic()
+        began = self._call.began or time.monotonic()
         try:
-            if at_once is not None and self._runs_scripts and scripts.is_possible(self.engine.dialect):
+            if at_once is not None and self._runs_scripts and (self._has_scripts or self._find_out()):
                 done = self._script(at_once, began)
                 if done is not None:
                     return done
@@ -201,6 +197,10 @@ class Database:
             raise
         except (errors.TransactionMoved, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
             raise errors.translate(error, time.monotonic() - began) from error
+
+    def _find_out(self) -> bool:
+        self._has_scripts = scripts.is_possible(self.engine.dialect)
+        return self._has_scripts
 
     def _script(self, at_once: Work[T | None], began: float) -> T | None:
         try:

@@ -85,7 +85,8 @@ class Script:
         if prepared is None:
             return False
         name, preparation, execution, names = prepared
-        known: set[str] = connection.info.setdefault(_KNOWN, set())
+        info = connection.info
+        known: set[str] = info.get(_KNOWN) or info.setdefault(_KNOWN, set())
         if name not in known:
             if len(known) >= _MOST_PREPARED:
                 return False
@@ -96,11 +97,11 @@ class Script:
             values = [parameters[one] for one in names]
             text = execution % tuple([value if type(value) is int else "%s" for value in values])
             result = connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
-            connection.info[ENDED] = True
+            info[ENDED] = True
             is_refused = result.returns_rows
             result.close()  # mysqlclient takes no other statement before it has been read
             return not is_refused
-        hot: dict[int, float] = connection.info.setdefault(_HOT, {})
+        hot: dict[int, float] = info.setdefault(_HOT, {})
         is_hot = usage_id in hot and time.monotonic() - hot[usage_id] < _HOT_SECONDS
         parameters = {**parameters, _IS_HOT: is_hot}
         result = connection.exec_driver_sql(execution, tuple([parameters[one] for one in names]))

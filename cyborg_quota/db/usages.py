@@ -70,8 +70,13 @@ Shape = tuple[int, int, int, bool, bool]
 
 def shape_of(change: Change) -> Shape:
     """The shape of a charge."""
-    reserved, used, subtree = ((number > 0) - (number < 0) for number in (change.reserved, change.used, change.subtree))
-    return reserved, used, subtree, change.subtree_room is not None, change.reserved_room is not None
+    return (
+        (change.reserved > 0) - (change.reserved < 0),
+        (change.used > 0) - (change.used < 0),
+        (change.subtree > 0) - (change.subtree < 0),
+        change.subtree_room is not None,
+        change.reserved_room is not None,
+    )
 
 
 def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
@@ -125,23 +130,36 @@ def charge(connection: sa.Connection, change: Change) -> bool:
     return _CHARGE(connection, arguments(change)).rowcount == 1
 
 
+_ARGUMENTS: Final = (
+    "id", "generation", "room", "subtree_room", "reserved_room",
+    "least_used", "least_reserved", "least_subtree", "reserved", "used", "subtree",
+)  # fmt: skip
+
+
+@functools.cache
+def _argument_names(suffix: str) -> tuple[str, ...]:
+    return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
+
+
 def arguments(change: Change, suffix: str = "") -> dict[str, int]:
     """The values of charging()'s parameters."""
-    growth = change.used + change.reserved
+    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
+    growth = used + reserved
     room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
-    return {
-        f"b_id{suffix}": change.node.usage_id,
-        f"b_generation{suffix}": change.node.generation,
-        f"b_room{suffix}": room if change.room is None else min(room, change.room),
-        f"b_subtree_room{suffix}": _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
-        f"b_reserved_room{suffix}": _NO_BOUND if change.reserved_room is None else change.reserved_room,
-        f"b_least_used{suffix}": max(0, -change.used),
-        f"b_least_reserved{suffix}": max(0, -change.reserved),
-        f"b_least_subtree{suffix}": max(0, -change.subtree),
-        f"b_reserved{suffix}": change.reserved,
-        f"b_used{suffix}": change.used,
-        f"b_subtree{suffix}": change.subtree,
-    }
+    values = (
+        node.usage_id,
+        node.generation,
+        room if change.room is None else min(room, change.room),
+        _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
+        _NO_BOUND if change.reserved_room is None else change.reserved_room,
+        -used if used < 0 else 0,
+        -reserved if reserved < 0 else 0,
+        -subtree if subtree < 0 else 0,
+        reserved,
+        used,
+        subtree,
+    )
+    return dict(zip(_argument_names(suffix), values, strict=True))
 
 
 def charging_together(size: int) -> sa.Update:

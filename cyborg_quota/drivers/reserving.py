@@ -14,7 +14,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from cyborg_quota import exceptions, overs, transitions
 from cyborg_quota.db import at_once, inserting, projects, reservations, usages
@@ -47,8 +47,7 @@ class _Pending:
     is_charged: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(NamedTuple):
     """What is to be charged, and how. ``life_microseconds`` None: committed at once, whatever the limits."""
 
     project_id: str
