@@ -52,8 +52,7 @@ class Database:
         self._parents: list[Idle | None] = []  # kept, for what is garbage is closed
         self._pid = 0
         self._galera: bool | None = None
-        self._runs_scripts = True
-        self._has_scripts = False
+        self._runs_scripts: bool | None = None  # not known before there was a connection
         self._call = budget.Call()
         try:
             self._url = connecting.as_mysql(sa.make_url(settings.url))
@@ -181,7 +180,7 @@ class Database:
     def _run(self, work: Work[T], *, read: bool, at_once: Work[T | None] | None = None) -> T:
         began = self._call.began or time.monotonic()
         try:
-            if at_once is not None and self._runs_scripts and (self._has_scripts or self._find_out()):
+            if at_once is not None and (self._runs_scripts or self._may_run_scripts()):
                 done = self._script(at_once, began)
                 if done is not None:
                     return done
@@ -198,9 +197,10 @@ class Database:
         except (errors.TransactionMoved, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
             raise errors.translate(error, time.monotonic() - began) from error
 
-    def _find_out(self) -> bool:
-        self._has_scripts = scripts.is_possible(self.engine.dialect)
-        return self._has_scripts
+    def _may_run_scripts(self) -> bool:
+        if self._runs_scripts is None and scripts.is_possible(self.engine.dialect):
+            self._runs_scripts = True
+        return bool(self._runs_scripts)
 
     def _script(self, at_once: Work[T | None], began: float) -> T | None:
         try:

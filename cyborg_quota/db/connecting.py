@@ -147,7 +147,7 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
         # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
         if "options" not in url.query:
-            idle = _idle_milliseconds(settings)
+            idle = _idle_milliseconds(seconds, may_think=settings.may_think)
             arguments["options"] = (
                 f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle}"
             )
@@ -158,13 +158,13 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
 _THINKING_MILLISECONDS: Final = 120_000
 
 
-def _idle_milliseconds(settings: DatabaseSettings) -> int:
+def _idle_milliseconds(statement_seconds: int, *, may_think: bool) -> int:
     """How long a server leaves a transaction open whose client says nothing: that client's machine may have died.
 
     Nobody tells the server, and its rows would stay locked until the kernel notices, two hours later. It is less than a
     statement may take, so that whoever waits for these rows gets them; but for what checks everything in between.
     """
-    return _THINKING_MILLISECONDS if settings.may_think else (settings.statement_timeout_seconds or 0) * 625
+    return _THINKING_MILLISECONDS if may_think else statement_seconds * 625
 
 
 def _prepare_sqlite(engine: sa.Engine, settings: DatabaseSettings) -> None:
@@ -237,7 +237,7 @@ def _prepare_mysql(engine: sa.Engine, settings: DatabaseSettings) -> None:
             # Before the client gives up and is gone: what gets its lock after that would be done, and nobody told.
             earlier = max(1, seconds - 1)
             values |= {"innodb_lock_wait_timeout": earlier, "lock_wait_timeout": earlier}
-            idle_seconds = max(1, _idle_milliseconds(settings) // 1000)
+            idle_seconds = max(1, _idle_milliseconds(seconds, may_think=settings.may_think) // 1000)
             # (A comment, to all but a MariaDB of 10.3 or later. A block may wait for several locks.)
             of_mariadb = (
                 f" /*M!100300 , SESSION max_statement_time = {seconds * 7 / 8},"

@@ -82,11 +82,11 @@ def may_do_again(error: BaseException) -> bool:
     text = reason(error)
     if _FATAL_TEXT.search(text):
         return False
-    cause = _driver_error(error)
+    code = _code(error)
     return (
         isinstance(error, _DO_AGAIN)
-        or getattr(cause, "pgcode", None) in _TRANSIENT_SQLSTATES
-        or (cause.args[0] if cause.args else None) in _TRANSIENT_MYSQL
+        or code in _TRANSIENT_SQLSTATES
+        or code in _TRANSIENT_MYSQL
         or bool(_TRANSIENT_TEXT.search(text))
     )
 
@@ -97,8 +97,7 @@ _NOT_PREPARED: Final = frozenset({"26000", "42P05", 1243, 1461})
 
 def is_not_prepared(error: BaseException) -> bool:
     """Whether prepared statements cannot be relied on here."""
-    cause = _driver_error(error)
-    return (getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)) in _NOT_PREPARED
+    return _code(error) in _NOT_PREPARED
 
 
 _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
@@ -110,14 +109,12 @@ def took_long(error: BaseException) -> bool:
 
     The connection broke or was silent for too long, or the server ended what had waited for too long.
     """
-    cause = _driver_error(error)
-    code = getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)
-    return isinstance(error, oslo_exc.DBConnectionError) or code in _TOOK_LONG
+    return isinstance(error, oslo_exc.DBConnectionError) or _code(error) in _TOOK_LONG
 
 
 def is_existing_table(error: BaseException) -> bool:
     """Whether MariaDB refused to make a table that is there."""
-    return _driver_error(error).args[:1] == (1050,)
+    return _code(error) == 1050
 
 
 def is_outage(error: BaseException) -> bool:
@@ -146,6 +143,12 @@ def reason(error: BaseException) -> str:
     words = str(cause.args[-1] if cause.args else cause) or type(cause).__name__
     first_line = words.strip().splitlines()[0] if words.strip() else type(cause).__name__
     return re.sub(r"\w+://\S+", "(a connection URL)", first_line).rstrip(".")[:300]
+
+
+def _code(error: BaseException) -> object:
+    """PostgreSQL's SQLSTATE (a text), or MariaDB's number."""
+    cause = _driver_error(error)
+    return getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)
 
 
 def _driver_error(error: BaseException) -> BaseException:

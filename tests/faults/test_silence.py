@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody says nothing: a server that stands still, a lock that nobody gives back, a caller whose machine has died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, fixtures, hooks, trees
+from tests.faults import outages
+from tests.faults.load import Crew, Ledger
+from tests.faults.proxy import Proxy
+from tests.faults.test_outages import OwnServerTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+IMPATIENT = {"statement_timeout_seconds": 1, "retry_seconds": 1.0, "connect_timeout_seconds": 1}
+
+
+class TestPaused(OwnServerTestCase):
+    """The server stands still: its kernel goes on to acknowledge, and no answer comes."""
+
+    def test_a_caller_is_told_in_time(self) -> None:
+        """Whoever waits on a pooled connection, and whoever opens a new one."""
+        server = self.start()
+        times = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
+        engine = self.ledger_on(server).make_engine(**times)
+        self.addCleanup(engine.close)
+        engine.reserve(base.ADMIN, {"gpu": 1})
+        waited: list[float] = []
+
+        def call() -> None:
+            began = time.monotonic()
+            with contextlib.suppress(exceptions.DatabaseUnavailable):
+                engine.reserve(base.ADMIN, {"gpu": 1})
+                waited.append(999.0)
+            waited.append(time.monotonic() - began)
+
+        server.pause()
+        self.addCleanup(server.resume)
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(4, len(waited))
+        # One statement, never two: not one more of each way to do it, nor a second try when the time is over.
+        self.assertLess(max(waited), 7.0)
+
+    def test_in_the_first_words(self) -> None:
+        """Silent from the n-th statement of a process's life on: SQLAlchemy's questions, our settings, our check."""
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "words")))
+        words = range(1, 5)
+        wires = {number: self.useFixture(Proxy(ledger.url)) for number in words}
+        waited: dict[int, float] = {}
+
+        def call(number: int) -> None:
+            wire = wires[number]
+
+            def freeze(count: int) -> bool:
+                wire.is_dead = wire.is_dead or count == number
+                return False
+
+            wire.is_cut = freeze
+            engine = ledger.make_engine(wire.url, **IMPATIENT)
+            began = time.monotonic()
+            with contextlib.suppress(exceptions.DatabaseUnavailable):
+                engine.reserve(base.Context("p"), {"gpu": 1})
+            waited[number] = time.monotonic() - began
+            engine.close()
+
+        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in words]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(15.0)
+        self.assertEqual([True] * len(words), [wires[number].is_dead for number in words])
+        self.assertEqual(set(words), set(waited))
+
+    def test_under_load(self) -> None:
+        server = self.start()
+        ledger = self.ledger_on(server)
+        outages.pause_server(ledger, server, 2.5, random.randrange(2**32), **IMPATIENT)
+        self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+
+
+class TestSlow(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_a_long_transaction_that_is_alive_is_left_alone(self) -> None:
+        """Nothing is shut down while the server says something, however long it takes all in all."""
+        engine = self.make_engine(statement_timeout_seconds=1)
+        sleep = "SELECT SLEEP(0.6)" if self.backend == "mariadb" else "SELECT pg_sleep(0.6)"
+        runs = []
+
+        def work(connection: sa.Connection) -> None:
+            runs.append(1)
+            for _ in range(4):
+                connection.exec_driver_sql(sleep)
+
+        hooks.database_of(engine).write(work)
+        self.assertEqual([1], runs)
+
+    def test_a_row_that_is_never_given_back(self) -> None:
+        """A caller waits for it as long as one statement may take: not once more for each way to do it, and again."""
+        engine = self.make_engine(statement_timeout_seconds=2, retry_seconds=1.0)
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with sql.begin() as other:
+            other.exec_driver_sql("UPDATE quota_usages SET used = used")
+            began = time.monotonic()
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+            self.assertLess(time.monotonic() - began, 3.5)
+        # (MariaDB does not notice that a client has given up: what waits there longer than that would be done.)
+        engine.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+    def test_two_rows_that_are_given_back_late(self) -> None:
+        """Each in time, and both together not: what the caller is told is what was done."""
+        engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=1.0)
+        trees.plant(hooks.database_of(engine), {"top": None, "p1": "top"})
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+
+        def hold(project_id: str, seconds: float) -> None:
+            with sql.begin() as other:
+                other.exec_driver_sql(f"UPDATE quota_usages SET used = used WHERE project_id = '{project_id}'")
+                held.wait()
+                time.sleep(seconds)
+
+        held = threading.Barrier(3)
+        # (MariaDB takes them by their ids, so the top one last, which was made second.)
+        holders = [threading.Thread(target=hold, args=one) for one in (("p1", 1.5), ("top", 3.3))]
+        for holder in holders:
+            holder.start()
+        held.wait()
+        try:
+            engine.reserve(self.context, {"gpu": 1})
+            charged = 1
+        except exceptions.DatabaseUnavailable:
+            charged = 0
+        for holder in holders:
+            holder.join()
+        time.sleep(0.5)
+        self.assertEqual((0, charged), self.figures())
+
+
+class TestCallerPaused(base.BackendTestCase):
+    """A caller stands still in the middle of a transaction, as one whose machine has died: nobody tells the server."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "paused")))
+        self.hot = base.Context("p")
+        self.ledger.engine.rollback(self.hot, self.ledger.engine.reserve(self.hot, {"gpu": 1}))
+
+    @contextlib.contextmanager
+    def paused(self, call: Callable[[QuotaEngine], object]) -> Iterator[None]:
+        """Somebody who has just changed a usage row in this call, and says nothing more; in the end he goes on."""
+
+        def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
+            engine = self.ledger.make_engine(statement_timeout_seconds=3)  # then the server waits a second, or two
+            hooks.database_of(engine)._runs_scripts = False  # in one statement, nobody stands between two
+            engine.get_usages(self.hot)
+            with hooks.Interleaved(
+                engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True
+            ):
+                call(engine)
+
+        self.ledger.engine.close()
+        with Crew(call_and_stop, 1) as crew:
+            os.waitid(os.P_PID, crew.pids[0], os.WSTOPPED | os.WNOWAIT)
+            yield
+            os.kill(crew.pids[0], signal.SIGCONT)
+
+    def test_others_get_its_rows(self) -> None:
+        with self.paused(lambda engine: engine.reserve(self.hot, {"gpu": 2}, consumer="c")):
+            self.ledger.engine.reserve(self.hot, {"gpu": 4})
+            self.assertEqual(4, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
+        # It was only slow: it does it all again, and is not charged twice.
+        self.assertEqual(6, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
+        self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
+
+    def test_who_tells_of_limits(self) -> None:
+        self.ledger.engine.reserve(self.hot, {"gpu": self.ledger.limits["gpu"] - 1})
+        with self.paused(lambda engine: engine.notices(base.ADMIN)):
+            self.ledger.engine.reserve(self.hot, {"gpu": 1})
+
+
+class TestCallerIdle(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_between_two_calls(self) -> None:
+        """Whatever the call before was, it left no transaction open, and its connection serves the next one."""
+        self.limits.limits[None, "gpu"] = 2
+        calls: dict[str, Callable[[QuotaEngine], object]] = {
+            "reserve": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "again": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "commit": lambda engine: engine.commit(self.context, consumer="c"),
+            "refused": lambda engine: self.assertRaises(
+                exceptions.OverQuota, engine.reserve, self.context, {"gpu": 2}, consumer="d"
+            ),
+            "of nobody": lambda engine: self.assertRaises(
+                exceptions.ReservationNotFound, engine.commit, self.context, consumer="x"
+            ),
+            "usages": lambda engine: engine.get_usages(self.context),
+            "release": lambda engine: engine.release(self.context, consumer="c"),
+            "expire": lambda engine: engine.expire(base.ADMIN),
+        }
+        opened: list[int] = []
+        engines = {}
+        for name, call in calls.items():
+            # (The server is to wait for one second, or two.)
+            engine = engines[name] = self.make_engine(statement_timeout_seconds=3)
+            call(engine)
+            sa.event.listen(hooks.database_of(engine).engine, "connect", lambda *_: opened.append(1))
+        time.sleep(2.5)
+        for name, engine in engines.items():
+            engine.get_usages(self.context)
+            engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual([], opened, name)
