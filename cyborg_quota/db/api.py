@@ -240,8 +240,8 @@ class Database:
         connection = kept.connection
         is_done = False
         try:
-            if scripts.is_alone(connection):
-                scripts.end_alone(connection)
+            if kept.is_alone:
+                kept.end_alone()
             if read and self._is_sqlite:
                 connecting.read_only_next(connection)
             with connection.begin():
@@ -268,13 +268,13 @@ class Database:
         idle, kept = self._connect()
         connection = kept.connection
         try:
-            if not scripts.is_alone(connection):
-                scripts.begin_alone(connection)
+            if not kept.is_alone:
+                kept.begin_alone()
             self._verify_once(connection)
             return script(connection)
         except Exception:
             with contextlib.suppress(Exception):
-                scripts.end_alone(connection, is_failed=True)
+                kept.end_alone(is_failed=True)
             raise
         except BaseException:
             connection.invalidate()

@@ -13,14 +13,22 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import inserting, reservations, usages
+from cyborg_quota.db import inserting, reservations, scripts, usages
 from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.models import reservations as table
-from cyborg_quota.db.scripts import Script, Step, lets_go
+from cyborg_quota.db.scripts import Script, Step
 from cyborg_quota.db.usages import Change, Shape
 from cyborg_quota.types import RESERVED, State
 
 _row = table.c
+_OF_USAGE: Final = {
+    "usage_id": quota_usages.c.id,
+    "project_id": quota_usages.c.project_id,
+    "resource": quota_usages.c.resource,
+}
+"""What a new reservation has in common with its usage row."""
+
 _MOST_ROWS: Final = 16
 _MOST_CHANGES: Final = 8
 
@@ -70,19 +78,19 @@ def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Scr
         insert = sa.insert(table).values(rows if size > 1 else rows[0])
         return inserting.holders(size) if has_consumers else None, [(insert, size), *_charges(shapes)]
 
-    def single() -> sa.Executable | None:
-        """WITH charged AS (UPDATE quota_usages ...), made AS (INSERT INTO reservations SELECT ... FROM charged) ..."""
+    def single(looks: bool) -> sa.Executable | None:
+        """WITH charged AS (UPDATE quota_usages ...) INSERT INTO reservations SELECT ... FROM charged"""
         if len(shapes) > 1:
             return None
         update = usages.charging(shapes[0], "_0")
         if has_consumers:
             update = update.where(*[inserting.holds_one(index).is_(None) for index in range(size)])
-        charged = update.returning(lets_go(usages.is_unmoved(shapes[0], "_0")).label("lets_go")).cte("charged")
-        selects = [sa.select(*row.values()).select_from(charged) for row in rows]
+        charged = update.returning(*_OF_USAGE.values(), _lets_go(shapes[0], looks)).cte("charged")
+        of_usage = {name: charged.c[column.name] for name, column in _OF_USAGE.items()}
+        selects = [sa.select(*{**row, **of_usage}.values()).select_from(charged) for row in rows]
         query: Any = sa.union_all(*selects) if size > 1 else selects[0]
-        made = sa.insert(table).from_select(list(rows[0]), query).cte("made")
-        done = sa.select().select_from(charged)
-        return sa.union_all(done, done.where(charged.c.lets_go)).add_cte(made)
+        insert = sa.insert(table).from_select(list(rows[0]), query).inline()
+        return _and_look(charged, insert.cte("made")) if looks else insert
 
     return Script(block, single)
 
@@ -92,24 +100,32 @@ def _ending(size: int, after: State, shapes: tuple[Shape, ...]) -> Script:
     def block() -> tuple[None, Sequence[Step]]:
         return None, [(reservations.ending_flight(size, after), size), *_charges(shapes)]
 
-    def single() -> sa.Executable | None:
-        """WITH ended AS (UPDATE reservations ...), counted AS (UPDATE quota_usages ... AND all ended) ...
+    def single(looks: bool) -> sa.Executable | None:
+        """WITH ended AS (UPDATE reservations ...) UPDATE quota_usages ... WHERE all ended
 
-        Where reservations ended, and their row refuses its part (it has drifted, or moved), 1 / 0 undoes it all.
+        Where some ended, or their usage row refuses its part (it has drifted, or moved), a division by zero undoes it
+        all. Where that row is gone, none ends.
         """
         if len(shapes) > 1:
             return None
-        ended = reservations.ending_flight(size, after).returning(_row.id).cte("ended")
+        ending = reservations.ending_flight(size, after).where(usages.exists("_0"))
+        # (What the last UPDATE returned would be a result, and SQLAlchemy makes much of those.)
+        ended = ending.returning(_row.id if looks else scripts.lets_go()).cte("ended")
         how_many = sa.select(sa.func.count()).select_from(ended).scalar_subquery()
-        update = usages.charging(shapes[0], "_0").where(how_many == sa.literal_column(str(size)))
-        counted = update.returning(lets_go(usages.is_unmoved(shapes[0], "_0")).label("lets_go")).cte("counted")
-        how_many_counted = sa.select(sa.func.count()).select_from(counted).scalar_subquery()
-        one: sa.ColumnElement[int] = sa.literal_column("1")
-        zero: sa.ColumnElement[int] = sa.literal_column("0")
-        done = sa.select().where(sa.case((how_many == zero, zero), else_=one.op("/")(how_many_counted)) == one)
-        return sa.union_all(done, sa.select().select_from(counted).where(counted.c.lets_go))
+        update = usages.charging_surely(shapes[0], "_0", how_many, size)
+        return _and_look(update.returning(_lets_go(shapes[0], looks)).cte("counted")) if looks else update
 
     return Script(block, single)
+
+
+def _lets_go(shape: Shape, looks: bool) -> sa.ColumnElement[bool]:
+    return scripts.lets_go(usages.is_unmoved(shape, "_0") if looks else None)
+
+
+def _and_look(changed: sa.CTE, *others: sa.CTE) -> sa.Executable:
+    """A row without columns where the usage row has changed, and one more where it was let go."""
+    done = sa.select().select_from(changed)
+    return sa.union_all(done, done.where(changed.c.lets_go)).add_cte(*others)
 
 
 def _charges(shapes: Sequence[Shape]) -> list[Step]:

@@ -9,19 +9,36 @@ while the pool has opened more than its size: whoever waits for one waits at the
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import scripts
 
 
-class Kept(NamedTuple):
-    """A connection, and when it was taken from the pool."""
+@dataclasses.dataclass(slots=True, eq=False)
+class Kept:
+    """A connection, when it was taken from the pool, and whether scripts.begin_alone has been called on it."""
 
     connection: sa.Connection
     since: float
+    is_alone: bool = False
+
+    def begin_alone(self) -> None:
+        """From now on, each statement is a transaction of its own."""
+        scripts.begin_alone(self.connection)
+        self.is_alone = True
+
+    def end_alone(self, *, is_failed: bool = False) -> None:
+        """As it was. ``is_failed``: the last one did, and may be open."""
+        try:
+            scripts.end_alone(self.connection, is_failed=is_failed)
+            self.is_alone = False
+        except BaseException:  # it is closed, and nobody has noticed yet; or somebody was killed half way
+            self.connection.invalidate()
+            raise
 
 
 class Idle:
@@ -42,7 +59,7 @@ class Idle:
                 break
             if time.monotonic() - kept.since < self._recycle_seconds:
                 return kept
-            _put_away(kept.connection)  # and the pool opens another one when this one is too old
+            _put_away(kept)  # and the pool opens another one when this one is too old
         return None
 
     def open(self) -> Kept:
@@ -56,21 +73,21 @@ class Idle:
         if (
             self._may_keep
             and not connection.invalidated
-            and (scripts.is_alone(connection) or not connection.in_transaction())
+            and (kept.is_alone or not connection.in_transaction())
             and pool.overflow() <= 0
         ):
             self._kept.append(kept)
         else:
-            _put_away(connection)
+            _put_away(kept)
 
     def close(self) -> None:
         """Give all to the pool."""
         while self._kept:
-            _put_away(self._kept.pop().connection)
+            _put_away(self._kept.pop())
 
 
-def _put_away(connection: sa.Connection) -> None:
-    if scripts.is_alone(connection):
+def _put_away(kept: Kept) -> None:
+    if kept.is_alone and not kept.connection.invalidated:
         with contextlib.suppress(Exception):  # it is broken, and the pool will see that
-            scripts.end_alone(connection)
-    connection.close()
+            kept.end_alone()
+    kept.connection.close()

@@ -18,7 +18,7 @@ has changed nothing; the ordinary way then finds out why.
 
 PostgreSQL holds what a transaction has changed until its log is on disk. Whoever had to wait for its row lets it go
 before that (``lets_go``), and has the log written by a transaction of its own before anything is answered
-(``make_lasting``). See record 0025 for why that is safe.
+(``make_lasting``). Whether somebody waits is looked at in some of the calls only. See record 0025 for why that is safe.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 ENDED: Final = "cyborg_quota_ended"
 """A note on a connection: a script has ended its transaction."""
-
-_ALONE: Final = "cyborg_quota_alone"
-"""A note on a connection: see begin_alone."""
 
 _KNOWN: Final = "cyborg_quota_prepared"
 _MOST_PREPARED: Final = 64
@@ -45,6 +42,8 @@ _HOT: Final = "cyborg_quota_hot"
 
 _IS_HOT: Final = "b_is_hot"
 _HOT_SECONDS: Final = 0.2
+_LOOKS_ONE_IN: Final = 4
+"""A row that was not waited for lately is looked at in one call of so many: to look is a twentieth of a call."""
 _MOST_HOT: Final = 1000
 _DONE_AND_LET_GO: Final = 2
 _MAKE_LASTING: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
@@ -54,68 +53,103 @@ Step = tuple[sa.Executable, int]
 """A statement, and how many rows it must have changed."""
 
 
+class _Prepared(NamedTuple):
+    """What is sent to prepare it, once on a connection, and then to run it with the values of ``names``."""
+
+    name: str
+    preparation: str
+    execution: str
+    names: tuple[str, ...]
+
+
 class Script:
     """The same transaction for each kind of server. ``script(connection, {name: value}, usage_id)`` runs it.
 
-    ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single`` gives PostgreSQL's
-    one statement, or None: it returns no row where it refuses, one where it is done, and two where its log is not
-    written yet; without columns, for which SQLAlchemy would build a result each time.
+    ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single(looks)`` gives
+    PostgreSQL's one statement, or None. It changes nothing where it refuses, and it is one of two:
+
+    - ``looks``: whether its row had to be waited for (``lets_go(is_unmoved)``). It returns no row where it refuses, one
+      where it is done, and two where its log is not written yet; without columns, for SQLAlchemy makes much of those.
+    - else it is told whether to let the row go (``lets_go()``), and returns nothing at all: what it changed is counted.
     """
 
-    __slots__ = ("_block", "_prepared", "_single")
+    __slots__ = ("_block", "_calls", "_prepared", "_single")
 
     def __init__(
         self,
         block: Callable[[], tuple[sa.Select[Any] | None, Sequence[Step]]],
-        single: Callable[[], sa.Executable | None],
+        single: Callable[[bool], sa.Executable | None],
     ) -> None:
         self._block = block
         self._single = single
-        self._prepared: dict[str, tuple[str, str, str, tuple[str, ...]] | None] = {}
+        self._calls = 0
+        self._prepared: dict[tuple[str, bool], _Prepared | None] = {}
 
-    def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any], usage_id: int) -> bool:
+    def __call__(self, connection: sa.Connection, parameters: dict[str, Any], usage_id: int) -> bool:
         """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone.
 
         ``usage_id`` is the row that others may be waiting for.
         """
-        dialect = connection.dialect
-        if dialect.name not in self._prepared:
-            self._prepared[dialect.name] = self._prepare(dialect)
-        prepared = self._prepared[dialect.name]
-        if prepared is None:
-            return False
-        name, preparation, execution, names = prepared
+        if connection.dialect.name == "postgresql":
+            return self._run_single(connection, parameters, usage_id)
         info = connection.info
-        known: set[str] = info.get(_KNOWN) or info.setdefault(_KNOWN, set())
-        if name not in known:
-            if len(known) >= _MOST_PREPARED:
-                return False
-            connection.exec_driver_sql(preparation)
-            known.add(name)
-        if dialect.name != "postgresql":
-            # PyMySQL takes as long to write a parameter as the server does to look a row up: numbers are written here.
-            values = [parameters[one] for one in names]
-            text = execution % tuple([value if type(value) is int else "%s" for value in values])
-            result = connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
-            info[ENDED] = True
-            is_refused = result.returns_rows
-            result.close()  # mysqlclient takes no other statement before it has been read
-            return not is_refused
+        result = self._run(connection, info, False, parameters)
+        if result is None:
+            return False
+        info[ENDED] = True
+        is_refused = result.returns_rows
+        result.close()  # mysqlclient takes no other statement before it has been read
+        return not is_refused
+
+    def _run_single(self, connection: sa.Connection, parameters: dict[str, Any], usage_id: int) -> bool:
+        info = connection.info
         hot: dict[int, float] = info.setdefault(_HOT, {})
-        is_hot = usage_id in hot and time.monotonic() - hot[usage_id] < _HOT_SECONDS
-        parameters = {**parameters, _IS_HOT: is_hot}
-        result = connection.exec_driver_sql(execution, tuple([parameters[one] for one in names]))
-        if result.rowcount == _DONE_AND_LET_GO:
+        waited_at = hot.get(usage_id)
+        is_hot = waited_at is not None and time.monotonic() - waited_at < _HOT_SECONDS
+        self._calls += 1
+        looks = not is_hot and (waited_at is not None or self._calls % _LOOKS_ONE_IN == 0)
+        parameters[_IS_HOT] = is_hot
+        result = self._run(connection, info, looks, parameters)
+        if result is None:
+            return False
+        changed: int = result.rowcount
+        has_let_go = changed == _DONE_AND_LET_GO if looks else is_hot
+        if has_let_go and changed:
             make_lasting(connection)
-            if not is_hot:
+        if looks:
+            if has_let_go:
                 if len(hot) >= _MOST_HOT:
                     hot.clear()
                 hot[usage_id] = time.monotonic()
-        return bool(result.rowcount)
+            else:
+                hot.pop(usage_id, None)
+        return changed > 0
 
-    def _prepare(self, dialect: sa.Dialect) -> tuple[str, str, str, tuple[str, ...]] | None:
+    def _run(
+        self, connection: sa.Connection, info: dict[str, Any], looks: bool, parameters: Mapping[str, Any]
+    ) -> sa.CursorResult[Any] | None:
+        """None: it cannot be run here."""
+        key = connection.dialect.name, looks
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(connection.dialect, looks)
+        prepared = self._prepared[key]
+        if prepared is None:
+            return None
+        name, preparation, execution, names = prepared
+        known: set[str] = info.setdefault(_KNOWN, set())
+        if name not in known:
+            if len(known) >= _MOST_PREPARED:
+                return None
+            connection.exec_driver_sql(preparation)
+            known.add(name)
+        # PyMySQL takes as long to write a parameter as the server does to look a row up: numbers are written here.
+        values = [parameters[one] for one in names]
+        text = execution % tuple([value if type(value) is int else "%s" for value in values])
+        return connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
+
+    def _prepare(self, dialect: sa.Dialect, looks: bool) -> _Prepared | None:
         if dialect.name == "postgresql":
-            single = self._single()
+            single = self._single(looks)
             if single is None:
                 return None
             compiled: Any = single.compile(dialect=dialect)  # type: ignore[attr-defined]
@@ -132,7 +166,7 @@ class Script:
             preparation = f"PREPARE {name} FROM '{quoted}'"
             execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))}"
         # (For whoever reads the statement in a log or on the wire.)
-        return name, preparation, f"{execution} -- COMMIT", names
+        return _Prepared(name, preparation, f"{execution} -- COMMIT", names)
 
 
 def _plan(name: str, size: int) -> str:
@@ -185,10 +219,15 @@ def _block_text(
     return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.asked)
 
 
-def lets_go(is_unmoved: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """For the RETURNING of an UPDATE on PostgreSQL: whether this transaction ends before its log is on disk."""
+def lets_go(is_unmoved: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
+    """For the RETURNING of an UPDATE on PostgreSQL: whether this transaction ends before its log is on disk.
+
+    That is so where the row was not as it had been (``is_unmoved``); or as the caller says, who has looked before.
+    """
     off: sa.ColumnElement[bool] = sa.literal_column("set_config('synchronous_commit', 'off', true) = 'off'", sa.Boolean)
-    return sa.case((sa.and_(~sa.bindparam(_IS_HOT, type_=sa.Boolean), is_unmoved), sa.false()), else_=off)
+    if is_unmoved is not None:
+        return sa.case((is_unmoved, sa.false()), else_=off).label("lets_go")
+    return sa.case((sa.bindparam(_IS_HOT, type_=sa.Boolean), off), else_=sa.false()).label("lets_go")
 
 
 def make_lasting(connection: sa.Connection) -> None:
@@ -215,28 +254,17 @@ def begin_alone(connection: sa.Connection) -> None:
     if connection.dialect.name == "postgresql":
         _driver(connection).autocommit = True
     connection.begin()
-    connection.info[_ALONE] = True
-
-
-def is_alone(connection: sa.Connection) -> bool:
-    """Whether it was left so."""
-    return not connection.invalidated and _ALONE in connection.info
 
 
 def end_alone(connection: sa.Connection, *, is_failed: bool = False) -> None:
     """As it was. ``is_failed``: the last one did, and may be open."""
-    try:
-        connection.info.pop(_ALONE)
-        if is_failed:
-            connection.info.pop(ENDED, None)
-            connection.rollback()
-        else:
-            connection.commit()
-        if connection.dialect.name == "postgresql":
-            _driver(connection).autocommit = False
-    except BaseException:  # it is closed, and nobody has noticed yet; or somebody was killed half way
-        connection.invalidate()
-        raise
+    if is_failed:
+        connection.info.pop(ENDED, None)
+        connection.rollback()
+    else:
+        connection.commit()
+    if connection.dialect.name == "postgresql":
+        _driver(connection).autocommit = False
 
 
 def _driver(connection: sa.Connection) -> Any:

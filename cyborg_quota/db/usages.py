@@ -81,15 +81,40 @@ def shape_of(change: Change) -> Shape:
 
 def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
     """The UPDATE, its parameters' names with ``suffix``; without a shape, one that serves all."""
+    conditions, values = _charging(shape, suffix)
+    return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
+
+
+def charging_surely(shape: Shape, suffix: str, count: sa.ColumnElement[int], size: int) -> sa.Update:
+    """The same when ``count`` is ``size``. Where it is 0 nothing is; any other, or a row that refuses, is an error."""
+    conditions, values = _charging(shape, suffix)
+    zero, one = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
+    error = sa.func.mod(one, _usage.id - _usage.id)  # (what is constant, PostgreSQL would divide before it runs)
+    agrees = sa.case((sa.and_(*conditions), one), else_=error)
+    verdict = sa.case({zero: zero, sa.literal_column(str(size), sa.Integer): agrees}, value=count, else_=error)
+    return sa.update(quota_usages).where(_has_id(suffix), verdict == one).values(values)
+
+
+def exists(suffix: str) -> sa.ColumnElement[bool]:
+    """Whether there is such a row; asked once in a statement, and not joined."""
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    other = quota_usages.alias("other")
+    found = sa.select(one).where(other.c.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type))
+    return found.scalar_subquery().is_not(None)
+
+
+def _has_id(suffix: str) -> sa.ColumnElement[bool]:
+    return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
+
+
+def _charging(shape: Shape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
+    """What must hold of a row, and what it is set to."""
     reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 
     def of(name: str) -> sa.BindParameter[int]:
         return sa.bindparam(f"b_{name}{suffix}", type_=sa.BigInteger)
 
-    conditions = [
-        _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type),
-        _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
-    ]
+    conditions = [_usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type)]
     if shape is None or reserved + used > 0:
         conditions.append(_usage.used + _usage.reserved <= of("room"))
     if is_subtree_bounded:
@@ -103,7 +128,7 @@ def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
     )
     conditions += [column >= of(f"least_{name}") for name, column, sign in counters if sign < 0]
     values: dict[str, Any] = {name: column + of(name) for name, column, sign in counters if sign}
-    return sa.update(quota_usages).where(*conditions).values(**values, updated_at=clock.utc_now())
+    return conditions, {**values, "updated_at": clock.utc_now()}
 
 
 def is_unmoved(shape: Shape, suffix: str = "") -> sa.ColumnElement[bool]:

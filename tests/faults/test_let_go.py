@@ -30,8 +30,11 @@ WRITES_LOG = "SELECT FROM pg_logical_emit_message"
 class TestLetGo(OwnServerTestCase):
     scenarios = [one for one in OwnServerTestCase.scenarios if one[0] == "postgresql"]
 
+    looks_one_in = scripts._LOOKS_ONE_IN
+
     def setUp(self) -> None:
         super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 1))
         self.server = self.start(wal_writer_delay="10s", autovacuum="off", checkpoint_timeout="1h")
         self.ledger = self.ledger_on(self.server)
         self.engine = self.new_engine()
@@ -48,7 +51,8 @@ class TestLetGo(OwnServerTestCase):
         sent: list[str] = []
 
         def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            sent.append(statement)
+            if not statement.startswith("PREPARE"):
+                sent.append(statement)
 
         sql = hooks.database_of(engine).engine
         sa.event.listen(sql, "before_cursor_execute", note)
@@ -118,6 +122,16 @@ class TestLetGo(OwnServerTestCase):
         with self.statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.assertEqual(1, len(sent))
+
+    def test_somebody_looks_soon(self) -> None:
+        """Not every call looks whether its row was waited for, and one of the first does."""
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", self.looks_one_in))
+        for _ in range(self.looks_one_in):
+            with self.statements(self.engine) as sent:
+                self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+            if sent[-1].startswith(WRITES_LOG):
+                return
+        self.fail("the row was waited for, and never let go")
 
     def test_the_control(self) -> None:
         """Without its last statement, the answer does not."""
