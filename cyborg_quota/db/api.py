@@ -256,8 +256,7 @@ class Database:
                 connecting.leave_nothing_open(connection)
             raise
         except BaseException:
-            # Ctrl-C, SystemExit, a killed greenlet: it strikes between any two steps, and what was begun may be
-            # open still. Such a connection must not go back to the pool.
+            # Ctrl-C, SystemExit, a killed greenlet: it strikes between any two steps; what was begun may be open still.
             connection.invalidate()
             raise
         finally:
@@ -266,25 +265,26 @@ class Database:
     def _once_alone(self, script: Work[T]) -> T:
         """Run what is a transaction of its own."""
         idle, kept = self._connect()
-        connection = kept.connection
+        is_clean = False
         try:
             if not kept.is_alone:
                 kept.begin_alone()
-            self._verify_once(connection)
-            return script(connection)
+            self._verify_once(kept.connection)
+            answer = script(kept.connection)
+            is_clean = True
+            return answer
         except Exception:
             with contextlib.suppress(Exception):
                 kept.end_alone(is_failed=True)
-            raise
-        except BaseException:
-            connection.invalidate()
+                is_clean = True
             raise
         finally:
+            if not is_clean:
+                kept.connection.invalidate()
             idle.give_back(kept)
 
     def _verify_once(self, connection: Connection) -> None:
-        verify = self._verify  # (another thread may be doing it too)
-        if verify is not None:
+        if (verify := self._verify) is not None:  # (another thread may be doing it too)
             verify(connection)
             self._verify = None
 

@@ -103,8 +103,9 @@ def _ending(size: int, after: State, shapes: tuple[Shape, ...]) -> Script:
     def single(looks: bool) -> sa.Executable | None:
         """WITH ended AS (UPDATE reservations ...) UPDATE quota_usages ... WHERE all ended
 
-        Where some ended, or their usage row refuses its part (it has drifted, or moved), a division by zero undoes it
-        all. Where that row is gone, none ends.
+        Where some, but not all, ended, or their usage row refuses its part (it has drifted, or moved), a division by
+        zero undoes it all. Where that row is gone none ends. (One that somebody deletes by hand while it is waited for
+        counts nothing; the audit says so.)
         """
         if len(shapes) > 1:
             return None

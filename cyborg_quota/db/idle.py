@@ -20,19 +20,19 @@ from cyborg_quota.db import scripts
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Kept:
-    """A connection, when it was taken from the pool, and whether scripts.begin_alone has been called on it."""
+    """A connection, when it was taken from the pool, and whether each of its statements is a transaction of its own."""
 
     connection: sa.Connection
     since: float
     is_alone: bool = False
 
     def begin_alone(self) -> None:
-        """From now on, each statement is a transaction of its own."""
+        """See scripts.begin_alone."""
         scripts.begin_alone(self.connection)
         self.is_alone = True
 
     def end_alone(self, *, is_failed: bool = False) -> None:
-        """As it was. ``is_failed``: the last one did, and may be open."""
+        """See scripts.end_alone. Where it fails, nobody uses the connection again."""
         try:
             scripts.end_alone(self.connection, is_failed=is_failed)
             self.is_alone = False
@@ -64,7 +64,10 @@ class Idle:
 
     def open(self) -> Kept:
         """One of the pool's."""
-        return Kept(self._engine.connect(), time.monotonic())
+        connection = self._engine.connect()
+        # Who had it may have been killed between two hands; then it came to the pool by itself, as it was.
+        scripts.make_ordinary(connection)
+        return Kept(connection, time.monotonic())
 
     def give_back(self, kept: Kept) -> None:
         """Keep it, or give it to the pool."""
@@ -88,6 +91,6 @@ class Idle:
 
 def _put_away(kept: Kept) -> None:
     if kept.is_alone and not kept.connection.invalidated:
-        with contextlib.suppress(Exception):  # it is broken, and the pool will see that
+        with contextlib.suppress(Exception):  # it is broken, and will not be used again
             kept.end_alone()
     kept.connection.close()

@@ -24,6 +24,7 @@ before that (``lets_go``), and has the log written by a transaction of its own b
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -43,7 +44,8 @@ _HOT: Final = "cyborg_quota_hot"
 _IS_HOT: Final = "b_is_hot"
 _HOT_SECONDS: Final = 0.2
 _LOOKS_ONE_IN: Final = 4
-"""A row that was not waited for lately is looked at in one call of so many: to look is a twentieth of a call."""
+"""A row that was not waited for lately is looked at in one call of so many, by chance: whoever counts calls may never
+come to a row that is charged in turn with others. To look is a twentieth of a call."""
 _MOST_HOT: Final = 1000
 _DONE_AND_LET_GO: Final = 2
 _MAKE_LASTING: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
@@ -73,7 +75,7 @@ class Script:
     - else it is told whether to let the row go (``lets_go()``), and returns nothing at all: what it changed is counted.
     """
 
-    __slots__ = ("_block", "_calls", "_prepared", "_single")
+    __slots__ = ("_block", "_prepared", "_single")
 
     def __init__(
         self,
@@ -82,13 +84,12 @@ class Script:
     ) -> None:
         self._block = block
         self._single = single
-        self._calls = 0
         self._prepared: dict[tuple[str, bool], _Prepared | None] = {}
 
     def __call__(self, connection: sa.Connection, parameters: dict[str, Any], usage_id: int) -> bool:
         """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone.
 
-        ``usage_id`` is the row that others may be waiting for.
+        ``usage_id`` is the row that others may be waiting for. ``parameters`` is the script's from now on.
         """
         if connection.dialect.name == "postgresql":
             return self._run_single(connection, parameters, usage_id)
@@ -106,10 +107,12 @@ class Script:
         hot: dict[int, float] = info.setdefault(_HOT, {})
         waited_at = hot.get(usage_id)
         is_hot = waited_at is not None and time.monotonic() - waited_at < _HOT_SECONDS
-        self._calls += 1
-        looks = not is_hot and (waited_at is not None or self._calls % _LOOKS_ONE_IN == 0)
+        looks = not is_hot and (waited_at is not None or random.random() * _LOOKS_ONE_IN < 1)
         parameters[_IS_HOT] = is_hot
         result = self._run(connection, info, looks, parameters)
+        if result is None and looks:  # there was no room to prepare it; of the other there may be
+            looks = False
+            result = self._run(connection, info, looks, parameters)
         if result is None:
             return False
         changed: int = result.rowcount
@@ -263,7 +266,12 @@ def end_alone(connection: sa.Connection, *, is_failed: bool = False) -> None:
         connection.rollback()
     else:
         connection.commit()
-    if connection.dialect.name == "postgresql":
+    make_ordinary(connection)
+
+
+def make_ordinary(connection: sa.Connection) -> None:
+    """Let several statements be one transaction, as on any new connection."""
+    if connection.dialect.name == "postgresql" and _driver(connection).autocommit:
         _driver(connection).autocommit = False
 
 

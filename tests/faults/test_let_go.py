@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
@@ -123,15 +124,51 @@ class TestLetGo(OwnServerTestCase):
             self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.assertEqual(1, len(sent))
 
-    def test_somebody_looks_soon(self) -> None:
-        """Not every call looks whether its row was waited for, and one of the first does."""
+    def test_one_in_four_looks(self) -> None:
+        """Chance says which: nobody's row is always passed by."""
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", self.looks_one_in))
-        for _ in range(self.looks_one_in):
-            with self.statements(self.engine) as sent:
+        for chance, writes_log in ((0.26, False), (0.24, True)):
+            with self.statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
                 self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-            if sent[-1].startswith(WRITES_LOG):
-                return
-        self.fail("the row was waited for, and never let go")
+            self.assertEqual(writes_log, sent[-1].startswith(WRITES_LOG))
+
+    def test_a_cold_row_is_looked_at_once_more(self) -> None:
+        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 10**9))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._HOT_SECONDS", 0))
+        with self.statements(self.engine) as sent:
+            for _ in range(3):
+                self.engine.reserve(self.context, {"gpu": 1})
+        looking, *told = [one.split("(")[0] for one in sent]
+        self.assertEqual((1, 2), (len(set(told)), len(told)))
+        self.assertNotEqual(told[0], looking)
+
+    def make_hot(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts._HOT_SECONDS", 60))
+        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+
+    def test_whoever_knows_that_it_is_hot_lasts_too(self) -> None:
+        self.make_hot()
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
+        self.engine.commit(self.context, consumer="b")
+        self.die()
+        self.assertEqual((["reserved"], ["committed"]), (self.states("a"), self.states("b")))
+
+    def test_the_control_of_a_reserve_that_knows(self) -> None:
+        self.make_hot()
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts.make_lasting", lambda _connection: None))
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
+        self.die()
+        self.assertEqual([], self.states("a"))
+
+    def test_the_control_of_a_commit_that_knows(self) -> None:
+        self.make_hot()
+        uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.scripts.make_lasting", lambda _connection: None))
+        self.engine.commit(self.context, uuids)
+        self.die()
+        self.assertEqual(["reserved"], self.states("b"))
 
     def test_the_control(self) -> None:
         """Without its last statement, the answer does not."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db import at_once, scripts, usages
+from cyborg_quota.db.idle import Kept
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -57,10 +59,13 @@ class AtOnceTestCase(base.LedgerTestCase):
             self.assertRegex(statement, "^EXECUTE cyborg_quota_")
 
 
+_POSTGRESQL = [one for one in AtOnceTestCase.scenarios if one[1]["backend"] == "postgresql"]
+
+
 class TestPlans(AtOnceTestCase):
     """PostgreSQL keeps the plan of what is prepared: made for a small table, it is that of a large one too."""
 
-    scenarios = [one for one in AtOnceTestCase.scenarios if one[0] not in ("sqlite", "mariadb")]
+    scenarios = _POSTGRESQL
 
     def test_by_the_unique_keys_alone(self) -> None:
         for turn in range(7):  # from the sixth time on, the plan is kept
@@ -74,6 +79,14 @@ class TestPlans(AtOnceTestCase):
         for statement, plan in plans.items():
             self.assertNotIn("ix_reservations", plan, statement)
             self.assertNotIn("Seq Scan", plan, statement)
+
+    def test_who_looks(self) -> None:
+        for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
+            claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
+            call(self.context, self.quotas.reserve_many(self.context, claims))
+        plans = self.database.read(self.plans)
+        self.assertGreaterEqual(len(plans), 4)
+        self.assertEqual({self.looks_one_in == 1}, {"AS before" in statement for statement in plans})
 
     @staticmethod
     def plans(connection: sa.Connection) -> dict[str, str]:
@@ -206,6 +219,17 @@ class TestPrepared(AtOnceTestCase):
         for name in connection.info["cyborg_quota_prepared"]:
             connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
 
+    def test_no_room_to_prepare_the_look(self) -> None:
+        """It does without."""
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        known: list[int] = []
+        self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._MOST_PREPARED", known[0]))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 1))
+        with self.statements() as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assert_at_once(sent, 2)
+
     def test_many_shapes(self) -> None:
         """A connection prepares a bounded number; what comes after goes the ordinary way."""
         self.limits.limits[None, "gpu"] = 10_000
@@ -224,7 +248,7 @@ class TestPrepared(AtOnceTestCase):
 class TestKilled(AtOnceTestCase):
     """PostgreSQL's driver is told which statements are transactions of their own."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = _POSTGRESQL
 
     def test_between_two_ways(self) -> None:
         """A script fails, and the signal strikes while its connection is put back to the ordinary way."""
@@ -235,6 +259,26 @@ class TestKilled(AtOnceTestCase):
         with self.assertRaises(ZeroDivisionError):
             self.database.write(self.half)
         self.assert_invariants()
+
+    def test_between_two_hands(self) -> None:
+        """Nobody holds the connection, and it goes to the pool by itself, as it is."""
+        self.engine.reserve(self.context, {"gpu": 1})
+        idle, kept = self.database._connect()
+        self.assertTrue(kept.is_alone)
+        del kept
+        gc.collect()
+        with self.assertRaises(ZeroDivisionError):
+            self.database.write(self.half)
+        self.assert_invariants()
+        self.assertEqual([], idle._kept[1:])
+
+    def test_given_to_the_pool(self) -> None:
+        idle, kept = self.database._connect()
+        idle.give_back(kept)
+        idle._may_keep = False
+        self.engine.reserve(self.context, {"gpu": 1})
+        with self.database.engine.connect() as connection:
+            self.assertFalse(scripts._driver(connection).autocommit)
 
     driver = staticmethod(scripts._driver)
 
@@ -249,6 +293,23 @@ class TestKilled(AtOnceTestCase):
     def half(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
         raise ZeroDivisionError
+
+
+class TestKilledInABlock(AtOnceTestCase):
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+
+    def test_before_it_is_rolled_back(self) -> None:
+        """A block fails half way, and the signal strikes before anything is done about it."""
+
+        def fail(connection: sa.Connection) -> None:
+            connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
+            raise ValueError
+
+        with mock.patch.object(Kept, "end_alone", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.database._once_alone(fail)
+        self.engine.reserve(self.context, {"gpu": 1})
+        self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
+        self.assert_invariants()
 
 
 class TestDrivers(AtOnceTestCase):
