@@ -221,10 +221,8 @@ class Database:
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception(errors.may_do_again),
             stop=lambda _state: self._is_over(began),
-            wait=tenacity.wait_random_exponential(
-                multiplier=settings.retry_first_wait_seconds,
-                min=0,
-                max=settings.retry_longest_wait_seconds,
+            wait=budget.waiting(
+                settings.retry_first_wait_seconds, settings.retry_longest_wait_seconds, began + settings.retry_seconds
             ),
             before=tenacity.before_nothing,
             after=tenacity.after_nothing,

@@ -5,6 +5,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import tenacity
+
+_SHARE: Final = 48
 
 
 class Call(threading.local):
@@ -20,3 +26,17 @@ class Call(threading.local):
 
     def __exit__(self, *_failure: object) -> None:
         self.began = None
+
+
+def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
+    """tenacity's wait: longer each time, by chance, but never more than a 48th of what is left until ``ends``.
+
+    Whoever has been refused for long comes more often. On a Galera cluster the writers of one node can refuse those of
+    the others for seconds, and who waited half a second each time could have no turn at all.
+    """
+
+    def wait(state: Any) -> float:
+        longest = min(longest_seconds, max(0.0, ends - time.monotonic()) / _SHARE)
+        return tenacity.wait_random_exponential(multiplier=first_seconds, min=0, max=longest)(state)
+
+    return wait

@@ -15,6 +15,7 @@ from unittest import mock
 import fixtures as pyfixtures
 import sqlalchemy as sa
 import testscenarios
+from oslo_db import exception as oslo_exc
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import at_once, inserting, schema
@@ -27,6 +28,29 @@ load_tests = testscenarios.load_tests_apply_scenarios
 SECRET = "correct-horse-battery"
 RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 1
+
+
+class TestTurns(base.LedgerTestCase):
+    """Whoever is refused again and again comes more often, the longer it lasts."""
+
+    def test_the_waits_shrink(self) -> None:
+        database = hooks.database_of(self.make_engine(retry_seconds=1.0))
+        ends = time.monotonic() + 1.0
+        waits: list[tuple[float, float]] = []
+        sleep = time.sleep
+
+        def note(seconds: float) -> None:
+            waits.append((ends - time.monotonic(), seconds))
+            sleep(seconds)
+
+        def refuse(_connection: sa.Connection) -> None:
+            raise oslo_exc.DBDeadlock
+
+        with mock.patch.object(time, "sleep", note):
+            self.assertRaises(exceptions.DatabaseUnavailable, database.write, refuse)
+        for left, seconds in waits:
+            self.assertLessEqual(seconds, max(0, left + 0.1) / 48)
+        self.assertGreater(len(waits), 15)
 
 
 class OutageTestCase(base.BackendTestCase):
