@@ -6,9 +6,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import tenacity
+from oslo_db import exception as oslo_exc
 
 _SHARE: Final = 48
 
@@ -28,15 +29,18 @@ class Call(threading.local):
         self.began = None
 
 
-def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
-    """tenacity's wait: longer each time, by chance, but never more than a 48th of what is left until ``ends``.
+def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[tenacity.RetryCallState], float]:
+    """tenacity's wait: longer each time, by chance; after a conflict at most a 48th of what is left until ``ends``.
 
     Whoever has been refused for long comes more often. On a Galera cluster the writers of one node can refuse those of
-    the others for seconds, and who waited half a second each time could have no turn at all.
+    the others for seconds, and who waited half a second each time could have no turn at all. (A database that is away
+    is not asked more often for that.)
     """
 
-    def wait(state: Any) -> float:
-        longest = min(longest_seconds, max(0.0, ends - time.monotonic()) / _SHARE)
+    def wait(state: tenacity.RetryCallState) -> float:
+        longest = longest_seconds
+        if state.outcome is not None and isinstance(state.outcome.exception(), oslo_exc.DBDeadlock):
+            longest = min(longest, max(0.0, ends - time.monotonic()) / _SHARE)
         return tenacity.wait_random_exponential(multiplier=first_seconds, min=0, max=longest)(state)
 
     return wait

@@ -37,10 +37,11 @@ class TestTurns(base.LedgerTestCase):
         database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         ends = time.monotonic() + 1.0
         waits: list[tuple[float, float]] = []
-        sleep = time.sleep
+        sleep, ours = time.sleep, threading.get_ident()
 
         def note(seconds: float) -> None:
-            waits.append((ends - time.monotonic(), seconds))
+            if threading.get_ident() == ours:
+                waits.append((ends - time.monotonic(), seconds))
             sleep(seconds)
 
         def refuse(_connection: sa.Connection) -> None:
