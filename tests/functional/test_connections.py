@@ -10,6 +10,8 @@ import socket
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import fixtures as pyfixtures
@@ -18,7 +20,7 @@ import testscenarios
 from oslo_db import exception as oslo_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import at_once, inserting, schema
+from cyborg_quota.db import at_once, budget, inserting, schema
 from cyborg_quota.db.api import Database
 from cyborg_quota.drivers import reserving
 from tests import base, fixtures, hooks
@@ -33,25 +35,34 @@ CONNECT_SECONDS = 1
 class TestTurns(base.LedgerTestCase):
     """Whoever is refused again and again comes more often, the longer it lasts."""
 
-    def test_the_waits_shrink(self) -> None:
+    def waits(self, error: Exception) -> list[tuple[float, float]]:
+        """What a call that ends with ``error`` each time waits: the seconds that are left, and those that it waits."""
         database = hooks.database_of(self.make_engine(retry_seconds=1.0))
-        ends = time.monotonic() + 1.0
         waits: list[tuple[float, float]] = []
-        sleep, ours = time.sleep, threading.get_ident()
+        make = budget.waiting
 
-        def note(seconds: float) -> None:
-            if threading.get_ident() == ours:
-                waits.append((ends - time.monotonic(), seconds))
-            sleep(seconds)
+        def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
+            wait = make(first_seconds, longest_seconds, ends)
 
-        def refuse(_connection: sa.Connection) -> None:
-            raise oslo_exc.DBDeadlock
+            def note(state: Any) -> float:
+                left = max(0.0, ends - time.monotonic())
+                waits.append((left, wait(state)))
+                return waits[-1][1]
 
-        with mock.patch.object(time, "sleep", note):
-            self.assertRaises(exceptions.DatabaseUnavailable, database.write, refuse)
+            return note
+
+        with mock.patch.object(budget, "waiting", waiting), mock.patch("random.uniform", lambda _low, high: high):
+            self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
+        return waits
+
+    def test_after_a_conflict(self) -> None:
+        waits = self.waits(oslo_exc.DBDeadlock())
         for left, seconds in waits:
-            self.assertLessEqual(seconds, max(0, left + 0.1) / 48)
+            self.assertLessEqual(seconds, left / 48)
         self.assertGreater(len(waits), 15)
+
+    def test_a_database_that_is_away_is_not_asked_more_often(self) -> None:
+        self.assertGreater(max(seconds for _, seconds in self.waits(oslo_exc.DBConnectionError())), 0.1)
 
 
 class OutageTestCase(base.BackendTestCase):
