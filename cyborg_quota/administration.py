@@ -112,16 +112,18 @@ class Administration:
         requests.admin_only(context, "list_limits")
         project_id = requests.optional_name("project_id", project_id)
         try:
-            book = self._keeper.book()
+            keeper = self._keeper
         except exceptions.LimitsReadOnly:
             return self._ask_driver(project_id)
         if project_id is not None:
+            _, book = keeper.path(project_id)
             found = {resource: book.limit(project_id, resource) for resource in book.resources}
             return [
                 LimitRecord(project_id, resource, limit, (project_id, resource) in book.overrides)
                 for resource, limit in found.items()
                 if limit is not None
             ]
+        book = keeper.book()
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(book.defaults.items())] + [
             LimitRecord(*key, limit=limit) for key, limit in sorted(book.overrides.items())
         ]
@@ -144,16 +146,17 @@ class Administration:
         project_id = requests.optional_name("project_id", project_id)
         book = self._keeper.book()
         tops = book.roots if project_id is None else [project_id]
-        return self._rows(book, _walk(tops, book.children_of))
+        return self._rows(book, self._keeper.figures(), _walk(tops, book.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """What bounds one project: itself and every project above it, root first; a row per resource."""
         requests.admin_only(context, "path")
-        book = self._keeper.book()
-        return self._rows(book, enumerate(reversed(book.path(names.check_name("project_id", project_id)))))
+        state, book = self._keeper.path(names.check_name("project_id", project_id))
+        return self._rows(book, state.counters, enumerate(reversed(state.project_ids)))
 
-    def _rows(self, book: Book, walk: Iterable[tuple[int, str]]) -> list[TreeRow]:
-        figures = self._keeper.figures()
+    def _rows(
+        self, book: Book, figures: Mapping[tuple[str, str], Figures], walk: Iterable[tuple[int, str]]
+    ) -> list[TreeRow]:
         resources = sorted(set(book.resources) | {resource for _, resource in figures})
         return [
             TreeRow(one, book.parents.get(one), depth, resource, book.limit(one, resource), now.used, now.subtree)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -13,6 +14,7 @@ from cyborg_quota.db.models import fences, limit_defaults, project_limits, quota
 from cyborg_quota.db.models import projects as projects_table
 
 _FENCE = "limits"
+_NAMES_A_QUERY: Final = 500
 
 
 def take_turns(connection: Connection) -> None:
@@ -49,11 +51,38 @@ def of_path(
     return defaults, overrides
 
 
-def read_all(connection: Connection) -> tuple[dict[str, int], dict[tuple[str, str], int], dict[str, str | None]]:
-    """Every default, every override, and the whole tree: parent by project."""
-    defaults = {row.resource: row.most for row in connection.execute(sa.select(limit_defaults))}
-    overrides = {(row.project_id, row.resource): row.most for row in connection.execute(sa.select(project_limits))}
-    return defaults, overrides, projects.edges(connection)
+Book = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
+"""Defaults by resource, overrides by (project, resource), parents by project."""
+
+
+def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> Book:
+    """Every default, every override, and the whole tree; or (``project_ids``) those of these projects alone."""
+    query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
+    defaults = {row.resource: row.most for row in connection.execute(query)}
+    query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
+    if project_ids is None:
+        overrides = {(row.project_id, row.resource): row.most for row in connection.execute(query)}
+        return defaults, overrides, projects.edges(connection)
+    overrides, parents = {}, {}
+    names = sorted(project_ids)
+    for start in range(0, len(names), _NAMES_A_QUERY):
+        some = names[start : start + _NAMES_A_QUERY]
+        found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
+        overrides.update({(row.project_id, row.resource): row.most for row in found})
+        parents.update(projects.edges(connection, some))
+    return defaults, overrides, parents
+
+
+def read_family(connection: Connection, project_id: str) -> Book:
+    """What an enforcement model needs to judge a limit of ``project_id``, and nothing of the rest of the cloud.
+
+    The book of the project, its ancestors, its siblings and all its descendants.
+    """
+    path = projects.read_way(connection, project_id, []).project_ids
+    family = projects.subtree_of(connection, project_id).union(path)
+    if len(path) > 1:
+        family |= projects.children_of(connection, path[1])
+    return read_book(connection, family)
 
 
 def set_default(connection: Connection, resource: str, limit: int | None) -> None:

@@ -33,36 +33,62 @@ MAX_DEPTH: Final = 64
 _ROWS_A_STATEMENT: Final = 100
 
 
-def _path_query() -> sa.Select[Any]:
-    """WITH RECURSIVE: the project and its ancestors, leaf first, beside their usage rows. One statement: one moment."""
+def path_cte() -> sa.CTE:
+    """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
+
+    Each parent is looked up by a scalar subquery, which no database executes but by the primary key. (With a join,
+    SQLite that knows the size of the table reads all of it first, to make a Bloom filter.)
+    """
+    name = projects.c.project_id.type
+    leaf_id = sa.cast(sa.bindparam("b_project"), name)
     leaf = sa.select(
-        sa.cast(sa.bindparam("b_project"), projects.c.project_id.type).label("project_id"),
-        sa.literal(0).label("distance"),
+        leaf_id.label("project_id"), _parent_of(leaf_id).label("parent_id"), sa.literal_column("0").label("distance")
     ).cte("path", recursive=True)
-    step = (
-        sa.select(projects.c.parent_id, leaf.c.distance + 1)
-        .where(projects.c.project_id == leaf.c.project_id)
-        .where(projects.c.parent_id.is_not(None), leaf.c.distance < MAX_DEPTH)
+    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id), leaf.c.distance + sa.literal_column("1")).where(
+        leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH))
     )
-    path = leaf.union_all(step)
+    return leaf.union_all(step)
+
+
+def _parent_of(project_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
+    return sa.select(projects.c.parent_id).where(projects.c.project_id == project_id).scalar_subquery()
+
+
+def is_on_path(owner: sa.ColumnElement[str], path: sa.CTE, *, is_postgresql: bool) -> sa.ColumnElement[bool]:
+    """``owner IN (SELECT project_id FROM path)``, written so that each database looks the rows up by index.
+
+    PostgreSQL expects a hundred rows of any recursive CTE, and would rather read a whole table of a few ten thousand
+    rows; of an array it expects ten. (Its planner is the only one that takes an array.)
+    """
+    found = sa.select(path.c.project_id)
+    if is_postgresql:
+        return owner == sa.any_(sa.func.array(found.scalar_subquery(), type_=sa.ARRAY(owner.type)))
+    return owner.in_(found)
+
+
+def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
+    """The project and its ancestors, and their usage rows. One statement: one moment."""
+    path = path_cte()
     usage = quota_usages.c
-    return (
-        sa.select(path.c.project_id, path.c.distance, usage.id, usage.resource, usage.generation)
-        .select_from(
-            sa.outerjoin(
-                path,
-                quota_usages,
-                sa.and_(
-                    usage.project_id == path.c.project_id,
-                    usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
-                ),
-            )
-        )
-        .order_by(path.c.distance)
+    number = sa.cast(sa.null(), sa.Integer)
+    name = sa.cast(sa.null(), usage.resource.type)
+    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation).where(
+        is_on_path(usage.project_id, path, is_postgresql=is_postgresql),
+        usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
+    )
+    return sa.union_all(
+        sa.select(
+            path.c.project_id,
+            path.c.distance,
+            number.label("id"),
+            name.label("resource"),
+            number.label("generation"),
+        ),
+        rows,
     )
 
 
-_PATH = _path_query()
+_PATH: Final = {is_postgresql: _path_query(is_postgresql=is_postgresql) for is_postgresql in (False, True)}
 
 
 class Way:
@@ -95,15 +121,17 @@ class Way:
 
 def read_way(connection: sa.Connection, project_id: str, resources: Collection[str]) -> Way:
     """Where ``project_id`` stands in the tree now. A project nobody placed is a root."""
-    rows = connection.execute(_PATH, {"b_project": project_id, "b_resources": sorted(resources)}).all()
-    distances = sorted({(row.distance, row.project_id) for row in rows})
+    statement = _PATH[connection.dialect.name == "postgresql"]
+    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
+    distances: dict[str, int] = {}
+    for distance, name in sorted((row.distance, row.project_id) for row in rows if row.id is None):
+        distances.setdefault(name, distance)
     height = len(distances) - 1
     found: dict[str, list[usages.Node]] = {}
-    for row in rows:  # by distance: leaf first
-        if row.id is not None:
-            node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - row.distance)
-            found.setdefault(row.resource, []).append(node)
-    return Way([name for _, name in distances], {name: tuple(nodes) for name, nodes in found.items()})
+    for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
+        node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
+        found.setdefault(row.resource, []).append(node)
+    return Way(list(distances), {name: tuple(nodes) for name, nodes in found.items()})
 
 
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
@@ -253,9 +281,31 @@ def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None
 _EDGES = sa.select(projects.c.project_id, projects.c.parent_id)
 
 
-def edges(connection: sa.Connection) -> dict[str, str | None]:
-    """The whole tree: parent by project."""
-    return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(_EDGES)))
+def edges(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[str, str | None]:
+    """Parent by project: the whole tree, or (``project_ids``) of those of these projects that are known."""
+    query = _EDGES if project_ids is None else _EDGES.where(projects.c.project_id.in_(sorted(project_ids)))
+    return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
+
+
+_CHILDREN = sa.select(projects.c.project_id).where(projects.c.parent_id == sa.bindparam("b_project"))
+
+
+def children_of(connection: sa.Connection, project_id: str) -> set[str]:
+    """The projects directly below."""
+    return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
+
+
+def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
+    """The project and all its descendants; one query for each level of each branch that has children."""
+    found = {project_id}
+    level = [project_id]
+    while level:
+        some, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
+        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(some))
+        new = set(connection.execute(below).scalars()) - found  # (a cycle made by hand must end)
+        found |= new
+        level += sorted(new)
+    return found
 
 
 _PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bindparam("b_project"))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, overs
-from cyborg_quota.db import inserting, listing, projects, schema, upkeep, usages
+from cyborg_quota.db import inserting, listing, path_state, projects, schema, upkeep, usages
 from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
@@ -141,14 +141,12 @@ class DbQuotaDriver(base.QuotaDriver):
         return found if sees_all else overs.veiled(found, project_id)
 
     def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
-        figures = self._database.read(lambda connection: usages.read(connection, [project_id]))
-        names = sorted(set(resources) | {resource for _, resource in figures})
-        limits = self._limits.get_limits([project_id], names)
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+        held = {resource for owner, resource in state.counters if owner == project_id}
+        names = sorted(held.union(resources))
+        limits = self._limits.get_limits_on_path(state, names)
         return {
-            name: _usage(
-                figures.get((project_id, name), Figures()),
-                limits.get((project_id, name), UNLIMITED),
-            )
+            name: _usage(state.counters.get((project_id, name), Figures()), limits.get(name, UNLIMITED))
             for name in names
         }
 

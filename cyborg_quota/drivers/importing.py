@@ -29,7 +29,7 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
     def work(connection: Connection) -> list[LimitChange]:
         if not dry_run:
             tables.take_turns(connection)
-        before = Book(*tables.read_all(connection), limits.starts)
+        before = Book(*tables.read_book(connection), limits.starts)
         after, changes = document.apply(before, wanted)
         problems = _problems(limits, after, changes)
         if problems:

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import projects, usages
+from cyborg_quota.db import path_state, projects, usages
 from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.drivers import importing
 from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.book import Book
@@ -37,6 +38,11 @@ class LimitKeeper:
     def book(self) -> Book:
         """Everything that is set, at one moment."""
         return self._database.read(self._read)
+
+    def path(self, project_id: str) -> tuple[PathState, Book]:
+        """Everything stored for a project and its ancestors, at one moment; and their limits."""
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+        return state, self._limits.book_of_path(state)
 
     def figures(self) -> dict[tuple[str, str], Figures]:
         """Every usage row."""
@@ -66,7 +72,7 @@ class LimitKeeper:
 
         def work(connection: Connection) -> bool:
             tables.take_turns(connection)
-            book = self._read(connection)
+            book = Book(*tables.read_family(connection, project_id), self._limits.starts)
             if book.parents.get(project_id) != parent_id:
                 return False
             for resource, limit in sorted(limits.items()):
@@ -124,7 +130,7 @@ class LimitKeeper:
             raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> Book:
-        return Book(*tables.read_all(connection), self._limits.starts)
+        return Book(*tables.read_book(connection), self._limits.starts)
 
 
 def _put(where: dict[Key, int], key: Key, limit: int | None) -> None:

@@ -13,6 +13,7 @@ from cyborg_quota.types import Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.api import Database
+    from cyborg_quota.db.path_state import PathState
 
 
 class LimitDriver(abc.ABC):
@@ -47,6 +48,15 @@ class LimitDriver(abc.ABC):
     @abc.abstractmethod
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         """The limit of each (project_id, resource), for display. What is left out is unlimited."""
+
+    def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
+        """The limit of ``state.project_ids[0]`` for each resource, for display. What is left out is unlimited.
+
+        A driver whose limits are in the ledger's database takes them from ``state``, so that they and the counters
+        are from one point in time.
+        """
+        project_id = state.project_ids[0]
+        return {resource: limit for (_, resource), limit in self.get_limits([project_id], resources).items()}
 
     def parent_of(self, project_id: str) -> str | None:
         """Where this driver's source puts the project: the id of its parent, or None where it does not say."""

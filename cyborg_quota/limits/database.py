@@ -11,10 +11,14 @@ from oslo_config import cfg
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.api import Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.book import Book, Starts, effective
 from cyborg_quota.limits.policies.base import Policy
 from cyborg_quota.types import Constraint
+
+_MOST_NAMED: Final = 500
+"""The limits of more projects than these are found by reading all limits."""
 
 HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
 
@@ -67,7 +71,8 @@ class DatabaseLimitDriver(base.LimitDriver):
         return self.policy.constraints(path, limits)
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        book = self.book()
+        names = None if len(project_ids) > _MOST_NAMED else project_ids
+        book = Book(*self._tables.thinking.read(lambda connection: tables.read_book(connection, names)), self.starts)
         found = {}
         for project_id in project_ids:
             for resource in resources:
@@ -76,6 +81,12 @@ class DatabaseLimitDriver(base.LimitDriver):
                     found[project_id, resource] = limit
         return found
 
-    def book(self) -> Book:
-        """Everything that is set."""
-        return Book(*self._tables.thinking.read(tables.read_all), self.starts)
+    def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
+        book = self.book_of_path(state)
+        limits = {resource: book.limit(state.project_ids[0], resource) for resource in resources}
+        return {resource: limit for resource, limit in limits.items() if limit is not None}
+
+    def book_of_path(self, state: PathState) -> Book:
+        """What is set for a project and its ancestors."""
+        parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
+        return Book(dict(state.defaults), dict(state.overrides), parents, self.starts)

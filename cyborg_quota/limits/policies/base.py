@@ -20,7 +20,8 @@ class Policy(abc.ABC):
     def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
         """What ``book`` breaks at these projects, as sentences without a full stop; none where it is allowed.
 
-        Only these are looked at: what another policy allowed elsewhere does not stop a change here.
+        Only these are looked at: what another policy allowed elsewhere does not stop a change here. When the limit of
+        one project is set, ``book`` has that project, its ancestors, siblings and descendants, and no others.
         """
 
     @abc.abstractmethod

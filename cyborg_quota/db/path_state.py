@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is stored for a project and its ancestors, read by one statement: path, counters and limits.
+
+One statement reads one snapshot, at READ COMMITTED too, so that all figures are from one point in time. What it reads
+depends on the path alone, never on how many projects there are::
+
+    WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
+    SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
+    UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
+    UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
+    UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import projects
+from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages
+from cyborg_quota.types import Figures
+
+_PATH: Final = "path"
+_USAGE: Final = "usage"
+_LIMIT: Final = "limit"
+_DEFAULT: Final = "default"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PathState:
+    """One point in time. ``project_ids``: the project and its ancestors, leaf first.
+
+    ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
+    default limits) by resource; what is not stored is missing.
+    """
+
+    project_ids: Sequence[str]
+    counters: Mapping[tuple[str, str], Figures]
+    overrides: Mapping[tuple[str, str], int]
+    defaults: Mapping[str, int]
+
+    @property
+    def resources(self) -> list[str]:
+        """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
+        return sorted({resource for _, resource in [*self.counters, *self.overrides]} | set(self.defaults))
+
+
+def read(connection: sa.Connection, project_id: str) -> PathState:
+    """What is stored for ``project_id`` and its ancestors now. One statement."""
+    statement = _statement(is_postgresql=connection.dialect.name == "postgresql")
+    distances: list[tuple[int, str]] = []
+    counters, overrides, defaults = {}, {}, {}
+    for kind, owner, resource, first, second, third in connection.execute(statement, {"b_project": project_id}):
+        if kind == _PATH:
+            distances.append((first, owner))
+        elif kind == _USAGE:
+            counters[owner, resource] = Figures(first, second, third)
+        elif kind == _LIMIT:
+            overrides[owner, resource] = first
+        else:
+            defaults[resource] = first
+    return PathState([owner for _, owner in sorted(distances)], counters, overrides, defaults)
+
+
+@functools.cache
+def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
+    path = projects.path_cte()
+    usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
+
+    def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
+        return rows.where(projects.is_on_path(owner, path, is_postgresql=is_postgresql))
+
+    return sa.union_all(
+        _columns(_PATH, path.c.project_id, None, path.c.distance),
+        on_path(
+            usage.project_id,
+            _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
+        ),
+        on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
+        _columns(_DEFAULT, None, default.resource, default.most),
+    )
+
+
+def _columns(
+    kind: str,
+    project_id: sa.ColumnElement[str] | None,
+    resource: sa.ColumnElement[str] | None,
+    *amounts: sa.ColumnElement[int],
+) -> sa.Select[Any]:
+    """One branch of the union: every column has the same type in each of them."""
+    name = quota_usages.c.project_id.type
+    return sa.select(
+        sa.literal_column(f"'{kind}'").label("kind"),
+        sa.cast(sa.null(), name) if project_id is None else project_id,
+        sa.cast(sa.null(), name) if resource is None else resource,
+        *(sa.cast(amount, sa.BigInteger) for amount in amounts),
+        *(sa.cast(sa.null(), sa.BigInteger) for _ in range(3 - len(amounts))),
+    )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clouds of many projects, written by bulk INSERTs, and what a call reads of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import models
+
+CHILDREN = 20
+"""So many projects lie below each project of the second level."""
+
+Captured = list[tuple[str, Any]]
+
+
+def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> None:
+    """Projects ``p<first>`` to ``p<last - 1>``, each below ``mid<n>``, all below ``top``; with usage rows and limits.
+
+    Every project has usage rows of fpga and gpu and a limit of gpu; the projects of the two upper levels too.
+    ``history``: so many ended reservations for each of the new projects.
+    """
+    parents: dict[str, str | None] = {} if first else {"top": None}
+    for number in range(first, last):
+        middle = f"mid{number // CHILDREN}"
+        if number % CHILDREN == 0:
+            parents[middle] = "top"
+        parents[f"p{number}"] = middle
+    with sql.begin() as connection:
+        _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
+        zeros = {"used": 0, "reserved": 0, "subtree": 0, "generation": 0}
+        usages = [{"project_id": one, "resource": name, **zeros} for one in parents for name in ("fpga", "gpu")]
+        _insert(connection, models.quota_usages, usages)
+        limits = [{"project_id": one, "resource": "gpu", "most": 1 if one[0] == "p" else 10**6} for one in parents]
+        _insert(connection, models.project_limits, limits)
+        _insert(
+            connection,
+            models.reservations,
+            [_ended(number, turn) for number in range(first, last) for turn in range(history)],
+        )
+    with sql.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for table in ("projects", "quota_usages", "project_limits", "reservations"):
+            connection.exec_driver_sql(
+                f"ANALYZE TABLE {table}" if sql.dialect.name in ("mysql", "mariadb") else f"ANALYZE {table}"
+            )
+
+
+def rotated(projects: int, turns: int) -> dict[str, Any]:
+    """The document that moves each project from where ``add_projects`` has put it so many parents further."""
+    middles = projects // CHILDREN
+    below: dict[int, list[dict[str, Any]]] = {number: [] for number in range(middles)}
+    for number in range(projects):
+        below[(number // CHILDREN + turns) % middles].append({"id": f"p{number}"})
+    children = [{"id": f"mid{number}", "children": found} for number, found in below.items()]
+    return {"projects": [{"id": "top", "children": children}]}
+
+
+def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    for start in range(0, len(rows), 5000):
+        connection.execute(sa.insert(table), rows[start : start + 5000])
+
+
+def _project(project_id: str, parent_id: str | None) -> dict[str, Any]:
+    return {"project_id": project_id, "parent_id": parent_id, "generation": 0}
+
+
+def _ended(number: int, turn: int) -> dict[str, Any]:
+    return {
+        "deleted": True,
+        "uuid": f"ended-{number}-{turn}",
+        "usage_id": 0,
+        "project_id": f"p{number}",
+        "resource": "gpu",
+        "delta": 1,
+        "state": "rolled_back",
+        "consumer_id": f"old-{number}-{turn}",
+        "group_id": f"group-{number}-{turn}",
+    }
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[Captured]:
+    """Every statement that SQLAlchemy sends meanwhile, with its parameters."""
+    found: Captured = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        found.append((statement, parameters))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def queries(statements: Captured) -> Captured:
+    """Those that read."""
+    return [one for one in statements if one[0].lstrip(" (").startswith(("SELECT", "WITH"))]
+
+
+def rows_read(connection: sa.Connection, statement: str, parameters: Any) -> int:
+    """How many rows of tables and indexes the server reads to execute a query; on SQLite, steps of its program."""
+    return _READERS[connection.dialect.name](connection, statement, parameters)
+
+
+def _read_on_mariadb(connection: sa.Connection, statement: str, parameters: Any) -> int:
+    connection.exec_driver_sql("FLUSH STATUS")
+    connection.exec_driver_sql(statement, parameters).all()
+    found = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
+    return sum(int(row[1]) for row in found)
+
+
+def _read_on_postgresql(connection: sa.Connection, statement: str, parameters: Any) -> int:
+    found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar_one()
+    plans = json.loads(found) if isinstance(found, str) else found
+    return _rows_of_plan(plans[0]["Plan"])
+
+
+def _rows_of_plan(plan: dict[str, Any]) -> int:
+    own = 0
+    if "Relation Name" in plan:
+        discarded = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+        own = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
+    return own + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
+
+
+def _read_on_sqlite(connection: sa.Connection, statement: str, parameters: Any) -> int:
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    bare: Any = connection.connection.dbapi_connection
+    bare.set_progress_handler(step, 1)
+    try:
+        connection.exec_driver_sql(statement, parameters).all()
+    finally:
+        bare.set_progress_handler(None, 0)
+    return steps
+
+
+_READERS: dict[str, Callable[[sa.Connection, str, Any], int]] = {
+    "mysql": _read_on_mariadb,
+    "mariadb": _read_on_mariadb,
+    "postgresql": _read_on_postgresql,
+    "sqlite": _read_on_sqlite,
+}
