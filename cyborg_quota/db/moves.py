@@ -1,28 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many projects added and moved in one transaction, with what they hold.
 
-The rules are those of projects.py, and the order in which locks are taken is everybody's: first the rows of
-``projects``, by name; then the usage rows, deepest first. What was counted in a moved project's subtree, less what
-moves out of it by itself, is its *chunk*: it leaves all the old ancestors' totals, and enters all the new ones'.
+The rules are those of projects.py. The transaction has two parts:
+
+1.  The rows of ``projects`` are locked, by name, and changed; the usage rows that the new ancestors lack are inserted.
+    Charges go on: they lock no row of ``projects``, except to insert the first usage row of a resource.
+2.  The usage rows of the moved projects, and of the old and new ancestors whose totals change, are locked, in the order
+    in which charges lock them; then their counters are read and changed, and the transaction commits. Charges of these
+    projects wait meanwhile, so all that can be computed before is computed before, and this part consists of few
+    statements: each locks or changes ROWS_A_STATEMENT rows.
+
+What was counted in a moved project's subtree, less what moves out of it by itself, leaves the totals of all its old
+ancestors and enters those of all its new ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, projects, usages
+from cyborg_quota.db import clock, projects
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.models import quota_usages
-from cyborg_quota.types import Figures
+from cyborg_quota.db.statements import ListStatement, any_of
 
-_CHUNK: Final = 500
+ROWS_A_STATEMENT: Final = 512
+"""A power of two (see ListStatement), and less than what makes MariaDB turn the list into a subquery (1,000)."""
+
+_CASES_A_STATEMENT: Final = 128
+"""Where each row gets a value of its own, the server compares each row with each value."""
+
 Edges = Mapping[str, "str | None"]
+Key = tuple[str, str]
+T = TypeVar("T")
 _usage = quota_usages.c
+_project = projects_table.c
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
@@ -45,15 +62,26 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     after = {**before, **moved}
     news = {project_id: ancestors(project_id, after) for project_id in moved}
     olds = {project_id: ancestors(project_id, before) for project_id in moved}
-    projects.hold(connection, set(moved).union(*news.values()) - set(added))
-    if projects.edges(connection) != before:
+    touched = set(moved).union(*news.values(), *olds.values())
+    _lock_projects(connection, set(moved).union(*news.values()) - set(added))
+    now = projects.edges(connection)
+    if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise TransactionMoved
-    touched = set(moved).union(*news.values(), *olds.values()) - set(added)
-    _fence(connection, touched, moved, before)
-    figures = _figures(connection, touched)
-    _move_totals(connection, figures, _chunks(figures, moved, olds), olds, news)
-    for project_id, parent_id in sorted(moved.items()):
-        projects.set_parent(connection, project_id, parent_id)
+    present = _usage_rows(connection, touched)
+    rows = _make_lacking_rows(connection, present, moved, news)
+    _set_parents(connection, moved)
+    # (A row that was inserted just now holds nothing that could move.)
+    plan = _plan(rows, [key for key in present if key[0] in moved], olds, news)
+    order = _lock_order(connection, rows, plan, before)
+    # From here on, charges of these projects wait.
+    subtrees = _lock_usage_rows(connection, order)
+    _add_to_subtrees(connection, _totals(plan, subtrees))
+    _bump_generations(connection, [part.usage_id for part in plan])
+
+
+def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
+    """How many usage rows these projects have."""
+    return len(_usage_rows(connection, project_ids))
 
 
 def ancestors(project_id: str, edges: Edges) -> list[str]:
@@ -66,71 +94,214 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
     return found
 
 
-_FENCE = (
-    sa.update(quota_usages)
-    .where(_usage.project_id == sa.bindparam("b_project"))
-    .values(generation=_usage.generation + sa.bindparam("b_moves"))
+def _pieces(values: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterable[Sequence[T]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+_LOCK_PROJECTS_IN_ORDER = ListStatement(
+    lambda size: (
+        sa.select(_project.project_id)
+        .where(any_of(_project.project_id, size))
+        .order_by(sa.collate(_project.project_id, "C"))
+        .with_for_update(key_share=True)
+    )
+)
+_CHANGE_PROJECTS = ListStatement(
+    lambda size: (
+        sa.update(projects_table)
+        .where(any_of(_project.project_id, size))
+        .values(generation=_project.generation + sa.literal_column("1"), updated_at=clock.utc_now())
+    )
 )
 
 
-def _fence(connection: sa.Connection, touched: Iterable[str], moved: Collection[str], before: Edges) -> None:
-    """Hold every usage row of these projects; a charge that is on its way through a moved one begins again."""
-    for project_id in sorted(touched, key=lambda one: (-len(ancestors(one, before)), one)):
-        connection.execute(_FENCE, {"b_project": project_id, "b_moves": int(project_id in moved)})
+def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
+    """Keep the edges at these projects as they are until the transaction ends: projects.hold, for many.
+
+    PostgreSQL promises no order within an UPDATE, so there the rows are locked by a SELECT before.
+    """
+    for names in _pieces(sorted(project_ids)):
+        if connection.dialect.name == "postgresql":
+            _LOCK_PROJECTS_IN_ORDER(connection, names, {})
+        if _CHANGE_PROJECTS(connection, names, {}).rowcount != len(names):
+            raise TransactionMoved
 
 
-Rows = dict[str, dict[str, Figures]]
+_ROWS_OF = ListStatement(
+    lambda size: sa.select(_usage.id, _usage.project_id, _usage.resource).where(any_of(_usage.project_id, size))
+)
 
 
-def _figures(connection: sa.Connection, project_ids: Iterable[str]) -> Rows:
-    """The usage rows of these projects, by project and resource."""
-    names = sorted(project_ids)
-    found: Rows = {}
-    for start in range(0, len(names), _CHUNK):
-        for (project_id, resource), figures in usages.read(connection, names[start : start + _CHUNK]).items():
-            found.setdefault(project_id, {})[resource] = figures
-    return found
-
-
-def _chunks(figures: Rows, moved: Iterable[str], olds: Mapping[str, list[str]]) -> dict[str, Counter[str]]:
-    """What each moved project takes along, by resource."""
-    chunks = {
-        project_id: Counter({resource: one.subtree for resource, one in figures.get(project_id, {}).items()})
-        for project_id in moved
+def _usage_rows(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Key, int]:
+    """The ids of all usage rows of these projects, by project and resource."""
+    return {
+        (row.project_id, row.resource): row.id
+        for names in _pieces(sorted(project_ids))
+        for row in _ROWS_OF(connection, names, {})
     }
-    for project_id, above in olds.items():
-        carrier = next((one for one in above if one in chunks), None)
-        if carrier is not None:
-            chunks[carrier].subtract({name: one.subtree for name, one in figures.get(project_id, {}).items()})
-    return chunks
 
 
-_ADD = (
-    sa.update(quota_usages)
-    .where(_usage.project_id == sa.bindparam("b_project"), _usage.resource == sa.bindparam("b_resource"))
-    .values(subtree=_usage.subtree + sa.bindparam("b_subtree"), updated_at=clock.utc_now())
+def _make_lacking_rows(
+    connection: sa.Connection, rows: Mapping[Key, int], moved: Collection[str], news: Mapping[str, Sequence[str]]
+) -> dict[Key, int]:
+    """A project that has a usage row has one at every ancestor too: rule 3. (No other can insert them: rule 2.)"""
+    needed = {(above, resource) for owner, resource in rows if owner in moved for above in news[owner]}
+    zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
+    lacking = sorted(needed - set(rows))
+    projects.insert_many(
+        connection, quota_usages, [{"project_id": owner, "resource": name, **zeros} for owner, name in lacking]
+    )
+    return {**rows, **_usage_rows(connection, {owner for owner, _ in lacking})}
+
+
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """A usage row of a moved project, by id, and the rows whose totals change by what it takes along.
+
+    ``carrier`` is the row of the nearest old ancestor that is moved too: it does not take this part along.
+    """
+
+    usage_id: int
+    carrier: int | None
+    leaves: list[int]
+    enters: list[int]
+
+
+def _plan(
+    rows: Mapping[Key, int],
+    moving: Iterable[Key],
+    olds: Mapping[str, Sequence[str]],
+    news: Mapping[str, Sequence[str]],
+) -> list[_Part]:
+    plan = []
+    for project_id, resource in moving:
+        carrier = next((above for above in olds[project_id] if above in olds), None)
+        # The total of an ancestor that is an old and a new one stays the same.
+        old, new = set(olds[project_id]), set(news[project_id])
+        plan.append(
+            _Part(
+                rows[project_id, resource],
+                None if carrier is None else rows.get((carrier, resource)),
+                # (Which exist, unless somebody deleted one by hand; heal makes it anew.)
+                [rows[above, resource] for above in old - new if (above, resource) in rows],
+                [rows[above, resource] for above in new - old],
+            )
+        )
+    return plan
+
+
+def _lock_order(
+    connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
+) -> list[list[int]]:
+    """The ids of all rows that change, in everybody's lock order; PostgreSQL orders each list by name itself."""
+    changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
+    if connection.dialect.name != "postgresql":
+        return [list(some) for some in _pieces(sorted(changing))]
+    by_depth: dict[int, list[tuple[str, str, int]]] = {}
+    for (project_id, resource), usage_id in rows.items():
+        if usage_id in changing:
+            by_depth.setdefault(-len(ancestors(project_id, before)), []).append((project_id, resource, usage_id))
+    return [
+        [usage_id for *_, usage_id in some] for _, level in sorted(by_depth.items()) for some in _pieces(sorted(level))
+    ]
+
+
+def _by_key(column: sa.ColumnElement[Any], value: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
+    """CASE column WHEN :b_0 THEN :b_value_0 ...; a list that is filled up repeats its last pair."""
+    return sa.case(
+        {
+            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=value.type)
+            for index in range(size)
+        },
+        value=column,
+    )
+
+
+def _update_each(connection: sa.Connection, statement: ListStatement, values: Mapping[Any, Any]) -> None:
+    keys = sorted(values)
+    for some in _pieces(keys, _CASES_A_STATEMENT):
+        filled = [*some, *[some[-1]] * (_CASES_A_STATEMENT - len(some))]
+        parameters = {f"b_value_{index}": values[key] for index, key in enumerate(filled)}
+        statement(connection, some, parameters)
+
+
+_SET_PARENTS = ListStatement(
+    lambda size: (
+        sa.update(projects_table)
+        .where(any_of(_project.project_id, size))
+        .values(parent_id=_by_key(_project.project_id, _project.parent_id, size))
+    )
 )
 
 
-def _move_totals(
-    connection: sa.Connection,
-    figures: Rows,
-    chunks: Mapping[str, Counter[str]],
-    olds: Mapping[str, list[str]],
-    news: Mapping[str, list[str]],
-) -> None:
-    changes: Counter[tuple[str, str]] = Counter()
-    lacking = set()
-    for project_id, chunk in chunks.items():
-        for resource, amount in chunk.items():
-            for above in olds[project_id]:
-                changes[above, resource] -= amount
-            for above in news[project_id]:
-                changes[above, resource] += amount
-                if resource not in figures.get(above, {}):
-                    lacking.add((above, resource))
-    for project_id, resource in sorted(lacking):
-        projects.make_row(connection, project_id, resource)
-    for (project_id, resource), amount in sorted(changes.items()):
+def _set_parents(connection: sa.Connection, moved: Edges) -> None:
+    _update_each(connection, _SET_PARENTS, moved)
+
+
+def _locking(*order: sa.ColumnElement[Any]) -> ListStatement:
+    return ListStatement(
+        lambda size: (
+            sa.select(_usage.id, _usage.subtree)
+            .where(any_of(_usage.id, size))
+            .order_by(*order)
+            .with_for_update(key_share=True)
+        )
+    )
+
+
+_LOCK_BY_ID = _locking(_usage.id)
+_LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.resource, "C"))
+
+
+def _lock_usage_rows(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Lock these rows. Returns the subtree of each, by id, as it is once the row is locked."""
+    lock = _LOCK_BY_NAME if connection.dialect.name == "postgresql" else _LOCK_BY_ID
+    subtrees: dict[int, int] = {}
+    for some in order:
+        subtrees.update(tuple(row) for row in lock(connection, some, {}).all())
+    return subtrees
+
+
+def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:
+    """What the moves change in the totals, by the id of the row."""
+    amounts = Counter({part.usage_id: subtrees[part.usage_id] for part in plan})
+    for part in plan:
+        if part.carrier is not None:
+            amounts[part.carrier] -= subtrees[part.usage_id]
+    changes: Counter[int] = Counter()
+    for part in plan:
+        amount = amounts[part.usage_id]
         if amount:
-            connection.execute(_ADD, {"b_project": project_id, "b_resource": resource, "b_subtree": amount})
+            for usage_id in part.leaves:
+                changes[usage_id] -= amount
+            for usage_id in part.enters:
+                changes[usage_id] += amount
+    return {usage_id: amount for usage_id, amount in changes.items() if amount}
+
+
+_ADD = ListStatement(
+    lambda size: (
+        sa.update(quota_usages)
+        .where(any_of(_usage.id, size))
+        .values(subtree=_usage.subtree + _by_key(_usage.id, _usage.subtree, size), updated_at=clock.utc_now())
+    )
+)
+
+
+def _add_to_subtrees(connection: sa.Connection, amounts: Mapping[int, int]) -> None:
+    _update_each(connection, _ADD, amounts)
+
+
+_BUMP = ListStatement(
+    lambda size: (
+        sa.update(quota_usages)
+        .where(any_of(_usage.id, size))
+        .values(generation=_usage.generation + sa.literal_column("1"))
+    )
+)
+
+
+def _bump_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
+    """A charge that is on its way through one of these rows begins again, on its new path: rule 1."""
+    for some in _pieces(sorted(usage_ids)):
+        _BUMP(connection, some, {})

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole document of limits and projects put into effect: all of it in one transaction, or nothing."""
+"""A whole document of limits and projects put into effect: all of it in one transaction, or nothing.
+
+It is not split into batches: between two of them, charges would be checked against a tree that is neither the old one
+nor the new one (see decision record 0028). What bounds the time for which charges wait is MOST_MOVED_ROWS.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,9 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.types import LimitChange
 
+MOST_MOVED_ROWS: Final = 100_000
+"""Usage rows of the projects that one import moves: charges of these projects wait while they are locked."""
+
 _MOST_TRIES: Final = 20
 
 
@@ -31,7 +38,7 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
             tables.take_turns(connection)
         before = Book(*tables.read_book(connection), limits.starts)
         after, changes = document.apply(before, wanted)
-        problems = _problems(limits, after, changes)
+        problems = _problems(limits, after, changes) + _too_many(connection, changes)
         if problems:
             raise exceptions.LimitRefused(problems, changes)
         if not dry_run:
@@ -47,6 +54,17 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
     raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
+def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:
+    moved = {str(change.project_id) for change in changes if change.action == "move project"}
+    rows = moves.count_rows(connection, moved)
+    if rows <= MOST_MOVED_ROWS:
+        return []
+    return [
+        f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
+        f"{MOST_MOVED_ROWS}; import the tree in several files"
+    ]
+
+
 def _write(connection: Connection, before: Book, after: Book, changes: Iterable[LimitChange]) -> None:
     added, moved, overrides = {}, {}, {}
     for change in changes:
@@ -59,8 +77,9 @@ def _write(connection: Connection, before: Book, after: Book, changes: Iterable[
         else:
             key = (change.project_id, str(change.resource))
             overrides[key] = after.overrides.get(key)
-    moves.place_all(connection, added, moved)
+    # The usage rows are locked last: what is written before them keeps no charge waiting.
     tables.set_overrides(connection, overrides, before.overrides)
+    moves.place_all(connection, added, moved)
 
 
 def _problems(limits: DatabaseLimitDriver, after: Book, changes: Iterable[LimitChange]) -> list[str]:

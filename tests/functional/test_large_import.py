@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports that move many projects: they keep charges waiting for a few statements only, and are whole or nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.drivers import importing
+from cyborg_quota.limits.book import Starts
+from cyborg_quota.limits.policies.flat import Flat
+from tests import base, clouds
+from tests.faults.crashing import Ready, kill_again_and_again
+from tests.functional import test_limits
+from tests.servers import machine
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROJECTS = 400
+CHARGERS = 3
+TURNS = 4
+ROWS_A_STATEMENT = 512
+
+
+class LargeImportTestCase(test_limits.LimitsTestCase):
+    policy = Flat
+    projects = PROJECTS
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.admin.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+        clouds.add_projects(self.sql, 0, self.projects)
+
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        engine = super().make_limited(**changes)
+        driver: Any = engine._driver
+        driver.limits.starts = Starts(child=None)
+        return engine
+
+    def rotate(self, turns: int, **changes: Any) -> int:
+        """Import; returns how many projects were moved."""
+        return len(self.admin.import_limits(base.ADMIN, clouds.rotated(self.projects, turns), **changes))
+
+    def turns(self) -> set[int]:
+        """By how many parents each project stands further than in the beginning."""
+        middles = self.projects // clouds.CHILDREN
+        query = sa.text("SELECT project_id, parent_id FROM projects WHERE project_id LIKE 'p%'")
+        with self.sql.connect() as connection:
+            rows = connection.execute(query).all()
+        return {
+            (int(row.parent_id.removeprefix("mid")) - int(row.project_id.removeprefix("p")) // clouds.CHILDREN)
+            % middles
+            for row in rows
+        }
+
+
+def changes_usages(statement: str) -> bool:
+    """Whether it locks or changes usage rows that are there."""
+    is_locking = "FROM quota_usages" in statement and "FOR UPDATE" in statement.replace("NO KEY ", "")
+    return is_locking or statement.startswith("UPDATE quota_usages")
+
+
+class TestFewStatements(LargeImportTestCase):
+    projects = 2000
+
+    def test_usage_rows_are_locked_for_a_few_statements(self) -> None:
+        """Each row must not cost a round trip while charges wait; nothing else may be done meanwhile."""
+        held = {f"p{number}": number % 7 + 1 for number in range(0, self.projects, 50)}
+        for project_id, amount in held.items():
+            self.engine.reserve(base.Context(project_id), {"fpga": amount})
+        with clouds.captured() as found:
+            self.assertEqual(self.projects, self.rotate(1))
+        statements = [statement for statement, _ in found]
+        first = next(index for index, statement in enumerate(statements) if changes_usages(statement))
+        pieces = 2 * self.projects // ROWS_A_STATEMENT + 1  # of two resources each
+        # Locks (on PostgreSQL one list for each of two depths), amounts, generations.
+        self.assertLessEqual(len(statements) - first, 2 * pieces + 4)
+        self.assertEqual([], [statement for statement in statements[first:] if "quota_usages" not in statement])
+        self.assertLessEqual(len(statements), 100)
+        self.assert_invariants()
+        self.assertEqual({1}, self.turns())
+        with self.sql.connect() as connection:
+            query = "SELECT SUM(subtree) FROM quota_usages WHERE project_id = 'mid1'"
+            total = connection.scalar(sa.text(query))
+        self.assertEqual(held["p0"], total)
+
+
+class TestBound(LargeImportTestCase):
+    projects = 60
+
+    def test_too_many_rows_are_refused(self) -> None:
+        """What is moved at once is bounded; a dry run says so too. Nothing is written."""
+        self.patch(importing, "MOST_MOVED_ROWS", 119)
+        for dry_run in (True, False):
+            error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)
+            self.assertIn("60 projects that would be moved have 120 usage rows", str(error))
+            self.assertIn("one import may move 119", str(error))
+        self.assertEqual({0}, self.turns())
+        self.patch(importing, "MOST_MOVED_ROWS", 120)
+        self.assertEqual(60, self.rotate(1))
+        self.assertEqual({1}, self.turns())
+
+
+class TestWhileCharging(LargeImportTestCase):
+    def test_charges_go_on_and_nothing_drifts(self) -> None:
+        self.engine.close()
+        processes = multiprocessing.get_context("fork")
+        stop, count = processes.Event(), processes.Value("q", 0)
+        crew = [processes.Process(target=self.charge, args=(seed, stop, count)) for seed in range(CHARGERS)]
+        for one in crew:
+            one.start()
+        meanwhile = 0
+        try:
+            for turns in range(1, TURNS + 1):
+                goal = count.value + 5 * CHARGERS
+                machine.wait_until(lambda: count.value >= goal, 60.0)  # noqa: B023
+                before = count.value
+                self.assertGreaterEqual(before, goal)
+                self.assertEqual(PROJECTS, self.rotate(turns))
+                meanwhile += count.value - before
+        finally:
+            stop.set()
+            for one in crew:
+                one.join(60)
+        self.assertEqual([0] * CHARGERS, [one.exitcode for one in crew])
+        if self.backend != "sqlite":  # (which has one writer at a time)
+            self.assertGreater(meanwhile, 0)
+        self.assertEqual({TURNS}, self.turns())
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def charge(self, seed: int, stop: Any, count: Any) -> None:
+        """Reserve, and commit, roll back or release, for a random project."""
+        engine = self.make_limited()
+        chance = random.Random(seed)
+        while not stop.is_set():
+            context = base.Context(f"p{chance.randrange(PROJECTS)}")
+            uuids = engine.reserve(context, {"fpga": chance.randint(1, 3)})
+            chance.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
+            with count.get_lock():
+                count.value += 1
+
+
+class TestKilled(LargeImportTestCase):
+    def test_a_killed_import_is_whole_or_nothing_and_can_be_repeated(self) -> None:
+        """SIGKILL at a random moment of the import; then the same import is made by another process."""
+        for number in range(0, PROJECTS, 7):
+            self.hold(f"p{number}", 1, "fpga")
+        self.engine.close()
+        chance = random.Random()
+        lost = 0
+        for turns in range(1, 6):
+
+            def work(_turn: int, ready: Ready, turns: int = turns) -> None:
+                engine = self.make_limited()
+                engine.check(base.Context("p1"), {"fpga": 1})  # connects
+                ready()
+                engine.administration.import_limits(base.ADMIN, clouds.rotated(PROJECTS, turns))
+                while True:
+                    chance.random()
+
+            kill_again_and_again(work, 1, seed=random.randrange(2**32), longest_seconds=0.6)
+            self.assertIn(self.turns(), ({turns - 1}, {turns}))
+            self.assert_invariants()
+            lost += self.rotate(turns) != 0
+            self.assertEqual({turns}, self.turns())
+            self.assert_invariants()
+        self.assertGreater(lost, 0, "no import was killed before its end")
+
+    def hold(self, project_id: str, amount: int, resource: str = "gpu") -> None:
+        context = base.Context(project_id)
+        self.engine.commit(context, self.engine.reserve(context, {resource: amount}))
