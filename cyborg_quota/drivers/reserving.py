@@ -95,7 +95,7 @@ class Reserver:
         resources = sorted({resource for one in pending for resource in one.claim.deltas})
         way = self._way(order, resources, is_limited=bool(request))
         constraints = self._constraints(order, way, request)
-        changes = _changes(way, constraints, request, order.state)
+        changes = _changes(way, constraints, {**dict.fromkeys(resources, 0), **request}, order.state)
         claims = [one.claim for one in pending]
         cap = self._cap if order.state == RESERVED else _NO_CAP
         counted = cap.to_count(order.project_id, claims, request)
@@ -237,12 +237,17 @@ def _facts(row: inserting.NewReservation) -> transitions.Row:
 def _changes(
     way: projects.Way, constraints: Sequence[Constraint], request: dict[str, int], state: State
 ) -> list[usages.Change]:
-    """What each row on the path is asked to take, in lock order."""
+    """What each row on the path is asked to take, in lock order.
+
+    An amount of 0 (only negative deltas) adds nothing, but checks that the project's own row still exists: the project
+    may have been removed since the path was read.
+    """
     rooms = overs.rooms(constraints)
     changes = []
     for resource, amount in request.items():
         reserved, used = transitions.effect(None, state, amount)
-        for node in way.nodes(resource) or ():
+        nodes = way.nodes(resource) or ()
+        for node in nodes if amount else nodes[:1]:
             is_leaf = node.project_id == way.project_ids[0]
             room = rooms.get((node.project_id, resource, "project")) if is_leaf else None
             subtree_room = rooms.get((node.project_id, resource, "subtree"))

@@ -42,8 +42,12 @@ class Aside:
     @property
     def waits(self) -> bool:
         """Whether it is still at it after a while."""
-        self._thread.join(A_WHILE_SECONDS)
+        self.join(A_WHILE_SECONDS)
         return self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for it, no longer than this."""
+        self._thread.join(seconds)
 
     def end(self) -> Any:
         self._thread.join(20)
