@@ -7,7 +7,6 @@ turn, and there the other call runs as far as the locks let it; so the tests nee
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +18,9 @@ from cyborg_quota.drivers.open_cap import OpenCap
 from cyborg_quota.limits.policies.flat import Flat
 from tests import base, hooks
 from tests.functional import test_limits
-from tests.race.test_interleavings import Aside
+from tests.race.interleaving import interleave
 
 load_tests = testscenarios.load_tests_apply_scenarios
-
-SECONDS_FOR_THE_OTHER = 0.05
-"""A call takes a few milliseconds. After this time it waits for a lock, and the interrupted call goes on."""
-MAX_STATEMENTS = 60
 
 
 class TestRemoveProject(test_limits.LimitsTestCase):
@@ -54,38 +49,29 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     def reserve(self, project_id: str, delta: int = 1) -> list[str]:
         return self.other.reserve(base.Context(project_id), {"gpu": delta})
 
-    def interleave(
-        self, sql: Callable[[], sa.Engine], interrupted: Callable[[str], Any], act: Callable[[str], Any]
-    ) -> None:
-        """Interrupt one call before each of its statements, with a new project each time."""
-        for number in itertools.count():
-            self.assertLess(number, MAX_STATEMENTS, "the interrupted call does not end")
-            name = f"child{number}"
-            self.grow({name: "top"})
-            self.admin.set_limit(base.ADMIN, "gpu", -1, name)
-            others: list[Aside] = []
+    def add(self, project_id: str) -> None:
+        self.grow({project_id: "top"})
+        self.admin.set_limit(base.ADMIN, "gpu", -1, project_id)
 
-            def act_aside(name: str = name, others: list[Aside] = others) -> None:
-                others.append(Aside(lambda: act(name)))
-                others[0].join(SECONDS_FOR_THE_OTHER)
-
-            with hooks.BeforeStatement(sql(), number, act_aside) as interruption:
-                interrupted(name)
-            if not interruption.happened:
-                return
-            others[0].end()
+    def interleave(self, sql: sa.Engine, interrupted: Callable[[str], Any], act: Callable[[str], Any]) -> None:
+        for _ in interleave(sql, self.add, interrupted, act):
             self.assert_invariants()
 
+    @property
     def removing(self) -> sa.Engine:
         """The connections on which projects are removed."""
         return hooks.database_of(self.engine).thinking.engine
+
+    @property
+    def reserving(self) -> sa.Engine:
+        return hooks.database_of(self.other).engine
 
     def test_charged_while_it_is_removed(self) -> None:
         self.interleave(self.removing, self.remove, self.reserve)
 
     def test_removed_while_it_is_charged(self) -> None:
         """The reserve succeeds each time: the project that was removed is known again, as a root."""
-        self.interleave(lambda: hooks.database_of(self.other).engine, self.reserve, self.remove)
+        self.interleave(self.reserving, self.reserve, self.remove)
 
     def test_a_negative_delta_while_it_is_removed(self) -> None:
         """It adds nothing to a counter, and its reservation must not lose its usage row all the same."""
@@ -93,5 +79,5 @@ class TestRemoveProject(test_limits.LimitsTestCase):
 
     def test_removed_while_a_negative_delta_is_reserved(self) -> None:
         self.interleave(
-            lambda: hooks.database_of(self.other).engine, lambda name: self.reserve(name, -1), self.remove
+            self.reserving, lambda name: self.reserve(name, -1), self.remove
         )
