@@ -85,7 +85,5 @@ class TestAdopt(base.LedgerTestCase):
         )
 
     def test_released_when_it_was_not_reserved(self) -> None:
-        states = self.interleave(
-            lambda _: None, lambda consumer: self.other.release(self.context, consumer=consumer)
-        )
+        states = self.interleave(lambda _: None, lambda consumer: self.other.release(self.context, consumer=consumer))
         self.assertLessEqual({tuple(one) for one in states}, {("released",), ("committed",)})
