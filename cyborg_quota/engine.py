@@ -133,7 +133,8 @@ class QuotaEngine:
         """Charge what is attached already, as committed, whatever the limits. Admin only; may be repeated.
 
         A consumer that holds the same deltas keeps its reservations, and what is still in flight is committed; other
-        deltas raise ReservationConflict.
+        deltas raise ReservationConflict. If a reservation in flight is rolled back, released or expires during the
+        call, its claim is charged anew.
         """
         requests.admin_only(context, "adopt")
         project_id = requests.project_of(context, project_id)

@@ -7,17 +7,22 @@ Pure: no I/O, no clock. ``doc/source/concepts.rst`` shows the same table to peop
 from __future__ import annotations
 
 import datetime
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
 
 Call = Literal["commit", "rollback", "release", "extend", "expire"]
 
 
 class Row(NamedTuple):
-    """What a decision needs to know of one stored reservation. ``overdue`` is judged on the database's clock."""
+    """What a decision needs to know of one stored reservation. ``overdue`` is judged on the database's clock.
+
+    ``ended_after`` is the highest id of a reservation when this one ended: ids, not times, say what came first. The
+    times are used only where ``ended_after`` is missing; see present_life.
+    """
 
     id: int
     uuid: str
@@ -28,6 +33,7 @@ class Row(NamedTuple):
     state: State
     overdue: bool
     consumer: str | None = None
+    ended_after: int | None = None
     created_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
 
@@ -124,26 +130,31 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
 def present_life(rows: Sequence[Row]) -> list[Row]:
     """Of all the rows a consumer or group ever had, those a call by that name means, in order of id.
 
-    Per consumer and resource only the newest counts: an ARQ that was tried again is one thing. And what ended
-    before the present life began is history: a detach of last week must not make today's commit fail. The
-    present life begins when the oldest row still in flight was made, or else when the newest of all was.
+    Per consumer and resource only one row counts: the live one (there is at most one), else the newest. And what ended
+    before the present life began is history: a detach of last week must not make today's commit fail. The present
+    life begins when the oldest row still in flight was made, or else when the newest of all was.
+
+    Only ids are compared, because clocks can run backwards, and two hosts have two. A row with a higher id was made
+    later: always for one consumer, whose next row is not inserted before its last one has ended.
     """
-    newest: dict[tuple[object, str], Row] = {}
-    for row in sorted(rows, key=_age):
-        newest[row.consumer or row.uuid, row.resource] = row
-    if not newest:
+    current: dict[tuple[object, str], Row] = {}
+    for row in sorted(rows, key=lambda row: (row.state in LIVE_STATES, row.id)):
+        current[row.consumer or row.uuid, row.resource] = row
+    if not current:
         return []
-    in_flight = [row for row in newest.values() if row.state == RESERVED]
-    begin = min(map(_made, in_flight)) if in_flight else max(map(_made, newest.values()))
-    return sorted(
-        (row for row in newest.values() if row.ended_at is None or row.ended_at >= begin),
-        key=lambda row: row.id,
-    )
+    in_flight = [row for row in current.values() if row.state == RESERVED]
+    begin = min(in_flight, key=_id) if in_flight else max(current.values(), key=_id)
+    return sorted((row for row in current.values() if not _ended_before(row, begin)), key=_id)
 
 
-def _made(row: Row) -> datetime.datetime:
-    return row.created_at or datetime.datetime.min
+def _ended_before(row: Row, begin: Row) -> bool:
+    """Whether ``row`` had ended when ``begin`` was made."""
+    if row.state in LIVE_STATES or row.id >= begin.id:
+        return False
+    if row.ended_after is not None:
+        return row.ended_after < begin.id
+    # A release before revision c3d0 ended it, and recorded only the time.
+    return row.ended_at is not None and begin.created_at is not None and row.ended_at < begin.created_at
 
 
-def _age(row: Row) -> tuple[datetime.datetime, int]:
-    return _made(row), row.id
+_id: Final = operator.attrgetter("id")

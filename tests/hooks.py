@@ -126,3 +126,27 @@ def tables(sql: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:
             name: sorted(map(tuple, connection.exec_driver_sql(f"SELECT * FROM {name}")), key=repr)
             for name in sorted(sa.inspect(connection).get_table_names())
         }
+
+
+class BeforeStatement(fixtures.Fixture):
+    """``act()`` runs once, right before the statement with this number (from 0) that ``sql`` sends from now on.
+
+    ``happened`` is False when fewer statements were sent: a test that tries every number ends there.
+    """
+
+    def __init__(self, sql: sa.Engine, number: int, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._sql = sql
+        self._left = number
+        self._act = act
+        self.happened = False
+
+    def _setUp(self) -> None:
+        def come_between(*_arguments: Any) -> None:
+            self._left -= 1
+            if self._left < 0 and not self.happened:
+                self.happened = True
+                self._act()
+
+        sa.event.listen(self._sql, "before_cursor_execute", come_between)
+        self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", come_between)

@@ -132,10 +132,12 @@ def is_in_use(connection: Connection, project_id: str) -> bool:
 
 
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete a project's rows everywhere. False: it has got something to hold meanwhile; roll back.
+    """Delete a project's rows everywhere. False: it was charged in the meantime; roll back.
 
-    The usage rows go first, and only while they are empty: who charges one now finds none, and begins again.
+    The project's row is locked first, so that no usage row of it is made before this transaction has ended. The
+    existing usage rows are deleted only if they are empty; a charge that waits for one finds none, and starts again.
     """
+    projects.hold(connection, [project_id])
     own = quota_usages.c.project_id == project_id
     empty = sa.and_(own, quota_usages.c.subtree == 0, quota_usages.c.used == 0, quota_usages.c.reserved == 0)
     connection.execute(sa.delete(quota_usages).where(empty))

@@ -88,6 +88,9 @@ reservations = sa.Table(
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two claims of one consumer at once, of whatever resources, meet at 1.
     sa.Column("place", sa.SmallInteger),
+    # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
+    # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
+    sa.Column("ended_after", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),

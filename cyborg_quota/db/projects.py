@@ -7,9 +7,9 @@ Three rules make I9 hold while the tree changes under running charges:
     rows (the descendants' edges stay as they are). A charge names the generation of every row on its path, so one
     that was on its way with the old path finds no row, and starts again on the new one. That also makes it safe to
     keep paths in memory: a stale one cannot charge.
-2.  A usage row is made, and an edge is changed, only by a transaction that has first changed the project's row here
-    (``hold``). The two exclude each other, so no usage row can appear unseen while its project moves. The change
-    is a real one (generation + 1): Galera certifies writes, not locks.
+2.  A usage row is made, an edge is changed, and a project is removed only by a transaction that has first changed the
+    project's row here (``hold``). These exclude each other, so no usage row can appear unseen while its project moves,
+    or after it is gone. The change is a real one (generation + 1): Galera certifies writes, not locks.
 3.  A project that has a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
 """
 
@@ -192,7 +192,7 @@ def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
 
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
-    """Make the project known, as a root, if it is not. A transaction of its own."""
+    """Make the project known, as a root, if it is not."""
     insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
 
 
@@ -210,11 +210,26 @@ def hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
             raise TransactionMoved
 
 
+def _hold_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
+    """The same, in the same order. ``leaf`` is added, as a root, if it is not known."""
+    for project_id in sorted(project_ids):
+        if connection.execute(_HOLD, {"b_project": project_id}).rowcount == 1:
+            continue
+        if project_id != leaf:
+            raise TransactionMoved
+        ensure(connection, leaf)
+        hold(connection, [leaf])
+
+
 def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -> None:
-    """Make the usage rows that ``way`` lacks. A transaction of its own; the projects must be known (``ensure``)."""
+    """Make the usage rows that ``way`` lacks. A transaction of its own.
+
+    It also makes the project known, as a root, if it is not: it may have been removed since ``way`` was read. The
+    retry after TransactionMoved must therefore read the path again.
+    """
     leaf = way.project_ids[0]
     lacking = {(project_id, resource) for resource in way.missing(resources) for project_id in way.lacking(resource)}
-    hold(connection, {project_id for project_id, _ in lacking})
+    _hold_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
     if read_way(connection, leaf, resources).project_ids != way.project_ids:
         raise TransactionMoved
     for project_id, resource in sorted(lacking):

@@ -35,20 +35,20 @@ _FACTS: Final[tuple[Any, ...]] = (
     sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
 )
-_WITH_TIMES = sa.select(*_FACTS, _row.created_at, _row.deleted_at)
-"""The times are asked for where a name may mean more than one life; see transitions.present_life."""
+_WITH_ORDER = sa.select(*_FACTS, _row.ended_after, _row.created_at, _row.deleted_at)
+"""For a call by name, which may mean several attempts of a consumer; see transitions.present_life."""
 
 
 def _fact(found: Any) -> Row:
-    """A row of _FACTS, with or without the times."""
+    """A row of _FACTS or of _WITH_ORDER."""
     return Row(*found)
 
 
 _BY_UUID = ListStatement(lambda size: sa.select(*_FACTS).where(any_of(_row.uuid, size)))
-_BY_CONSUMER = _WITH_TIMES.where(
+_BY_CONSUMER = _WITH_ORDER.where(
     _row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name")
 )
-_BY_GROUP = _WITH_TIMES.where(_row.project_id == sa.bindparam("b_project"), _row.group_id == sa.bindparam("b_name"))
+_BY_GROUP = _WITH_ORDER.where(_row.project_id == sa.bindparam("b_project"), _row.group_id == sa.bindparam("b_name"))
 
 
 def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | None, grace: int) -> list[Row]:
@@ -70,7 +70,7 @@ def by_group(connection: sa.Connection, project_id: str, group: str, grace: int)
     return [_fact(row) for row in found]
 
 
-_LIVE = _WITH_TIMES.where(
+_LIVE = _WITH_ORDER.where(
     _row.project_id == sa.bindparam("b_project"),
     _row.consumer_id.in_(sa.bindparam("b_consumers", expanding=True)),
     _row.live == 1,
@@ -106,6 +106,16 @@ def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     return sa.update(reservations).where(any_of(_row.id, size), _row.state == sa.bindparam("b_before"), *conditions)
 
 
+def _newest_id() -> sa.ScalarSelect[Any]:
+    """(SELECT newest.id FROM (SELECT max(id) AS id FROM reservations) AS newest)
+
+    MySQL does not read the table that a statement updates, except through a derived table.
+    """
+    every = reservations.alias("every_reservation")
+    newest = sa.select(sa.func.max(every.c.id).label("id")).subquery("newest")
+    return sa.select(newest.c.id).scalar_subquery()
+
+
 def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
     """What a row that ends is given: this state, and what follows from it."""
     now = clock.utc_now()
@@ -116,6 +126,7 @@ def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
         "deleted": sa.true(),
         "live": sa.null(),
         "place": sa.null(),
+        "ended_after": _newest_id(),
     }
 
 

@@ -110,12 +110,9 @@ class DbQuotaDriver(base.QuotaDriver):
         )
 
     def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
-        uuids = self._reserver.charge(
+        return self._reserver.adopt(
             Order(project_id=project_id, claims=claims, group=group, life_microseconds=None, sees_all=True)
         )
-        # What a consumer had reserved already is attached too, and must not expire.
-        self.commit(Selection(project_id, uuids=uuids))
-        return uuids
 
     def commit(self, selection: Selection) -> None:
         self._settler.settle("commit", selection)

@@ -71,7 +71,6 @@ class Paths:
         self._ways.clear()
 
     def _make(self, project_id: str, resources: Collection[str]) -> None:
-        self._database.write(lambda connection: projects.ensure(connection, project_id))
         self._database.write(
             lambda connection: projects.make_rows(
                 connection, projects.read_way(connection, project_id, resources), resources

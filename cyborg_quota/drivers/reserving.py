@@ -24,11 +24,22 @@ from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.settling import Settler
 from cyborg_quota.drivers.trees import Tree
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Figures, State
+from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Figures, Selection, State
 
 _MOST_TRIES: Final = 200
 """So often a request may meet figures that changed under it. Each try ends with a read that showed room."""
 
+
+_MOST_ADOPTIONS: Final = 20
+"""So often the reservation that an adoption found may end before it is committed."""
+
+_ENDED: Final = (
+    exceptions.ReservationExpired,
+    exceptions.ReservationNotFound,
+    exceptions.ReservationReleased,
+    exceptions.ReservationRolledBack,
+)
+"""What a commit raises where the reservation has ended. (Not found: it was also purged.)"""
 
 _NO_CAP: Final = OpenCap(UNLIMITED)
 """For what is committed at once: it is never open."""
@@ -40,11 +51,19 @@ class _Refused(Exception):
 
 @dataclasses.dataclass(slots=True)
 class _Pending:
-    """A claim on its way. Its UUIDs are made once, so that a second try lands on the first one's rows."""
+    """A claim on its way. Its UUIDs are made once, so that a second try lands on the first one's rows.
+
+    ``reserved``: its consumer had reserved it already, and these of its reservations were not committed yet.
+    """
 
     claim: Claim
     uuids: dict[str, str]
     is_charged: bool = False
+    reserved: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, claim: Claim) -> _Pending:
+        return cls(claim, {resource: inserting.new_uuid() for resource in claim.deltas})
 
 
 class Order(NamedTuple):
@@ -76,15 +95,41 @@ class Reserver:
 
     def charge(self, order: Order) -> list[str]:
         """Charge all claims or none. Returns UUIDs, claim by claim."""
-        new_uuid = inserting.new_uuid
-        pending = [_Pending(claim, {resource: new_uuid() for resource in claim.deltas}) for claim in order.claims]
+        pending = [_Pending.of(claim) for claim in order.claims]
+        self._charge(order, pending)
+        return [uuid for one in pending for uuid in one.uuids.values()]
+
+    def adopt(self, order: Order) -> list[str]:
+        """The same for what is committed at once; what a consumer has reserved already is committed.
+
+        A claim is charged anew if its reservation is rolled back, expires or is released before it can be committed.
+        What this call has charged is not looked at again: if it was released since, that release came later.
+        """
+        pending = [_Pending.of(claim) for claim in order.claims]
+        began = time.monotonic()
+        for _ in range(_MOST_ADOPTIONS):
+            self._charge(order, pending)
+            uuids = [uuid for one in pending for uuid in one.reserved]
+            try:
+                if uuids:
+                    self._settler.settle("commit", Selection(order.project_id, uuids=uuids))
+            except _ENDED:
+                pending = [_Pending.of(one.claim) if one.reserved else one for one in pending]
+            else:
+                return [uuid for one in pending for uuid in one.uuids.values()]
+        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+
+    def _charge(self, order: Order, pending: Sequence[_Pending]) -> None:
+        """Charge those of these claims that are not charged yet."""
         began = time.monotonic()
         with self._database.one_call():
             for attempt in range(_MOST_TRIES):
                 if attempt > 2:
                     time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
                 if self._try(order, [one for one in pending if not one.is_charged]):
-                    return [uuid for one in pending for uuid in one.uuids.values()]
+                    for one in pending:
+                        one.is_charged = True
+                    return
         raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
 
     def _try(self, order: Order, pending: Sequence[_Pending]) -> bool:
@@ -95,7 +140,7 @@ class Reserver:
         resources = sorted({resource for one in pending for resource in one.claim.deltas})
         way = self._way(order, resources, is_limited=bool(request))
         constraints = self._constraints(order, way, request)
-        changes = _changes(way, constraints, request, order.state)
+        changes = _changes(way, constraints, {**dict.fromkeys(resources, 0), **request}, order.state)
         claims = [one.claim for one in pending]
         cap = self._cap if order.state == RESERVED else _NO_CAP
         counted = cap.to_count(order.project_id, claims, request)
@@ -206,6 +251,7 @@ def _match(one: _Pending, held: Sequence[transitions.Row]) -> None:
     uuids = {row.resource: row.uuid for row in held}
     one.uuids = {resource: uuids[resource] for resource in one.claim.deltas}
     one.is_charged = True
+    one.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
 
 
 def _insert(connection: Connection, order: Order, rows: Sequence[inserting.NewReservation]) -> bool:
@@ -237,12 +283,17 @@ def _facts(row: inserting.NewReservation) -> transitions.Row:
 def _changes(
     way: projects.Way, constraints: Sequence[Constraint], request: dict[str, int], state: State
 ) -> list[usages.Change]:
-    """What each row on the path is asked to take, in lock order."""
+    """What each row on the path is asked to take, in lock order.
+
+    An amount of 0 (only negative deltas) adds nothing, but checks that the project's own row still exists: the project
+    may have been removed since the path was read.
+    """
     rooms = overs.rooms(constraints)
     changes = []
     for resource, amount in request.items():
         reserved, used = transitions.effect(None, state, amount)
-        for node in way.nodes(resource) or ():
+        nodes = way.nodes(resource) or ()
+        for node in nodes if amount else nodes[:1]:
             is_leaf = node.project_id == way.project_ids[0]
             room = rooms.get((node.project_id, resource, "project")) if is_leaf else None
             subtree_room = rooms.get((node.project_id, resource, "subtree"))

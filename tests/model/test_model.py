@@ -8,6 +8,7 @@ CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many histories are tried.
 from __future__ import annotations
 
 import os
+import random
 from typing import Any
 
 import hypothesis
@@ -182,6 +183,20 @@ class Histories(stateful.RuleBasedStateMachine):
             self.both(
                 lambda: self.model.settle(call, [row]), lambda: getattr(self.quotas, call)(base.ADMIN, [row.uuid])
             )
+
+    @stateful.rule(seed=st.integers(0, 99))
+    def clocks_jump(self, seed: int) -> None:
+        """Every stored time but ``expire`` becomes another one, as if clocks had jumped: it changes no answer."""
+        chance = random.Random(seed)
+        with self.database.engine.begin() as connection:
+            for (number,) in connection.exec_driver_sql("SELECT id FROM reservations").all():
+                made, changed, ended = (f"'2001-01-01 00:00:{chance.randrange(60):02}.000000'" for _ in range(3))
+                connection.exec_driver_sql(
+                    f"UPDATE reservations SET created_at = {made}, updated_at = {changed} WHERE id = {number}"
+                )
+                connection.exec_driver_sql(
+                    f"UPDATE reservations SET deleted_at = {ended} WHERE id = {number} AND live IS NULL"
+                )
 
     @stateful.rule()
     def expire(self) -> None:

@@ -17,40 +17,9 @@ from cyborg_quota.db import projects
 from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.drivers.counting import Counting
 from tests import base, fixtures, trees
+from tests.race.interleaving import Aside
 
 load_tests = testscenarios.load_tests_apply_scenarios
-
-A_WHILE_SECONDS = 0.3
-
-
-class Aside:
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.error: BaseException | None = None
-        self.answer: Any = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.answer = self._call()
-        except BaseException as error:
-            self.error = error
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is still at it after a while."""
-        self._thread.join(A_WHILE_SECONDS)
-        return self._thread.is_alive()
-
-    def end(self) -> Any:
-        self._thread.join(20)
-        assert not self._thread.is_alive(), "it hangs"
-        if self.error is not None:
-            raise self.error
-        return self.answer
 
 
 class InterleavingTestCase(base.LedgerTestCase):

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock runs backwards between two calls: after a step, a failover, or on another node of a cluster.
+
+What came first is never a question of stored times. See record 0026.
+"""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestClockRunsBackwards(base.LedgerTestCase):
+    """Each reservation was made, and ended, a minute before the one before it, as far as the stored times say."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.other = self.make_engine()  # it has made none of them, and so remembers none
+
+    def step_back(self) -> None:
+        """Let all that is stored now be an hour later than all that follows."""
+        self.calls = getattr(self, "calls", 0) + 1
+        moment = f"'2099-01-01 {23 - self.calls:02}:00:00.000000'"
+        self.execute(
+            f"UPDATE reservations SET created_at = {moment}, updated_at = {moment}"
+            " WHERE created_at < '2099-01-01 00:00:00.000000'"
+        )
+        self.execute(
+            f"UPDATE reservations SET deleted_at = {moment}"
+            " WHERE live IS NULL AND deleted_at < '2099-01-01 00:00:00.000000'"
+        )
+
+    def reserve(self, consumer: str = "c") -> str:
+        (uuid,) = self.engine.reserve(self.context, {"gpu": 1}, consumer=consumer, group="g")
+        self.step_back()
+        return uuid
+
+    def roll_back(self, consumer: str = "c") -> None:
+        self.other.rollback(self.context, consumer=consumer)
+        self.step_back()
+
+    def test_commit_finds_what_is_in_flight(self) -> None:
+        for named in ({"consumer": "c"}, {"group": "g"}):
+            self.reserve()
+            self.roll_back()
+            uuid = self.reserve()
+            self.other.commit(self.context, **named)
+            self.assertEqual(["committed"], self.states(uuid))
+            self.other.release(self.context, [uuid])
+            self.step_back()
+        self.assert_invariants()
+
+    def test_release_finds_what_is_committed(self) -> None:
+        """The call that Cyborg makes when an accelerator is unbound: if it finds nothing, the charge leaks."""
+        for named in ({"consumer": "c"}, {"group": "g"}):
+            self.reserve()
+            self.roll_back()
+            self.other.commit(self.context, [self.reserve()])
+            self.other.release(self.context, **named)
+            self.assertEqual((0, 0), self.figures())
+            self.step_back()
+
+    def test_the_last_end_is_answered(self) -> None:
+        self.other.commit(self.context, [self.reserve()])
+        self.other.release(self.context, consumer="c")
+        self.step_back()
+        self.assertRaises(exceptions.ReservationReleased, self.other.commit, self.context, consumer="c")
+        self.reserve()
+        self.roll_back()
+        self.assertRaises(exceptions.ReservationRolledBack, self.other.commit, self.context, consumer="c")
+        self.make_overdue(self.reserve())
+        self.assertEqual(1, self.other.expire(base.ADMIN))
+        self.step_back()
+        for _ in range(2):
+            self.assertRaises(exceptions.ReservationExpired, self.other.commit, self.context, consumer="c")
+            self.assertIsNone(self.other.rollback(self.context, consumer="c"))
+            self.assertIsNone(self.other.release(self.context, consumer="c"))
+
+    def test_what_ended_before_is_history(self) -> None:
+        """Another consumer of the group was rolled back before this one reserved."""
+        self.reserve("a")
+        self.roll_back("a")
+        uuid = self.reserve("b")
+        self.other.commit(self.context, group="g")
+        self.assertEqual(["committed"], self.states(uuid))
+
+    def test_what_was_lost_since_is_not_history(self) -> None:
+        """Half of the group was rolled back, expired or released after the other half had reserved."""
+        for end in ("rollback", "expire", "release"):
+            lost, kept = self.reserve("a"), self.reserve("b")
+            if end == "expire":
+                self.make_overdue(lost)
+                self.other.expire(base.ADMIN)
+            else:
+                getattr(self.other, end)(self.context, [lost])
+            self.step_back()
+            error = self.assertRaises(exceptions.ReservationError, self.other.commit, self.context, group="g")
+            self.assertEqual(lost, error.uuid)
+            self.assertEqual(["reserved"], self.states(kept))
+            self.roll_back("b")
+
+    def test_clock_runs_forwards_again(self) -> None:
+        """What one engine both reserves and rolls back, in the order that the clocks say too."""
+        lost, _ = (self.engine.reserve(self.context, {"gpu": 1}, consumer=name, group="g")[0] for name in "ab")
+        self.engine.rollback(self.context, [lost])
+        self.assertRaises(exceptions.ReservationRolledBack, self.other.commit, self.context, group="g")
+        self.engine.rollback(self.context, consumer="b")
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="c", group="g")
+        self.other.commit(self.context, group="g")
+        self.assertEqual((1, 0), self.figures())

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call is interrupted before each of its statements, and another call runs there as far as the locks let it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from tests import hooks
+
+T = TypeVar("T")
+
+A_WHILE_SECONDS = 0.3
+SECONDS_FOR_THE_OTHER = 0.05
+"""A call takes a few milliseconds. After this time it waits for a lock, and the interrupted call goes on."""
+MAX_STATEMENTS = 80
+
+
+class Aside:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self.answer: Any = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._call()
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still at it after a while."""
+        self.join(A_WHILE_SECONDS)
+        return self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for it, no longer than this."""
+        self._thread.join(seconds)
+
+    def end(self) -> Any:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "it hangs"
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+def interleave(
+    sql: sa.Engine, prepare: Callable[[str], object], interrupted: Callable[[str], T], act: Callable[[str], object]
+) -> Iterator[tuple[str, T]]:
+    """Interrupt a call before statement 0, 1, ... that it sends on ``sql``, until it sends no more.
+
+    All three are called with a new name for each number, ``prepare`` before. Yields the name and what the interrupted
+    call returned, when both calls have ended; what either raised is raised.
+    """
+    for number in itertools.count():
+        assert number < MAX_STATEMENTS, "the interrupted call does not end"
+        name = f"n{number}"
+        prepare(name)
+        others: list[Aside] = []
+
+        def act_aside(name: str = name, others: list[Aside] = others) -> None:
+            others.append(Aside(lambda: act(name)))
+            others[0].join(SECONDS_FOR_THE_OTHER)
+
+        with hooks.BeforeStatement(sql, number, act_aside) as interruption:
+            answer = interrupted(name)
+        if not interruption.happened:
+            return
+        others[0].end()
+        yield name, answer

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project is removed while it is charged for the first time: each interleaves with every statement of the other.
+
+A random race of two processes breaks I9 in 1 of 10 rounds at best. Here one call runs up to each of its statements in
+turn, and there the other call runs as far as the locks let it; so the tests need no luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.drivers.open_cap import OpenCap
+from cyborg_quota.limits.policies.flat import Flat
+from tests import base, hooks
+from tests.functional import test_limits
+from tests.race.interleaving import interleave
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestRemoveProject(test_limits.LimitsTestCase):
+    policy = Flat
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, -1)
+        self.grow({"top": None})
+        self.hold("top", 1)
+        # Another host: with its own connections, and its own cache of paths.
+        self.other = self.make_limited()
+        # Without a cap, the reserve of a negative delta counts nothing.
+        self.other._driver._reserver._cap = OpenCap(-1)
+        self.other.get_usages(base.ADMIN)
+
+    def remove(self, project_id: str) -> str:
+        """``removed``, or ``refused`` because the project holds something."""
+        try:
+            self.admin.remove_project(base.ADMIN, project_id)
+        except exceptions.ProjectRefused as error:
+            self.assertIn("holds resources", str(error))
+            return "refused"
+        return "removed"
+
+    def reserve(self, project_id: str, delta: int = 1) -> list[str]:
+        return self.other.reserve(base.Context(project_id), {"gpu": delta})
+
+    def add(self, project_id: str) -> None:
+        self.grow({project_id: "top"})
+        self.admin.set_limit(base.ADMIN, "gpu", -1, project_id)
+
+    def interleave(self, sql: sa.Engine, interrupted: Callable[[str], Any], act: Callable[[str], Any]) -> None:
+        for _ in interleave(sql, self.add, interrupted, act):
+            self.assert_invariants()
+
+    @property
+    def removing(self) -> sa.Engine:
+        """The connections on which projects are removed."""
+        return hooks.database_of(self.engine).thinking.engine
+
+    @property
+    def reserving(self) -> sa.Engine:
+        return hooks.database_of(self.other).engine
+
+    def test_charged_while_it_is_removed(self) -> None:
+        self.interleave(self.removing, self.remove, self.reserve)
+
+    def test_removed_while_it_is_charged(self) -> None:
+        """The reserve succeeds each time: the project that was removed is known again, as a root."""
+        self.interleave(self.reserving, self.reserve, self.remove)
+
+    def test_a_negative_delta_while_it_is_removed(self) -> None:
+        """It adds nothing to a counter, and its reservation must not lose its usage row all the same."""
+        self.interleave(self.removing, self.remove, lambda name: self.reserve(name, -1))
+
+    def test_removed_while_a_negative_delta_is_reserved(self) -> None:
+        self.interleave(
+            self.reserving, lambda name: self.reserve(name, -1), self.remove
+        )
