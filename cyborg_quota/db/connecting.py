@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -118,7 +118,7 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     elif backend in ("mysql", "mariadb"):
         _prepare_mysql(engine, settings)
     elif backend == "postgresql":
-        _prepare_postgresql(engine)
+        _prepare_postgresql(engine, _postgresql_values(url, settings))
         if settings.statement_timeout_seconds is not None:
             # The server itself ends a statement earlier, and says so.
             silence.watch(engine, settings.statement_timeout_seconds + 0.5)
@@ -145,12 +145,7 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
         if seconds is not None and driver in ("pymysql", "mysqldb"):
             arguments["read_timeout"] = arguments["write_timeout"] = seconds
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
-        # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
-        if "options" not in url.query:
-            idle = _idle_milliseconds(seconds, may_think=settings.may_think)
-            arguments["options"] = (
-                f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle}"
-            )
+        # The kernel ends a connection whose other end does not even acknowledge. (_postgresql_values: a long statement.)
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
 
@@ -201,13 +196,41 @@ def may_keep(engine: sa.Engine) -> bool:
     return isinstance(pool, sa.QueuePool) and pool._max_overflow != 0
 
 
-def _prepare_postgresql(engine: sa.Engine) -> None:
+def _postgresql_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """The server's settings for a connection, but for those that the URL's own ``options`` set.
+
+    They are set after the connection was made: PgBouncer refuses start-up parameters that it does not know.
+    """
+    values = {}
+    seconds = settings.statement_timeout_seconds
+    if seconds is not None:
+        # The server ends a long statement, and a transaction whose client says nothing.
+        values["statement_timeout"] = str(seconds * 1000)
+        values["idle_in_transaction_session_timeout"] = str(_idle_milliseconds(seconds, may_think=settings.may_think))
+        if not settings.may_think:
+            # All statements here find their rows by keys. A plan that reads a whole table is right only while that is
+            # small, and is kept when it has grown.
+            values["enable_seqscan"] = "off"
+    # A prepared statement is planned once on a connection, and not until then for each set of its parameters.
+    values["plan_cache_mode"] = "force_generic_plan"
+    options = str(url.query.get("options", ""))
+    return {name: value for name, value in values.items() if name not in options}
+
+
+def _prepare_postgresql(engine: sa.Engine, values: Mapping[str, str]) -> None:
+    # The isolation level not by the driver: psycopg2 would tell the server again whenever it turns to a statement that
+    # is a transaction of its own, and back (scripts.py): two round trips.
+    text = "; ".join(
+        [
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            *(f"SET {name} = {value}" for name, value in values.items()),
+        ]
+    )
+
     @sa.event.listens_for(engine, "connect")
     def set_up(dbapi_connection: Any, _record: Any) -> None:
-        # Not by the driver: psycopg2 would tell the server again whenever it turns to a statement that is a
-        # transaction of its own, and back (scripts.py): two round trips.
         with dbapi_connection.cursor() as cursor:
-            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor.execute(text)
         dbapi_connection.commit()
 
 

@@ -160,7 +160,7 @@ class Script:
             text = str(compiled) % {name: f"${index}" for index, name in enumerate(names, 1)}
             types = ", ".join(compiled.binds[name].type.compile(dialect=dialect) for name in names)
             name = _name(text)
-            preparation = f"PREPARE {name} ({types}) AS {text}; {_plan(name, len(names))}"
+            preparation = f"PREPARE {name} ({types}) AS {text}"
             execution = f"EXECUTE {name} ({', '.join(['%s'] * len(names))})"
         else:
             text, names = _block_text(dialect, *self._block())
@@ -170,19 +170,6 @@ class Script:
             execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))}"
         # (For whoever reads the statement in a log or on the wire.)
         return _Prepared(name, preparation, f"{execution} -- COMMIT", names)
-
-
-def _plan(name: str, size: int) -> str:
-    """Make PostgreSQL plan a prepared statement for a large table.
-
-    It keeps a plan from the sixth time on, and one made while a table is small reads the whole of it, until the table
-    is analyzed: in an attach of eight, 20 times what one costs.
-    """
-    return (
-        "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan;"
-        f" EXPLAIN EXECUTE {name} ({', '.join(['NULL'] * size)});"
-        " RESET enable_seqscan; RESET plan_cache_mode"
-    )
 
 
 def _name(text: str) -> str:
