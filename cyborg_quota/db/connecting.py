@@ -37,6 +37,7 @@ class DatabaseSettings:
     max_pool_size: int = 5
     max_overflow: int = 50
     pool_timeout_seconds: float = 30.0
+    """At most: a call that waits for a connection waits no longer than it would try again (or connect)."""
     pool_recycle_seconds: int = 3600
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
@@ -82,7 +83,9 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     arguments: dict[str, Any] = {
         "pool_size": settings.max_pool_size,
         "max_overflow": settings.max_overflow,
-        "pool_timeout": settings.pool_timeout_seconds,
+        "pool_timeout": min(
+            settings.pool_timeout_seconds, max(settings.retry_seconds, settings.connect_timeout_seconds)
+        ),
         "pool_recycle": settings.pool_recycle_seconds,
         "poolclass": sa.QueuePool,
         # Every transaction is ended where it was begun; a ROLLBACK at check-in would be one round trip more.
@@ -145,7 +148,7 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
         if seconds is not None and driver in ("pymysql", "mysqldb"):
             arguments["read_timeout"] = arguments["write_timeout"] = seconds
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
-        # The kernel ends a connection whose other end does not even acknowledge. (_postgresql_values: a long statement.)
+        # The kernel ends a connection whose other end does not even acknowledge.
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
 

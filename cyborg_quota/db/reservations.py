@@ -108,7 +108,7 @@ def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     PostgreSQL must find rows by their ids or UUIDs. Without statistics, or with those of a smaller table, it may read
     all rows in flight instead, by the index on ``state`` and ``expire``.
     """
-    one = sa.literal_column("1")
+    one: sa.ColumnElement[int] = sa.literal_column("1")
     return sa.case((condition, one), else_=sa.literal_column("0")) == one
 
 

@@ -86,7 +86,8 @@ def sync(database: Database) -> tuple[str | None, str]:
     if before is not None and (before == head() or before not in REVISIONS):
         return before, before
     if database.is_mysql:
-        database.write(lambda connection: _upgrade_alone(connection, database))
+        # The lock is held on a connection outside of the pool, which may have no second one.
+        database.thinking.write(lambda holder: _upgrade_alone(holder, database))
     else:
         database.write(_upgrade)
     return before, head()
