@@ -213,8 +213,14 @@ class Database:
             if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
                 raise
             LOG.debug("A transaction is done in several statements: %s", errors.reason(error))
-            # A pooler between us and the server may lend its connections out from statement to statement.
-            self._runs_scripts = not errors.is_not_prepared(error)
+            if errors.is_not_prepared(error):
+                self._runs_scripts = False
+                if not self.is_mysql:
+                    LOG.warning(
+                        "PostgreSQL does not have what its connection prepared (%s). If a pooler with pool_mode ="
+                        " transaction is between, set [quota] postgresql_pool_mode = transaction.",
+                        errors.reason(error),
+                    )
             return None
 
     def _retrying(self, began: float) -> tenacity.Retrying:

@@ -41,6 +41,8 @@ class DatabaseSettings:
     pool_recycle_seconds: int = 3600
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
+    transaction_pooling: bool = False
+    """Whether a pooler gives each transaction another connection of PostgreSQL's: nothing is set for a session."""
     may_think: bool = False
     """Whether a transaction may go on for long without a statement: see _idle_milliseconds."""
     sqlite_synchronous: bool = True
@@ -121,10 +123,7 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     elif backend in ("mysql", "mariadb"):
         _prepare_mysql(engine, settings)
     elif backend == "postgresql":
-        _prepare_postgresql(engine, _postgresql_values(url, settings))
-        if settings.statement_timeout_seconds is not None:
-            # The server itself ends a statement earlier, and says so.
-            silence.watch(engine, settings.statement_timeout_seconds + 0.5)
+        _prepare_postgresql(engine, url, settings)
     return engine
 
 
@@ -199,33 +198,68 @@ def may_keep(engine: sa.Engine) -> bool:
     return isinstance(pool, sa.QueuePool) and pool._max_overflow != 0
 
 
-def _postgresql_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
-    """The server's settings for a connection, but for those that the URL's own ``options`` set.
+def _postgresql_time_limits(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """When the server ends a statement, and a transaction whose client says nothing. The URL's ``options`` come first.
 
     They are set after the connection was made: PgBouncer refuses start-up parameters that it does not know.
     """
-    values = {}
     seconds = settings.statement_timeout_seconds
-    if seconds is not None:
-        # The server ends a long statement, and a transaction whose client says nothing.
-        values["statement_timeout"] = str(seconds * 1000)
-        values["idle_in_transaction_session_timeout"] = str(_idle_milliseconds(seconds, may_think=settings.may_think))
-        if not settings.may_think:
-            # All statements here find their rows by keys. A plan that reads a whole table is right only while that is
-            # small, and is kept when it has grown.
-            values["enable_seqscan"] = "off"
-    # A prepared statement is planned once on a connection, and not until then for each set of its parameters.
-    values["plan_cache_mode"] = "force_generic_plan"
+    if seconds is None:
+        return {}
+    values = {
+        "statement_timeout": str(seconds * 1000),
+        "idle_in_transaction_session_timeout": str(_idle_milliseconds(seconds, may_think=settings.may_think)),
+    }
     options = str(url.query.get("options", ""))
     return {name: value for name, value in values.items() if name not in options}
 
 
-def _prepare_postgresql(engine: sa.Engine, values: Mapping[str, str]) -> None:
+def _postgresql_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """The server's settings for the life of a connection."""
+    # A prepared statement is planned at its first execution, and not five times for its parameters before.
+    values = {**_postgresql_time_limits(url, settings), "plan_cache_mode": "force_generic_plan"}
+    if settings.statement_timeout_seconds is not None and not settings.may_think:
+        # All statements here find their rows by keys. A plan that reads a whole table is right only while that is
+        # small, and is kept when it has grown.
+        values["enable_seqscan"] = "off"
+    return values
+
+
+_READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+def _prepare_transaction_pooling(engine: sa.Engine, values: Mapping[str, str]) -> None:
+    """Set everything for one transaction at a time: the next one may run on another connection of the server's."""
+    text = "; ".join([f"SET {_READ_COMMITTED}", *(f"SET LOCAL {name} = {value}" for name, value in values.items())])
+
+    @sa.event.listens_for(engine, "connect")
+    def set_up(_dbapi_connection: Any, record: Any) -> None:
+        record.info[scripts.TRANSACTION_SETTINGS] = text
+
+    def begin(dbapi_connection: Any) -> None:
+        if not dbapi_connection.autocommit:  # (a statement that is a transaction of its own brings the text along)
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(text)
+
+    engine.dialect.do_begin = begin  # type: ignore[method-assign]
+
+
+def _prepare_postgresql(engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
+    if settings.transaction_pooling:
+        _prepare_transaction_pooling(engine, _postgresql_time_limits(url, settings))
+    else:
+        _prepare_session(engine, _postgresql_values(url, settings))
+    if settings.statement_timeout_seconds is not None:
+        # The server itself ends a statement earlier, and says so.
+        silence.watch(engine, settings.statement_timeout_seconds + 0.5)
+
+
+def _prepare_session(engine: sa.Engine, values: Mapping[str, str]) -> None:
     # The isolation level not by the driver: psycopg2 would tell the server again whenever it turns to a statement that
     # is a transaction of its own, and back (scripts.py): two round trips.
     text = "; ".join(
         [
-            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            f"SET SESSION CHARACTERISTICS AS {_READ_COMMITTED}",
             *(f"SET {name} = {value}" for name, value in values.items()),
         ]
     )

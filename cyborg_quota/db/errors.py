@@ -68,6 +68,7 @@ _TRANSIENT_TEXT: Final = re.compile(
 
 _FATAL_TEXT: Final = re.compile(
     r"authentication failed|Access denied|no pg_hba|role .* does not exist|database .* does not exist|"
+    r"unsupported startup parameter|"  # PgBouncer
     r"unable to open database file|disk is full|No space left|table .* is full|readonly database",
     re.IGNORECASE,
 )

@@ -3,8 +3,8 @@
 
 Its pool keeps the driver's connections, and wraps and unwraps them for each transaction: a fifth of what a short
 transaction costs the client. Here the wrapped ones are kept too. They count as checked out. A thread that
-finds none here waits at the pool, so none is kept while a thread waits there, or while the pool has opened more than its
-size.
+finds none here waits at the pool, so none is kept while a thread waits there, or while the pool has opened more than
+its size.
 """
 
 from __future__ import annotations
