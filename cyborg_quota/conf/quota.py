@@ -88,6 +88,15 @@ OPTS: list[cfg.Opt] = [
         "connection is given up (drivers PyMySQL, mysqlclient, psycopg2 and psycopg). Audits and lists "
         "may take longer.",
     ),
+    cfg.StrOpt(
+        "postgresql_pool_mode",
+        default="session",
+        choices=[
+            ("session", "there is no pooler, or a client keeps one connection of PostgreSQL until it disconnects"),
+            ("transaction", "each transaction of a client may run on another connection of PostgreSQL"),
+        ],
+        help="The pool_mode of PgBouncer, or of another pooler, between cyborg_quota and PostgreSQL.",
+    ),
 ]
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import os
 import sys
 import threading
 import time
@@ -24,7 +22,7 @@ from oslo_db import exception as oslo_exc
 from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, forks
 from cyborg_quota.db import budget, clock, connecting, errors, scripts
 from cyborg_quota.db.connecting import DatabaseSettings
 from cyborg_quota.db.idle import Idle, Kept
@@ -49,8 +47,8 @@ class Database:
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
         self._idle: Idle | None = None
-        self._parents: list[Idle | None] = []  # kept, for what is garbage is closed
-        self._pid = 0
+        self._parents: list[tuple[sa.Engine, Idle | None]] = []  # kept, for what is garbage is closed
+        self._thinking: Database | None = None
         self._galera: bool | None = None
         self._runs_scripts: bool | None = None  # not known before there was a connection
         self._call = budget.Call()
@@ -66,27 +64,28 @@ class Database:
             raise exceptions.ConfigurationError(
                 "[database] connection has more than one @: in a user's name, a password or a parameter write %40."
             )
+        forks.register(self)
 
     @property
     def engine(self) -> sa.Engine:
         """The engine of this process; made at first use."""
-        engine = self._engine
-        if engine is not None and self._pid == os.getpid():
-            return engine
+        if self._engine is not None:
+            return self._engine
         with self._lock:
             if self._engine is None:
+                settings = self._settings
                 with connecting.parameters_understood():
-                    self._engine = connecting.make_engine(self._url, self._settings)
-            elif self._pid != os.getpid():
-                # Forked: the parent's sockets are the parent's. Drop them unclosed.
-                self._parents.append(self._idle)
-                self._engine.dispose(close=False)
-            else:
-                return self._engine
-            settings = self._settings
-            self._idle = Idle(self._engine, settings.pool_recycle_seconds, may_keep=connecting.may_keep(self._engine))
-            self._pid = os.getpid()
+                    engine = connecting.make_engine(self._url, settings)
+                self._idle = Idle(engine, settings.pool_recycle_seconds, may_keep=connecting.may_keep(engine))
+                self._engine = engine
             return self._engine
+
+    def renew_after_fork(self) -> None:
+        """The parent's sockets are the parent's: drop them unclosed, with the locks of its engine."""
+        self._lock = threading.Lock()
+        if self._engine is not None:
+            self._parents.append((self._engine, self._idle))
+        self._engine = self._idle = None
 
     @property
     def most_writers(self) -> int:
@@ -96,10 +95,13 @@ class Database:
             return 1
         return sys.maxsize if overflow < 0 or most == 0 else max(1, (most + overflow) // 2)
 
-    @functools.cached_property
+    @property
     def thinking(self) -> Database:
         """The same, for transactions that take their time between two statements."""
-        return Database(dataclasses.replace(self._settings, may_think=True), self._verify)
+        with self._lock:
+            if self._thinking is None:
+                self._thinking = Database(dataclasses.replace(self._settings, may_think=True), self._verify)
+            return self._thinking
 
     @property
     def is_mysql(self) -> bool:
@@ -107,11 +109,11 @@ class Database:
 
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
-        if self._engine is not None and self._idle is not None and self._pid == os.getpid():
+        if self._engine is not None and self._idle is not None:
             self._idle.close()
             self._engine.dispose()
-        if "thinking" in self.__dict__:
-            self.thinking.close()
+        if self._thinking is not None:
+            self._thinking.close()
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
         """What is done inside has the policy's time together, for its caller waits for all of it."""
@@ -208,11 +210,17 @@ class Database:
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            if errors.took_long(error) and self._is_over(began):
+            if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
                 raise
             LOG.debug("A transaction is done in several statements: %s", errors.reason(error))
-            # A pooler between us and the server may lend its connections out from statement to statement.
-            self._runs_scripts = not errors.is_not_prepared(error)
+            if errors.is_not_prepared(error):
+                self._runs_scripts = False
+                if not self.is_mysql:
+                    LOG.warning(
+                        "PostgreSQL does not have what its connection prepared (%s). If a pooler with pool_mode ="
+                        " transaction is between, set [quota] postgresql_pool_mode = transaction.",
+                        errors.reason(error),
+                    )
             return None
 
     def _retrying(self, began: float) -> tenacity.Retrying:
@@ -287,7 +295,7 @@ class Database:
             self._verify = None
 
     def _connect(self) -> tuple[Idle, Kept]:
-        self.engine  # noqa: B018 (after a fork, it makes all anew)
+        self.engine  # noqa: B018 (it makes both)
         idle = self._idle
         assert idle is not None, "made with the engine"
         return idle, idle.take() or self._open(idle)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -37,9 +37,12 @@ class DatabaseSettings:
     max_pool_size: int = 5
     max_overflow: int = 50
     pool_timeout_seconds: float = 30.0
+    """At most: a call that waits for a connection waits no longer than it would try again (or connect)."""
     pool_recycle_seconds: int = 3600
     connect_timeout_seconds: int = 3
     statement_timeout_seconds: int | None = 8
+    transaction_pooling: bool = False
+    """Whether a pooler gives each transaction another connection of PostgreSQL's: nothing is set for a session."""
     may_think: bool = False
     """Whether a transaction may go on for long without a statement: see _idle_milliseconds."""
     sqlite_synchronous: bool = True
@@ -82,7 +85,9 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     arguments: dict[str, Any] = {
         "pool_size": settings.max_pool_size,
         "max_overflow": settings.max_overflow,
-        "pool_timeout": settings.pool_timeout_seconds,
+        "pool_timeout": min(
+            settings.pool_timeout_seconds, max(settings.retry_seconds, settings.connect_timeout_seconds)
+        ),
         "pool_recycle": settings.pool_recycle_seconds,
         "poolclass": sa.QueuePool,
         # Every transaction is ended where it was begun; a ROLLBACK at check-in would be one round trip more.
@@ -118,10 +123,7 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     elif backend in ("mysql", "mariadb"):
         _prepare_mysql(engine, settings)
     elif backend == "postgresql":
-        _prepare_postgresql(engine)
-        if settings.statement_timeout_seconds is not None:
-            # The server itself ends a statement earlier, and says so.
-            silence.watch(engine, settings.statement_timeout_seconds + 0.5)
+        _prepare_postgresql(engine, url, settings)
     return engine
 
 
@@ -145,12 +147,7 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
         if seconds is not None and driver in ("pymysql", "mysqldb"):
             arguments["read_timeout"] = arguments["write_timeout"] = seconds
     elif seconds is not None and driver in ("psycopg2", "psycopg"):
-        # The server ends a long statement; the kernel a connection whose other end does not even acknowledge.
-        if "options" not in url.query:
-            idle = _idle_milliseconds(seconds, may_think=settings.may_think)
-            arguments["options"] = (
-                f"-c statement_timeout={seconds * 1000} -c idle_in_transaction_session_timeout={idle}"
-            )
+        # The kernel ends a connection whose other end does not even acknowledge.
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments
 
@@ -201,13 +198,76 @@ def may_keep(engine: sa.Engine) -> bool:
     return isinstance(pool, sa.QueuePool) and pool._max_overflow != 0
 
 
-def _prepare_postgresql(engine: sa.Engine) -> None:
+def _postgresql_time_limits(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """When the server ends a statement, and a transaction whose client says nothing. The URL's ``options`` come first.
+
+    They are set after the connection was made: PgBouncer refuses start-up parameters that it does not know.
+    """
+    seconds = settings.statement_timeout_seconds
+    if seconds is None:
+        return {}
+    values = {
+        "statement_timeout": str(seconds * 1000),
+        "idle_in_transaction_session_timeout": str(_idle_milliseconds(seconds, may_think=settings.may_think)),
+    }
+    options = str(url.query.get("options", ""))
+    return {name: value for name, value in values.items() if name not in options}
+
+
+def _postgresql_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """The server's settings for the life of a connection."""
+    # A prepared statement is planned at its first execution, and not five times for its parameters before.
+    values = {**_postgresql_time_limits(url, settings), "plan_cache_mode": "force_generic_plan"}
+    if settings.statement_timeout_seconds is not None and not settings.may_think:
+        # All statements here find their rows by keys. A plan that reads a whole table is right only while that is
+        # small, and is kept when it has grown.
+        values["enable_seqscan"] = "off"
+    return values
+
+
+_READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+def _prepare_transaction_pooling(engine: sa.Engine, values: Mapping[str, str]) -> None:
+    """Set everything for one transaction at a time: the next one may run on another connection of the server's."""
+    text = "; ".join([f"SET {_READ_COMMITTED}", *(f"SET LOCAL {name} = {value}" for name, value in values.items())])
+
+    @sa.event.listens_for(engine, "connect")
+    def set_up(_dbapi_connection: Any, record: Any) -> None:
+        record.info[scripts.TRANSACTION_SETTINGS] = text
+
+    def begin(dbapi_connection: Any) -> None:
+        if not dbapi_connection.autocommit:  # (a statement that is a transaction of its own brings the text along)
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(text)
+
+    engine.dialect.do_begin = begin  # type: ignore[method-assign]
+
+
+def _prepare_postgresql(engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
+    if settings.transaction_pooling:
+        _prepare_transaction_pooling(engine, _postgresql_time_limits(url, settings))
+    else:
+        _prepare_session(engine, _postgresql_values(url, settings))
+    if settings.statement_timeout_seconds is not None:
+        # The server itself ends a statement earlier, and says so.
+        silence.watch(engine, settings.statement_timeout_seconds + 0.5)
+
+
+def _prepare_session(engine: sa.Engine, values: Mapping[str, str]) -> None:
+    # The isolation level not by the driver: psycopg2 would tell the server again whenever it turns to a statement that
+    # is a transaction of its own, and back (scripts.py): two round trips.
+    text = "; ".join(
+        [
+            f"SET SESSION CHARACTERISTICS AS {_READ_COMMITTED}",
+            *(f"SET {name} = {value}" for name, value in values.items()),
+        ]
+    )
+
     @sa.event.listens_for(engine, "connect")
     def set_up(dbapi_connection: Any, _record: Any) -> None:
-        # Not by the driver: psycopg2 would tell the server again whenever it turns to a statement that is a
-        # transaction of its own, and back (scripts.py): two round trips.
         with dbapi_connection.cursor() as cursor:
-            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor.execute(text)
         dbapi_connection.commit()
 
 

@@ -68,6 +68,7 @@ _TRANSIENT_TEXT: Final = re.compile(
 
 _FATAL_TEXT: Final = re.compile(
     r"authentication failed|Access denied|no pg_hba|role .* does not exist|database .* does not exist|"
+    r"unsupported startup parameter|"  # PgBouncer
     r"unable to open database file|disk is full|No space left|table .* is full|readonly database",
     re.IGNORECASE,
 )
@@ -112,6 +113,11 @@ def took_long(error: BaseException) -> bool:
     return isinstance(error, oslo_exc.DBConnectionError) or _code(error) in _TOOK_LONG
 
 
+def is_pool_busy(error: BaseException) -> bool:
+    """Whether no connection of this process became free in time."""
+    return isinstance(error, sa_exc.TimeoutError)
+
+
 def is_existing_table(error: BaseException) -> bool:
     """Whether MariaDB refused to make a table that is there."""
     return _code(error) == 1050
@@ -121,7 +127,8 @@ def is_outage(error: BaseException) -> bool:
     """Whether the error says that the database cannot be used now, rather than that a statement is wrong."""
     return (
         may_do_again(error)
-        or isinstance(error, (sa_exc.TimeoutError, oslo_exc.DBNonExistentDatabase))
+        or is_pool_busy(error)
+        or isinstance(error, oslo_exc.DBNonExistentDatabase)
         or bool(_FATAL_TEXT.search(reason(error)))
     )
 
@@ -137,7 +144,7 @@ def reason(error: BaseException) -> str:
     """One line for a person: the driver's own words, without the statement, its parameters or a URL."""
     if isinstance(error, TransactionMoved):
         return "others kept changing the same rows"
-    if isinstance(error, sa_exc.TimeoutError):
+    if is_pool_busy(error):
         return "no connection of the pool became free in time"
     cause = _driver_error(error)
     words = str(cause.args[-1] if cause.args else cause) or type(cause).__name__

@@ -2,8 +2,9 @@
 """SQLAlchemy's connections, kept open from one transaction to the next.
 
 Its pool keeps the driver's connections, and wraps and unwraps them for each transaction: a fifth of what a short
-transaction costs the client. Here the wrapped ones are kept too. They count as checked out, so that none is kept
-while the pool has opened more than its size: whoever waits for one waits at the pool.
+transaction costs the client. Here the wrapped ones are kept too. They count as checked out. A thread that
+finds none here waits at the pool, so none is kept while a thread waits there, or while the pool has opened more than
+its size.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Idle:
         self._recycle_seconds = recycle_seconds
         self._may_keep = may_keep
         self._kept: list[Kept] = []
+        self._waiting: list[None] = []
+        """An entry for each thread that is at the pool."""
 
     def take(self) -> Kept | None:
         """One of those kept, if there is any."""
@@ -63,8 +66,15 @@ class Idle:
         return None
 
     def open(self) -> Kept:
-        """One of the pool's."""
-        connection = self._engine.connect()
+        """One of the pool's, or one that was given back meanwhile. Raises sqlalchemy.exc.TimeoutError."""
+        self._waiting.append(None)
+        try:
+            # (give_back adds a connection before it looks for waiting threads, so one of the two sees the other.)
+            if (kept := self.take()) is not None:
+                return kept
+            connection = self._engine.connect()
+        finally:
+            self._waiting.pop()
         # Who had it may have been killed between two hands; then it came to the pool by itself, as it was.
         scripts.make_ordinary(connection)
         return Kept(connection, time.monotonic())
@@ -80,6 +90,8 @@ class Idle:
             and pool.overflow() <= 0
         ):
             self._kept.append(kept)
+            if self._waiting and (other := self.take()) is not None:
+                _put_away(other)
         else:
             _put_away(kept)
 

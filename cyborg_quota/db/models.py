@@ -102,7 +102,8 @@ reservations = sa.Table(
         name="ended",
     ),
     sa.Index("ix_reservations_usage", "usage_id", "state"),
-    sa.Index("ix_reservations_group", "project_id", "group_id"),
+    # Partial on PostgreSQL: a lookup that names no group must not be planned with it (decision record 0022).
+    sa.Index("ix_reservations_group", "project_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
     sqlite_autoincrement=True,

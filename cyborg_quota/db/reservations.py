@@ -102,8 +102,19 @@ def any_live(connection: sa.Connection, project_id: str, consumers: Collection[s
     return _HAS_LIVE(connection, sorted(consumers), {"b_project": project_id}).first() is not None
 
 
+def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """The same as an expression that is no index condition.
+
+    PostgreSQL must find rows by their ids or UUIDs. Without statistics, or with those of a smaller table, it may read
+    all rows in flight instead, by the index on ``state`` and ``expire``.
+    """
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    return sa.case((condition, one), else_=sa.literal_column("0")) == one
+
+
 def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    return sa.update(reservations).where(any_of(_row.id, size), _row.state == sa.bindparam("b_before"), *conditions)
+    unindexed = [_unindexed(one) for one in (_row.state == sa.bindparam("b_before"), *conditions)]
+    return sa.update(reservations).where(any_of(_row.id, size), *unindexed)
 
 
 def _newest_id() -> sa.ScalarSelect[Any]:
@@ -165,11 +176,8 @@ def ending_flight(size: int, after: State) -> sa.Update:
     """Commit or roll back what is in flight and in time, by UUID."""
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
-    # Expressions, and so no index's: PostgreSQL keeps the plan of a statement it has prepared, and one made for a
-    # small table goes through all that is, and lately was, in flight, rather than by the UUID.
-    in_flight = sa.func.coalesce(_row.state, sa.literal_column("''")) == sa.literal_column(f"'{RESERVED}'")
-    in_time = sa.case((_NOT_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")) == sa.literal_column("1")
-    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, in_time).values(values)
+    in_flight = _unindexed(_row.state == sa.literal_column(f"'{RESERVED}'"))
+    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _unindexed(_NOT_OVERDUE)).values(values)
 
 
 _END_FLIGHT: Final = {

@@ -29,7 +29,7 @@ _CLAIM_TABLE: Final = "cyborg_quota_sync"
 """Is there while a sync runs on a Galera cluster."""
 
 
-REVISIONS: Final = ("c3d0", "b2e0", "a1c0")
+REVISIONS: Final = ("d3e1", "c3d0", "b2e0", "a1c0")
 """Every revision, the newest first. (alembic knows them too, but takes longer to ask than a command to run.)"""
 
 
@@ -86,7 +86,8 @@ def sync(database: Database) -> tuple[str | None, str]:
     if before is not None and (before == head() or before not in REVISIONS):
         return before, before
     if database.is_mysql:
-        database.write(lambda connection: _upgrade_alone(connection, database))
+        # The lock is held on a connection outside of the pool, which may have no second one.
+        database.thinking.write(lambda holder: _upgrade_alone(holder, database))
     else:
         database.write(_upgrade)
     return before, head()

@@ -34,6 +34,13 @@ import sqlalchemy as sa
 ENDED: Final = "cyborg_quota_ended"
 """A note on a connection: a script has ended its transaction."""
 
+TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
+"""A note on a connection behind a pooler that gives each transaction another connection of the server's.
+
+It is the text that sets what a transaction needs. Such a connection cannot prepare statements: each is sent as it is,
+with that text before it. The server runs both in one transaction.
+"""
+
 _KNOWN: Final = "cyborg_quota_prepared"
 _MOST_PREPARED: Final = 64
 """So many at most on one connection: a server has a bound on all of them together."""
@@ -56,12 +63,16 @@ Step = tuple[sa.Executable, int]
 
 
 class _Prepared(NamedTuple):
-    """What is sent to prepare it, once on a connection, and then to run it with the values of ``names``."""
+    """What is sent to prepare it, once on a connection, and then to run it with the values of ``names``.
+
+    ``plain`` runs it unprepared, with values by name; only PostgreSQL's.
+    """
 
     name: str
     preparation: str
     execution: str
     names: tuple[str, ...]
+    plain: str = ""
 
 
 class Script:
@@ -138,7 +149,9 @@ class Script:
         prepared = self._prepared[key]
         if prepared is None:
             return None
-        name, preparation, execution, names = prepared
+        name, preparation, execution, names, plain = prepared
+        if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
+            return connection.exec_driver_sql(f"{settings}; {plain}", {one: parameters[one] for one in names})
         known: set[str] = info.setdefault(_KNOWN, set())
         if name not in known:
             if len(known) >= _MOST_PREPARED:
@@ -158,9 +171,10 @@ class Script:
             compiled: Any = single.compile(dialect=dialect)  # type: ignore[attr-defined]
             names = tuple(compiled.binds)
             text = str(compiled) % {name: f"${index}" for index, name in enumerate(names, 1)}
-            types = ", ".join(compiled.binds[name].type.compile(dialect=dialect) for name in names)
+            types = {name: compiled.binds[name].type.compile(dialect=dialect).partition("(")[0] for name in names}
+            plain = str(compiled) % {name: f"CAST(%({name})s AS {type_name})" for name, type_name in types.items()}
             name = _name(text)
-            preparation = f"PREPARE {name} ({types}) AS {text}; {_plan(name, len(names))}"
+            preparation = f"PREPARE {name} ({', '.join(types.values())}) AS {text}"
             execution = f"EXECUTE {name} ({', '.join(['%s'] * len(names))})"
         else:
             text, names = _block_text(dialect, *self._block())
@@ -168,21 +182,9 @@ class Script:
             quoted = text.replace("'", "''")
             preparation = f"PREPARE {name} FROM '{quoted}'"
             execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))}"
+            plain = ""
         # (For whoever reads the statement in a log or on the wire.)
-        return _Prepared(name, preparation, f"{execution} -- COMMIT", names)
-
-
-def _plan(name: str, size: int) -> str:
-    """Make PostgreSQL plan a prepared statement for a large table.
-
-    It keeps a plan from the sixth time on, and one made while a table is small reads the whole of it, until the table
-    is analyzed: in an attach of eight, 20 times what one costs.
-    """
-    return (
-        "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan;"
-        f" EXPLAIN EXECUTE {name} ({', '.join(['NULL'] * size)});"
-        " RESET enable_seqscan; RESET plan_cache_mode"
-    )
+        return _Prepared(name, preparation, f"{execution} -- COMMIT", names, f"{plain} -- COMMIT")
 
 
 def _name(text: str) -> str:

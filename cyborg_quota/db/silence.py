@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import forks
+
 _ACTIVE: Final = 1
 """libpq's status of a connection that has been sent a statement and not been answered."""
 _LAST_DATA_SENT: Final = 44
@@ -45,31 +47,32 @@ class _Watcher:
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
-        self._forget(0)
+        self.renew_after_fork()
+        forks.register(self)
 
-    def _forget(self, pid: int) -> None:
-        self._pid = pid
+    def renew_after_fork(self) -> None:
+        """A child has neither the parent's connections nor its thread."""
+        self._has_thread = False
         # (Weakly: SQLAlchemy does not say of what failed while it was new that it is closed.)
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
-        # A child cannot use the parent's: it may have been held when the parent forked.
         self._lock = threading.Lock()
 
     def begin(self, connection: Any, _record: Any = None) -> None:
         """It is new."""
-        if self._pid != os.getpid():
-            self._forget(os.getpid())
-            period = min(0.5, self._limit_seconds / 10)
-            threading.Thread(
-                target=_look_again_and_again, args=(weakref.ref(self), period), name="cyborg-quota-silence", daemon=True
-            ).start()
         with self._lock:
             self._connections.add(connection)
+            if self._has_thread:
+                return
+            self._has_thread = True
+        period = min(0.5, self._limit_seconds / 10)
+        threading.Thread(
+            target=_look_again_and_again, args=(weakref.ref(self), period), name="cyborg-quota-silence", daemon=True
+        ).start()
 
     def end(self, connection: Any, _record: Any = None) -> None:
         """It is closed: its number may be somebody else's file a moment later."""
-        if self._pid == os.getpid():
-            with self._lock:
-                self._connections.discard(connection)
+        with self._lock:
+            self._connections.discard(connection)
 
     def look(self) -> None:
         """Shut down what has been silent for too long."""

@@ -52,6 +52,7 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
         connect_timeout_seconds=conf.quota.connect_timeout,
         statement_timeout_seconds=conf.quota.statement_timeout,
         retry_seconds=conf.quota.retry_seconds,
+        transaction_pooling=conf.quota.postgresql_pool_mode == "transaction",
         **{name: value for name, value in optional.items() if value is not None},
     )
 

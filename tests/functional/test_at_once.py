@@ -62,45 +62,20 @@ class AtOnceTestCase(base.LedgerTestCase):
 _POSTGRESQL = [one for one in AtOnceTestCase.scenarios if one[1]["backend"] == "postgresql"]
 
 
-class TestPlans(AtOnceTestCase):
-    """PostgreSQL keeps the plan of what is prepared: made for a small table, it is that of a large one too."""
-
+class TestVariants(AtOnceTestCase):
     scenarios = _POSTGRESQL
-
-    def test_by_the_unique_keys_alone(self) -> None:
-        for turn in range(7):  # from the sixth time on, the plan is kept
-            for call, number in ((self.quotas.commit, 8), (self.quotas.rollback, 1)):
-                claims = [Claim(f"{turn} {number} {one}", {"gpu": 1}) for one in range(number)]
-                call(self.context, self.quotas.reserve_many(self.context, claims))
-            for one in range(8):
-                self.quotas.release(self.context, consumer=f"{turn} 8 {one}")
-        plans = self.database.read(self.plans)
-        self.assertGreaterEqual(len(plans), 4)
-        for statement, plan in plans.items():
-            self.assertNotIn("ix_reservations", plan, statement)
-            self.assertNotIn("Seq Scan", plan, statement)
 
     def test_who_looks(self) -> None:
         for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
             claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
             call(self.context, self.quotas.reserve_many(self.context, claims))
-        plans = self.database.read(self.plans)
-        self.assertGreaterEqual(len(plans), 4)
-        self.assertEqual({self.looks_one_in == 1}, {"AS before" in statement for statement in plans})
-
-    @staticmethod
-    def plans(connection: sa.Connection) -> dict[str, str]:
-        """Of all that this connection has prepared."""
-        connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
-        prepared = connection.exec_driver_sql(
-            "SELECT name, array_length(parameter_types, 1) AS size, statement FROM pg_prepared_statements"
-        ).all()
-        return {
-            row.statement: "\n".join(
-                connection.exec_driver_sql(f"EXPLAIN EXECUTE {row.name} ({', '.join(['NULL'] * row.size)})").scalars()
+        prepared = self.database.read(
+            lambda connection: (
+                connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
             )
-            for row in prepared
-        }
+        )
+        self.assertGreaterEqual(len(prepared), 4)
+        self.assertEqual({self.looks_one_in == 1}, {"AS before" in statement for statement in prepared})
 
 
 class TestAttach(AtOnceTestCase):

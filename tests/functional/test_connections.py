@@ -6,11 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import signal
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,9 +19,10 @@ import fixtures as pyfixtures
 import sqlalchemy as sa
 import testscenarios
 from oslo_db import exception as oslo_exc
+from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import at_once, budget, inserting, schema
+from cyborg_quota.db import at_once, budget, connecting, inserting, schema
 from cyborg_quota.db.api import Database
 from cyborg_quota.drivers import reserving
 from tests import base, fixtures, hooks
@@ -356,3 +358,137 @@ class TestShared(base.LedgerTestCase):
         self.engine.close()
         self.quotas.reserve(self.context, {"gpu": 2})
         self.assertEqual((0, 3), self.figures())
+
+
+class TestPool(base.LedgerTestCase):
+    """A pool with few connections."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_a_waiting_thread_gets_the_connection_that_is_given_back(self) -> None:
+        """It found none kept, and waits at the pool: what is given back must not be kept past it.
+
+        One more connection than the pool's size was open, and was closed: from then on connections are kept again.
+        """
+        database = hooks.database_of(self.make_engine(max_pool_size=1, max_overflow=1, pool_timeout_seconds=1.0))
+        held = [database._connect(), database._connect()]
+        is_at_the_pool, may_wait, vain = threading.Event(), threading.Event(), []
+        get = queue.Queue.get
+
+        def get_later(self: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if threading.current_thread() is waiting:
+                is_at_the_pool.set()
+                may_wait.wait()
+            try:
+                return get(self, block, timeout)
+            except queue.Empty:
+                if block:
+                    vain.append(timeout)
+                raise
+
+        def work(connection: sa.Connection) -> None:
+            connection.exec_driver_sql("SELECT 1")
+
+        waiting = threading.Thread(target=database.read, args=(work,))
+        with mock.patch.object(queue.Queue, "get", get_later):
+            waiting.start()
+            is_at_the_pool.wait()
+            for idle, kept in held:  # the one goes to the pool, the other is closed
+                idle.give_back(kept)
+            idle, kept = database._connect()
+            idle.give_back(kept)
+            may_wait.set()
+            waiting.join()
+        self.assertEqual([], vain)
+
+    def test_a_busy_pool_is_waited_for_as_long_as_a_call_is_tried(self) -> None:
+        engine = self.make_engine(max_pool_size=1, max_overflow=0, retry_seconds=0.2, connect_timeout_seconds=1)
+        database = hooks.database_of(engine)
+        idle, kept = database._connect()
+        waits: list[float | None] = []
+        get = queue.Queue.get
+
+        def note(self: Any, block: bool = True, timeout: float | None = None) -> Any:
+            waits.append(timeout)
+            return get(self, False)
+
+        with mock.patch.object(queue.Queue, "get", note):
+            error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+        idle.give_back(kept)
+        self.assertIn("no connection of the pool", str(error))
+        self.assertEqual([1], waits, "one wait, no longer than a connect may take")
+
+    def test_sync_with_one_connection(self) -> None:
+        """The lock of db sync is held by one connection, and the upgrade needs another."""
+        url = fixtures.fresh_url(self.backend, "alone")
+        few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
+        database = Database(fixtures.settings(url, **few))
+        self.addCleanup(database.close)
+        self.assertEqual((None, schema.head()), schema.sync(database))
+
+
+def in_a_child(do: Callable[[], object], seconds: float = 20.0) -> int | None:
+    """Fork, and do it there. The exit status; None when it did not end in time."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            do()
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+class TestForkUnderLock(base.LedgerTestCase):
+    """Another thread of the parent holds a lock when the process forks."""
+
+    def held(self, target: Any, name: str) -> contextlib.AbstractContextManager[None]:
+        """While it is entered, another thread is inside ``target.name``."""
+
+        @contextlib.contextmanager
+        def entered() -> Iterator[None]:
+            is_inside, may_go_on = threading.Event(), threading.Event()
+            function = getattr(target, name)
+
+            def wait(*args: Any, **kwargs: Any) -> Any:
+                if threading.current_thread() is thread:
+                    is_inside.set()
+                    may_go_on.wait()
+                return function(*args, **kwargs)
+
+            thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}))
+            with mock.patch.object(target, name, wait):
+                thread.start()
+                is_inside.wait()
+                try:
+                    yield
+                finally:
+                    may_go_on.set()
+                    thread.join()
+
+        return entered()
+
+    def reserve(self) -> None:
+        self.engine.reserve(self.context, {"gpu": 1})
+
+    def test_of_the_database(self) -> None:
+        """The other thread makes the engine."""
+        with self.held(connecting, "make_engine"):
+            self.assertEqual(0, in_a_child(self.reserve))
+        self.assertEqual((0, 1), self.figures())
+
+    def test_of_the_pool(self) -> None:
+        """The other thread opens the first connection, for which SQLAlchemy holds a lock of the engine."""
+        dialect = hooks.database_of(self.engine).engine.dialect
+        with self.held(dialect, "initialize"):
+            self.assertEqual(0, in_a_child(self.reserve))
+        self.assertEqual((0, 1), self.figures())

@@ -15,7 +15,7 @@ from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+from cyborg_quota import Claim, QuotaEngine, exceptions, forks, requests
 from cyborg_quota.attachment import LOST, give_up_rest
 
 LOG = logging.getLogger(__name__)
@@ -188,6 +188,11 @@ class Charger:
         self.engine = engine
         self._life = bind_expire_seconds
         self._admin = requests.admin_context()
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Binds that run, and commits that are owed, are the parent's to settle."""
         self._lock = threading.Lock()
         self._flights: set[Flight] = set()
         self._owed: dict[Flight, Callable[[], bool]] = {}

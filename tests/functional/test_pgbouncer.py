@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Through a real PgBouncer: in transaction mode, in session mode, and in what cannot work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fixtures as pyfixtures
+import sqlalchemy as sa
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Connection, Database
+from tests import base, fixtures, hooks, needs, trees
+from tests.servers.pgbouncer import PgBouncer
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+STATEMENT_SECONDS = 2
+
+
+class PgBouncerTestCase(base.LedgerTestCase):
+    """``self.engine`` reaches the ledger through PgBouncer; the invariants are proven past it.
+
+    PostgreSQL's own defaults for this database are what the ledger cannot work with.
+    """
+
+    pool_mode = "transaction"
+    is_told = True
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+
+    def setUp(self) -> None:
+        fixtures.need_server(self, self.backend)
+        # Two connections for all, given out in turn: a transaction seldom gets the connection of the one before.
+        self.bouncer = PgBouncer(
+            str(fixtures.admin_url(self.backend)),
+            self.pool_mode,
+            settings={"default_pool_size": "2" if self.pool_mode == "transaction" else "20", "server_round_robin": "1"},
+        )
+        needs.start(self, self.bouncer)
+        super().setUp()
+        self.log = self.useFixture(pyfixtures.FakeLogger(level=0))
+        database = str(sa.make_url(self.url).database)
+        for name, value in (("default_transaction_isolation", "'repeatable read'"), ("statement_timeout", "'1h'")):
+            self.execute(f"ALTER DATABASE {database} SET {name} = {value}")
+            self.addCleanup(self.execute, f"ALTER DATABASE {database} RESET {name}")
+        self.direct_url, self.url = self.url, self.bouncer.url_of(database)
+        self.engine = self.make_engine()
+        self.quotas = fixtures.Checked(self.engine, self.direct_url)  # type: ignore[assignment]
+        self.database = hooks.database_of(self.engine)
+        self.limits.limits[None, "gpu"] = 20
+
+    def make_engine(self, **changes: object) -> Any:
+        is_transaction = self.is_told and self.pool_mode == "transaction"
+        return super().make_engine(
+            **{
+                "transaction_pooling": is_transaction,
+                "statement_timeout_seconds": STATEMENT_SECONDS,
+                "pool_timeout_seconds": 10.0,
+                **changes,
+            }
+        )
+
+    @contextmanager
+    def statements(self) -> Iterator[list[str]]:
+        sent: list[str] = []
+
+        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if not statement.startswith("PREPARE"):
+                sent.append(statement)
+
+        sa.event.listen(self.database.engine, "before_cursor_execute", note)
+        try:
+            yield sent
+        finally:
+            sa.event.remove(self.database.engine, "before_cursor_execute", note)
+
+    def assert_log_is_quiet(self) -> None:
+        for word in ("Traceback", "WARNING", "ERROR", self.bouncer.password, str(sa.make_url(self.url).password)):
+            self.assertNotIn(word, self.log.output)
+
+
+class TestThroughIt(PgBouncerTestCase):
+    scenarios = testscenarios.multiply_scenarios(
+        PgBouncerTestCase.scenarios, [(mode, {"pool_mode": mode}) for mode in ("transaction", "session")]
+    )
+
+    def test_every_call(self) -> None:
+        uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="a", group="g")
+        self.quotas.extend(self.context, uuids, 60)
+        self.quotas.commit(self.context, uuids)
+        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        claims = [Claim(None, {"gpu": 1}), Claim("b", {"gpu": 1}, "h"), Claim("c", {"gpu": 1})]
+        self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims, group="g"))
+        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 99})
+        self.assertRaises(
+            exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 3}, consumer="b"
+        )
+        self.quotas.release(self.context, group="g")
+        trees.plant(self.database, {"top": None, "p1": "top"})
+        self.make_overdue(*self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+        self.assertEqual((1, 0), self.figures())
+        self.assert_log_is_quiet()
+
+    def test_reserve_and_settle_are_one_statement_each(self) -> None:
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row is made
+        for looks_one_in in (1, 10**9):
+            self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", looks_one_in))
+            with self.statements() as sent:
+                uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(looks_one_in))
+                self.quotas.commit(self.context, uuids)
+                claims = [Claim(None, {"gpu": 1}), Claim(f"{looks_one_in} b", {"gpu": 1}, "h")]
+                self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims))
+            self.assertEqual(4, len(sent), sent)
+        self.assertEqual((2, 0), self.figures())
+
+    def test_threads(self) -> None:
+        """Four threads reserve until they are refused: exactly the limit is granted."""
+        granted: list[str] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while True:
+                    granted.extend(self.engine.reserve(self.context, {"gpu": 1}))
+            except exceptions.OverQuota:
+                pass
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], errors)
+        self.assertEqual((0, 20), self.figures())
+        self.assertEqual(20, len(granted))
+        self.assert_invariants()
+        self.assert_log_is_quiet()
+
+    def test_what_a_transaction_needs_is_set(self) -> None:
+        """Whatever PostgreSQL's defaults are; in a transaction of several statements, and in a single statement."""
+        names = ("transaction_isolation", "statement_timeout", "idle_in_transaction_session_timeout")
+        expected = ["read committed", f"{STATEMENT_SECONDS}s", f"{STATEMENT_SECONDS * 625}ms"]
+
+        def settings(connection: Connection) -> list[str]:
+            return [str(connection.exec_driver_sql(f"SHOW {name}").scalar()) for name in names]
+
+        for _ in range(4):
+            self.assertEqual(expected, self.database.write(settings))
+            self.assertEqual(expected, self.database.read(settings))
+
+    def test_a_statement_that_takes_too_long_is_ended(self) -> None:
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
+        engine = self.make_engine(statement_timeout_seconds=1, retry_seconds=0.0)
+        engine.check(self.context, {"gpu": 1})
+        with self.sql.begin() as holder:
+            holder.exec_driver_sql("UPDATE quota_usages SET used = used")
+            error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+        self.assertIn("statement timeout", str(error))
+
+    def test_nothing_is_left_on_the_servers_connections(self) -> None:
+        """In session mode, PgBouncer resets them. In transaction mode, it does not."""
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.engine.close()
+        with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as other:
+            for _ in range(4):
+                self.assertEqual("1h", other.exec_driver_sql("SHOW statement_timeout").scalar())
+                self.assertEqual("on", other.exec_driver_sql("SHOW enable_seqscan").scalar())
+                prepared = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'cyborg_quota%%'"
+                self.assertEqual(0, other.exec_driver_sql(prepared).scalar())
+                other.rollback()
+
+    def test_sync(self) -> None:
+        url = self.bouncer.url_of(str(sa.make_url(fixtures.fresh_url(self.backend, "bounced")).database))
+        changes = {"transaction_pooling": self.pool_mode == "transaction", "statement_timeout_seconds": None}
+        databases = [Database(fixtures.settings(url, **changes)) for _ in range(2)]
+        results: list[tuple[str | None, str]] = []
+        threads = [threading.Thread(target=lambda one=one: results.append(schema.sync(one))) for one in databases]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+            databases.pop().close()
+        self.assertEqual([schema.head()] * 2, [after for _, after in results])
+
+
+class TestNotTold(PgBouncerTestCase):
+    """PgBouncer is in transaction mode, and nobody has said so."""
+
+    is_told = False
+
+    def test_it_works_and_says_which_option_is_missing(self) -> None:
+        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 10**9))  # one variant of each statement
+        other = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        with other.begin() as holder:
+            holder.exec_driver_sql("SELECT 1")  # on the server's connection that has the statements
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual((3, 0), self.figures())
+        self.assertEqual(1, self.log.output.count("postgresql_pool_mode = transaction"))
+        self.assertNotIn("Traceback", self.log.output)
+
+
+class TestStartUpParameters(PgBouncerTestCase):
+    """The URL's own: PgBouncer does not know them."""
+
+    def test_refused(self) -> None:
+        url = sa.make_url(self.url).update_query_dict({"options": "-c search_path=public"})
+        self.url = url.render_as_string(hide_password=False)
+        engine = self.make_engine()
+        error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+        self.assertIn("unsupported startup parameter: options", str(error))
+        self.assertNotIn("A transaction is tried again", self.log.output)
+        self.assertNotIn("Traceback", self.log.output)
+
+    def test_without_a_value(self) -> None:
+        """As install.rst once said."""
+        self.url += "?options="
+        self.make_engine().reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+
+class TestStatementMode(PgBouncerTestCase):
+    """A transaction cannot have more than one statement there."""
+
+    pool_mode = "statement"
+
+    def test_refused(self) -> None:
+        """PgBouncer closes the connection; its own log says why."""
+        engine = self.make_engine(retry_seconds=0.1)
+        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+        self.assertIn("transaction blocks not allowed in statement pooling mode", self.bouncer.log.read_text())
+        self.assertNotIn("Traceback", self.log.output)

@@ -1,0 +1,87 @@
+"""A private PgBouncer, before a PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import sqlalchemy
+
+from tests.servers import machine
+from tests.servers.base import MAX_CONNECTIONS, Server
+
+CONFIG = """\
+[databases]
+* = host={host} port={server_port}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {users}
+"""
+
+
+class PgBouncer(Server):
+    """Every database of a PostgreSQL server, for the user of ``server_url``, who has the same password here.
+
+    :param pool_mode: session, transaction or statement, as in PgBouncer's configuration.
+    """
+
+    name = "pgbouncer"
+    variable = "CYBORG_QUOTA_TEST_PGBOUNCER"
+    users = ("postgres", "nobody")
+    stop_signal = signal.SIGTERM  # at once, whoever is connected
+    death_signal = "KILL"
+
+    def __init__(self, server_url: str, pool_mode: str, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(settings=settings)
+        self._server_url = sqlalchemy.make_url(server_url)
+        self._pool_mode = pool_mode
+
+    @property
+    def url(self) -> str:
+        return self.url_of(str(self._server_url.database))
+
+    def url_of(self, database: str) -> str:
+        """The SQLAlchemy URL of a database of the server's, through PgBouncer."""
+        url = self._server_url.set(host="127.0.0.1", port=self.port, database=database)
+        return url.render_as_string(hide_password=False)
+
+    def _initialization(self, data: Path) -> list[str]:
+        machine.find("pgbouncer")
+        users = self._private_file("users.txt", f'"{self._server_url.username}" "{self._server_url.password}"\n')
+        settings = {"pool_mode": self._pool_mode, "max_client_conn": str(MAX_CONNECTIONS), **self.settings}
+        server = {"host": self._server_url.host, "server_port": self._server_url.port}
+        text = CONFIG.format(**server, port=self.port, users=users)
+        self._private_file("pgbouncer.ini", text + "".join(f"{name} = {value}\n" for name, value in settings.items()))
+        return []
+
+    def _answers(self) -> bool:
+        """A single statement: in statement mode there are no transactions."""
+        import psycopg2  # a dependency only of the tests that use PostgreSQL
+
+        server = self._server_url
+        try:
+            connection = psycopg2.connect(
+                host="127.0.0.1",
+                port=self.port,
+                dbname=server.database,
+                user=server.username,
+                password=server.password,
+            )
+        except psycopg2.OperationalError:
+            return False
+        connection.autocommit = True
+        try:
+            connection.cursor().execute("SELECT 1")
+        except psycopg2.Error:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def _command(self, data: Path) -> list[str]:
+        return [machine.find("pgbouncer"), str(data.parent / "pgbouncer.ini")]

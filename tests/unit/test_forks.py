@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked child finds of the objects that its parent's other threads were using."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from unittest import mock
+
+from oslotest import base
+
+from cyborg_quota.db import silence
+from cyborg_quota.integrations.cyborg import charging
+
+
+def status_of_child(does: Any) -> int:
+    """Fork, and let the child evaluate ``does()``; 0 when that is true."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            status = 0 if does() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class TestLocks(base.BaseTestCase):
+    """Each lock is held by another thread when the process forks."""
+
+    def fork_while_held(self, lock: Any, does: Any) -> int:
+        is_held, may_end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with lock:
+                is_held.set()
+                may_end.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        is_held.wait()
+        try:
+            return status_of_child(does)
+        finally:
+            may_end.set()
+            holder.join()
+
+    def test_of_the_charger(self) -> None:
+        """The parent's binds are not the child's to extend, nor its owed commits to settle."""
+        charger = charging.Charger(mock.Mock(), bind_expire_seconds=60)
+        flight = mock.Mock()
+        charger._flights.add(flight)
+
+        def is_empty() -> bool:
+            return not charger._lock.locked() and not charger.arqs()
+
+        self.assertEqual(0, self.fork_while_held(charger._lock, is_empty))
+        self.assertEqual({flight.wish.arq}, charger.arqs())
+
+    def test_of_the_watcher_of_sockets(self) -> None:
+        watcher = silence._Watcher(60.0)
+        connection = mock.Mock()
+        watcher.begin(connection)
+
+        def is_new() -> bool:
+            return not watcher._lock.locked() and not watcher._has_thread and not watcher._connections
+
+        self.assertEqual(0, self.fork_while_held(watcher._lock, is_new))
+        self.assertEqual([connection], list(watcher._connections))
