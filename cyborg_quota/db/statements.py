@@ -8,8 +8,8 @@ must be ints, strings or None, and results come as the driver gives them: no dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -41,11 +41,16 @@ class Statement:
         return prepared
 
 
+_MAX_VALUES: Final = 512
+"""The most values of one statement: below SQLite's bound of 999 parameters (before 3.32), and below the 1,000 from
+which MariaDB turns a list into a subquery. A power of two."""
+
+
 class ListStatement:
     """A statement over a list of values: ``build(size)`` makes it, with parameters ``b_0`` ... ``b_<size - 1>``.
 
-    Sizes are powers of two, and a list is filled up with its last value: a dozen texts serve all lengths, and
-    ``x IN (1, 2, 2, 2)`` finds what ``x IN (1, 2)`` finds.
+    Sizes are powers of two, and a list is filled up with its last value: ten texts serve all lengths, and
+    ``x IN (1, 2, 2, 2)`` finds what ``x IN (1, 2)`` finds. A longer list takes several statements, in its order.
     """
 
     __slots__ = ("_build", "_by_size")
@@ -54,20 +59,31 @@ class ListStatement:
         self._build = build
         self._by_size: dict[int, Statement] = {}
 
-    def __call__(
+    def execute(
         self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]
-    ) -> sa.CursorResult[Any]:
-        size = 1
-        while size < len(values):
-            size *= 2
-        statement = self._by_size.get(size)
-        if statement is None:
-            statement = self._by_size[size] = Statement(self._build(size))
-        merged = dict(parameters)
-        last = len(values) - 1
-        for index in range(size):
-            merged[f"b_{index}"] = values[min(index, last)]
-        return statement(connection, merged)
+    ) -> Iterator[sa.CursorResult[Any]]:
+        """Run it, one statement at a time: the next one runs when the next result is asked for."""
+        for begin in range(0, len(values), _MAX_VALUES):
+            part = values[begin : begin + _MAX_VALUES]
+            size = 1
+            while size < len(part):
+                size *= 2
+            statement = self._by_size.get(size)
+            if statement is None:
+                statement = self._by_size[size] = Statement(self._build(size))
+            merged = dict(parameters)
+            last = len(part) - 1
+            for index in range(size):
+                merged[f"b_{index}"] = part[min(index, last)]
+            yield statement(connection, merged)
+
+    def rows(self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
+        """The rows found. Of a list that takes several statements, each sees a moment of its own."""
+        return [row for result in self.execute(connection, values, parameters) for row in result]
+
+    def changed(self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]) -> int:
+        """How many rows were changed."""
+        return sum(result.rowcount for result in self.execute(connection, values, parameters))
 
 
 def any_of(column: sa.ColumnElement[Any], size: int) -> sa.ColumnElement[bool]:
