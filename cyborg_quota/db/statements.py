@@ -8,6 +8,8 @@ must be ints, strings or None, and results come as the driver gives them: no dat
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,10 +19,11 @@ import sqlalchemy as sa
 class Statement:
     """One statement with bound parameters. ``statement(connection, {name: value})`` runs it."""
 
-    __slots__ = ("_element", "_prepared")
+    __slots__ = ("_make", "_prepared")
 
-    def __init__(self, element: sa.Executable) -> None:
-        self._element = element
+    def __init__(self, element: sa.Executable | Callable[[], sa.Executable]) -> None:
+        """``element`` may be a function that makes it, so that a large one is not kept."""
+        self._make: Callable[[], Any] = element if callable(element) else lambda: element
         self._prepared: dict[str, tuple[str, tuple[str, ...] | None, dict[str, Any]]] = {}
 
     def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> sa.CursorResult[Any]:
@@ -33,23 +36,40 @@ class Statement:
             return connection.exec_driver_sql(text, values)
         return connection.exec_driver_sql(text, tuple([values[name] for name in names]))
 
+    def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> sa.CursorResult[Any]:
+        """Run it for each set of parameters; the row count is that of all together."""
+        prepared = self._prepared.get(connection.dialect.name) or self._prepare(connection.dialect)
+        text, names, constants = prepared
+        merged = [{**constants, **row} for row in rows]
+        if names is None:
+            return connection.exec_driver_sql(text, merged)
+        return connection.exec_driver_sql(text, [tuple([row[name] for name in names]) for row in merged])
+
+    def text_for(self, dialect: sa.Dialect) -> str:
+        """Its text. (For a statement without parameters, into which integers are to be written.)"""
+        return (self._prepared.get(dialect.name) or self._prepare(dialect))[0]
+
     def _prepare(self, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
-        compiled: Any = self._element.compile(dialect=dialect)  # type: ignore[attr-defined]
+        compiled: Any = self._make().compile(dialect=dialect)
         names = tuple(compiled.positiontup) if compiled.positional else None
         constants = {name: value for name, value in compiled.params.items() if value is not None}
         prepared = self._prepared[dialect.name] = (str(compiled), names, constants)
         return prepared
 
 
-_MAX_VALUES: Final = 512
-"""The most values of one statement: below SQLite's bound of 999 parameters (before 3.32), and below the 1,000 from
-which MariaDB turns a list into a subquery. A power of two."""
+_MAX_VALUES: Final = 2048
+"""The most values of one statement: a batch of upkeep of the default size is one statement. A power of two."""
+
+
+@functools.cache
+def _names(size: int) -> tuple[str, ...]:
+    return tuple([f"b_{index}" for index in range(size)])
 
 
 class ListStatement:
     """A statement over a list of values: ``build(size)`` makes it, with parameters ``b_0`` ... ``b_<size - 1>``.
 
-    Sizes are powers of two, and a list is filled up with its last value: ten texts serve all lengths, and
+    Sizes are powers of two, and a list is filled up with its last value: a dozen texts serve all lengths, and
     ``x IN (1, 2, 2, 2)`` finds what ``x IN (1, 2)`` finds. A longer list takes several statements, in its order.
     """
 
@@ -70,11 +90,9 @@ class ListStatement:
                 size *= 2
             statement = self._by_size.get(size)
             if statement is None:
-                statement = self._by_size[size] = Statement(self._build(size))
+                statement = self._by_size[size] = Statement(functools.partial(self._build, size))
             merged = dict(parameters)
-            last = len(part) - 1
-            for index in range(size):
-                merged[f"b_{index}"] = part[min(index, last)]
+            merged.update(zip(_names(size), itertools.chain(part, itertools.repeat(part[-1]))))  # noqa: B905
             yield statement(connection, merged)
 
     def rows(self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:

@@ -9,20 +9,19 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.statements import ListStatement, any_of
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Drift, Figures
 
 _row = reservations.c
 _usage = quota_usages.c
 _AGE = sa.bindparam("b_age", type_=sa.BigInteger)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
-# (Ids are written into the statement: thousands of bound parameters cost more than they are worth.)
-_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer))
 
 # (In the index's own order, and no more: with the id behind it, PostgreSQL sorts all that has ended, batch by batch.)
 _OLD_ENDED = (
     sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at).limit(_LIMIT)
 )
-_DELETE_ENDED = sa.delete(reservations).where(_IDS, _row.live.is_(None))
+_DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
 
 
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
@@ -31,7 +30,7 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     None where another purge took some of them meanwhile: roll back, or they would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
-    if ids and connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)}).rowcount != len(ids):
+    if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         return None
     return len(ids)
 
@@ -59,7 +58,11 @@ _TO_FOLD = (
     .order_by(_row.id)
     .limit(_LIMIT)
 )
-_DELETE_LOOSE = sa.delete(reservations).where(_IDS, _row.state == COMMITTED)
+_DELETE_LOOSE = ListStatement(
+    lambda size: sa.delete(reservations).where(
+        any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'")
+    )
+)
 
 
 def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
@@ -77,7 +80,7 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
     total = sum(row.delta for row in rows)
     if len(rows) < 2 or abs(total) > MAX_AMOUNT:
         return 0
-    if connection.execute(_DELETE_LOOSE, {"b_ids": [row.id for row in rows]}).rowcount != len(rows):
+    if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None
     if not total:
         return len(rows)

@@ -79,9 +79,9 @@ class TestRepeat(base.LedgerTestCase):
 
     def test_settled_together(self) -> None:
         """More reservations than one statement names."""
-        uuids = self.quotas.reserve_many(self.context, self.claims(600), group="g")
+        uuids = self.quotas.reserve_many(self.context, self.claims(2100), group="g")
         self.engine.extend(self.context, uuids, 3600)
         self.quotas.commit(self.context, group="g")
-        self.assertEqual((600, 0), self.figures())
+        self.assertEqual((2100, 0), self.figures())
         self.quotas.release(self.context, uuids)
         self.assertEqual((0, 0), self.figures())
