@@ -88,6 +88,9 @@ reservations = sa.Table(
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two claims of one consumer at once, of whatever resources, meet at 1.
     sa.Column("place", sa.SmallInteger),
+    # Of an adjustment: the id of the reservation with a negative delta that subtracts so much less than its delta.
+    # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
+    sa.Column("adjusts", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),

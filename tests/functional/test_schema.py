@@ -26,8 +26,8 @@ NEXT_REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "b2f1"
-down_revision = "b2e0"
+revision = "c3f1"
+down_revision = "c3e0"
 
 
 def upgrade():
@@ -119,10 +119,10 @@ class TestSync(SchemaTestCase):
             error = self.assertRaises(
                 exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1}
             )
-            self.assertEqual(("b2e0", "b2f1"), (error.revision, error.head))
+            self.assertEqual(("c3e0", "c3f1"), (error.revision, error.head))
             self.assertIn("cyborg-quota db sync", str(error))
 
-            self.assertEqual(("b2e0", "b2f1"), schema.sync(self.database))
+            self.assertEqual(("c3e0", "c3f1"), schema.sync(self.database))
 
             engine.reserve(base.ADMIN, {"gpu": 1})
         columns = {column["name"] for column in sa.inspect(self.sql).get_columns("projects")}
@@ -133,8 +133,8 @@ class TestSync(SchemaTestCase):
         """The migrations with one more revision."""
         directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, directory)
-        config = revisions.with_one_more(directory, "b2f1", NEXT_REVISION)
-        return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("b2f1", *schema.REVISIONS))
+        config = revisions.with_one_more(directory, "c3f1", NEXT_REVISION)
+        return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("c3f1", *schema.REVISIONS))
 
     def test_every_revision_is_known(self) -> None:
         """The list beside the scripts is the scripts'."""
