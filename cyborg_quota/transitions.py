@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
@@ -125,6 +125,28 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
     reserved = (in_flight if after == RESERVED else 0) - (in_flight if before == RESERVED else 0)
     used = (delta if after == COMMITTED else 0) - (delta if before == COMMITTED else 0)
     return reserved, used
+
+
+class Freed(NamedTuple):
+    """What a committed reservation with a negative delta subtracts from ``used`` (an amount above zero)."""
+
+    id: int
+    amount: int
+
+
+def adjust(shortfall: int, freed: Iterable[Freed], committed: Collection[int] = ()) -> list[Freed]:
+    """By how much to reduce which of ``freed``, so that together they subtract ``shortfall`` less.
+
+    First those that are committed now (``committed``: their ids), for it is they that find too little in use; then
+    the latest first. Reduces less than ``shortfall`` where they subtract less.
+    """
+    reductions = []
+    for one in sorted(freed, key=lambda one: (one.id in committed, one.id), reverse=True):
+        amount = min(shortfall, one.amount)
+        if amount > 0:
+            reductions.append(Freed(one.id, amount))
+            shortfall -= amount
+    return reductions
 
 
 def present_life(rows: Sequence[Row]) -> list[Row]:

@@ -22,15 +22,14 @@ def broken(connection: sa.Connection) -> list[str]:
     ).all()
     rows = connection.execute(
         sa.text(
-            "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id"
+            "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts"
             " FROM reservations"
         )
     ).all()
     edges = connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).all()
     parents = {edge.project_id: edge.parent_id for edge in edges}
-    return _of_rows(rows, {usage.id: (usage.project_id, usage.resource) for usage in usages}) + _of_counters(
-        usages, rows, parents
-    )
+    names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
+    return _of_rows(rows, names) + _of_adjustments(rows) + _of_counters(usages, rows, parents)
 
 
 def _of_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
@@ -51,6 +50,26 @@ def _of_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
                 faults.append(f"two live reservations of consumer {row.consumer_id} in {key}")
             live.add((*key, row.consumer_id))
     return faults
+
+
+def _of_adjustments(rows: Sequence[Any]) -> list[str]:
+    """An adjustment ends with the negative delta that it adjusts; what such a delta subtracts is never below zero.
+
+    So used is never more than the sum of the positive deltas that somebody holds.
+    """
+    faults = []
+    subtracted = {row.id: -row.delta for row in rows if row.state == "committed" and row.delta < 0}
+    usage_ids = {row.id: row.usage_id for row in rows}
+    for row in rows:
+        if row.adjusts is None or row.state in ENDED:
+            continue
+        if row.adjusts not in subtracted or usage_ids[row.adjusts] != row.usage_id or row.consumer_id is not None:
+            faults.append(f"reservation {row.id} adjusts {row.adjusts}, no committed negative delta of its row")
+        else:
+            subtracted[row.adjusts] -= row.delta
+        if row.state != "committed" or row.delta <= 0:
+            faults.append(f"adjustment {row.id} is {row.state}, of {row.delta}")
+    return faults + [f"reservation {number} subtracts {amount}" for number, amount in subtracted.items() if amount < 0]
 
 
 def _of_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many rows in few statements: for batches of expiry, which touch hundreds of projects at once.
 
-The numbers of a batch are written into the statements themselves: they are integers of ours, and thousands of bound
-parameters cost more than they are worth.
+No batch leaves a text of its own in a cache: the memory that statements take does not depend on the backlog.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.projects import Way
 from cyborg_quota.db.reservations import IS_OVERDUE, ended
+from cyborg_quota.db.statements import ListStatement, Statement, any_of
 from cyborg_quota.db.usages import Change, Node, in_lock_order
 from cyborg_quota.types import EXPIRED
 
@@ -28,7 +29,6 @@ Place = tuple[datetime.datetime, int]
 
 _row = reservations.c
 _usage = quota_usages.c
-_IDS: Final = sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer)
 _OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta).where(IS_OVERDUE)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
 # (In the index's own order: with the id behind it, PostgreSQL may sort all that is overdue, batch by batch.)
@@ -44,8 +44,14 @@ _BEHIND = _LONGEST.where(
 _MOMENT = sa.select(_row.expire).where(
     _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
-_OF_THESE = _OVERDUE.where(_row.id.in_(_IDS))
-_EXPIRE = sa.update(reservations).where(_row.id.in_(_IDS), IS_OVERDUE).values(ended(sa.literal_column(f"'{EXPIRED}'")))
+_OF_THESE = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
+_EXPIRE = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.id, size), IS_OVERDUE)
+        .values(ended(sa.literal_column(f"'{EXPIRED}'")))
+    )
+)
 
 
 def overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
@@ -75,25 +81,27 @@ def overdue_behind(
 
 def overdue_of(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
     """Those of these reservations that are overdue (still)."""
-    return [tuple(row) for row in connection.execute(_OF_THESE, {"b_ids": sorted(ids), "b_grace": grace})]
+    return [tuple(row) for row in _OF_THESE.rows(connection, sorted(ids), {"b_grace": grace})]
 
 
 def expire(connection: sa.Connection, ids: Sequence[int], grace: int) -> bool:
     """End these: all of them, or (False) roll back, for somebody else ended one."""
-    return connection.execute(_EXPIRE, {"b_ids": sorted(ids), "b_grace": grace}).rowcount == len(ids)
+    return _EXPIRE.changed(connection, sorted(ids), {"b_grace": grace}) == len(ids)
 
 
-_ROOTS = (
-    sa.select(_usage.id, _usage.project_id, _usage.resource, _usage.generation)
-    .select_from(sa.outerjoin(quota_usages, projects, projects.c.project_id == _usage.project_id))
-    .where(_usage.project_id.in_(sa.bindparam("b_projects", expanding=True)), projects.c.parent_id.is_(None))
+_ROOTS = ListStatement(
+    lambda size: (
+        sa.select(_usage.id, _usage.project_id, _usage.resource, _usage.generation)
+        .select_from(sa.outerjoin(quota_usages, projects, projects.c.project_id == _usage.project_id))
+        .where(any_of(_usage.project_id, size), projects.c.parent_id.is_(None))
+    )
 )
 
 
 def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, Way]:
-    """The paths of those of these projects that have a usage row and no parent, by project: one statement."""
+    """The paths of those of these projects that have a usage row and no parent, by project."""
     nodes: dict[str, dict[str, tuple[Node, ...]]] = {}
-    for row in connection.execute(_ROOTS, {"b_projects": sorted(project_ids)}):
+    for row in _ROOTS.rows(connection, sorted(project_ids), {}):
         node = Node(row.id, row.project_id, row.resource, row.generation, 0)
         nodes.setdefault(row.project_id, {})[row.resource] = (node,)
     return {project_id: Way([project_id], rows) for project_id, rows in nodes.items()}
@@ -105,42 +113,94 @@ def can_charge(connection: sa.Connection) -> bool:
 
 
 def charge(connection: sa.Connection, changes: Sequence[Change]) -> bool:
-    """Add changes without limits to their rows. False: one refused; roll back.
-
-    PostgreSQL promises no order inside an UPDATE, so there the statement first takes the rows, in theirs. MariaDB takes
-    rows by id everywhere (usages.goes_together), so here too: it reads them in the order of the list, or of the table.
-    """
+    """Add changes without limits to their rows. False: one refused; roll back."""
     changes = in_lock_order(connection, changes)
-    columns = [_usage.id, _usage.generation, _usage.reserved, _usage.used, _usage.subtree]
-    asked: Any = _listed([column.name for column in columns], changes)
-    narrow: sa.ColumnElement[bool] = sa.true()
     if connection.dialect.name == "postgresql":
-        # (Said twice: the planner takes the list for long, and would hash the whole table.)
-        narrow = _usage.id.in_(sa.text(", ".join(str(change.node.usage_id) for change in changes)))
-        locking = sa.select(asked).where(_usage.id == asked.c.id, narrow).order_by(asked.c.place)
-        asked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
-    update = (
+        result = _CHARGE_ARRAYS(connection, _arrays(changes))
+    elif connection.dialect.name == "sqlite":
+        result = _CHARGE_ROW.execute_many(connection, [_numbers(change) for change in changes])
+    else:
+        # (Not through SQLAlchemy's cache, which would keep each of these texts with all that it makes of them.)
+        text = _CHARGE_VALUES.text_for(connection.dialect)
+        result = connection.exec_driver_sql(text.replace(_VALUES_HERE, _values(changes)))
+    return result.rowcount == len(changes)
+
+
+_COUNTERS: Final = (_usage.reserved, _usage.used, _usage.subtree)
+_COLUMNS: Final = (_usage.id, _usage.generation, *_COUNTERS)
+_NAMES: Final = tuple(column.name for column in _COLUMNS)
+
+
+def _numbers(change: Change) -> dict[str, int]:
+    node = change.node
+    values = (node.usage_id, node.generation, change.reserved, change.used, change.subtree)
+    return {f"b_{name}": value for name, value in zip(_NAMES, values, strict=True)}
+
+
+def _charging(asked: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
+    """UPDATE quota_usages SET reserved = reserved + ..., ... WHERE id = ... AND generation = ... AND none below 0"""
+    changed = {column: column + asked[column.name] for column in _COUNTERS}
+    return (
         sa.update(quota_usages)
         .where(
-            _usage.id == asked.c.id,
-            narrow,
-            _usage.generation == asked.c.generation,
-            *(column + asked.c[column.name] >= 0 for column in columns[2:]),
+            _usage.id == asked["id"],
+            *conditions,
+            _usage.generation == asked["generation"],
+            *(value >= sa.literal_column("0") for value in changed.values()),
         )
-        .values(
-            {column: column + asked.c[column.name] for column in columns[2:]} | {_usage.updated_at: clock.utc_now()}
-        )
+        .values({**changed, _usage.updated_at: clock.utc_now()})
     )
-    return connection.execute(update).rowcount == len(changes)
 
 
-def _listed(names: Sequence[str], changes: Sequence[Change]) -> sa.Subquery:
-    """The changes as a table of these columns, and of their place."""
-    lines = [
-        f"{change.node.usage_id}, {change.node.generation}, {change.reserved}, {change.used}, {change.subtree}, {place}"
-        for place, change in enumerate(changes)
-    ]
-    names = [*names, "place"]
-    first = ", ".join(f"{value} AS {name}" for value, name in zip(lines[0].split(", "), names, strict=True))
-    rest = f" UNION ALL VALUES {', '.join(f'({line})' for line in lines[1:])}" if len(lines) > 1 else ""
-    return sa.text(f"SELECT {first}{rest}").columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
+def _charging_row() -> sa.Update:
+    """SQLite's: one row. It is in this process, so that each row can be a statement."""
+    return _charging({column.name: sa.bindparam(f"b_{column.name}", type_=sa.BigInteger) for column in _COLUMNS})
+
+
+def _charging_arrays() -> sa.Update:
+    """PostgreSQL's: all rows, each column an array, so that one text serves all sizes.
+
+    PostgreSQL guarantees no lock order inside an UPDATE, so that the statement first locks the rows, in their order.
+    """
+    types = dict.fromkeys(_NAMES, sa.BigInteger) | {"id": sa.Integer, "generation": sa.Integer}
+    arrays = {
+        name: sa.cast(sa.bindparam(f"b_{name}", type_=sa.String), ARRAY(kind)) for name, kind in types.items()
+    }
+    table = sa.func.unnest(*arrays.values()).table_valued(*_NAMES, with_ordinality="place", name="listed")
+    listed: Any = table.render_derived()
+    # (Stated twice: the planner takes the list for long, and would hash the whole table.)
+    narrow = _usage.id == sa.any_(arrays["id"])
+    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.place)
+    asked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
+    return _charging({name: asked.c[name] for name in _NAMES}, narrow)
+
+
+def _arrays(changes: Sequence[Change]) -> dict[str, str]:
+    """The parameters of it, as PostgreSQL writes arrays."""
+    rows = [_numbers(change) for change in changes]
+    return {f"b_{name}": f"{{{','.join([str(row[f'b_{name}']) for row in rows])}}}" for name in _NAMES}
+
+
+_VALUES_HERE: Final = "/* values */"
+
+
+def _charging_values() -> sa.Update:
+    """MariaDB's: all rows, as a list of values that is written into the text.
+
+    It locks the rows in the order of the list, or of the table: both are that of their ids (usages.goes_together).
+    """
+    listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in _NAMES]).subquery("d")
+    return _charging({name: listed.c[name] for name in _NAMES})
+
+
+def _values(changes: Sequence[Change]) -> str:
+    """SELECT ... AS id, ... AS generation, ... UNION ALL VALUES (...), ..."""
+    lines = [", ".join([str(value) for value in _numbers(change).values()]) for change in changes]
+    first = ", ".join(f"{value} AS {name}" for value, name in zip(lines[0].split(", "), _NAMES, strict=True))
+    rest = f" UNION ALL VALUES {', '.join([f'({line})' for line in lines[1:]])}" if len(lines) > 1 else ""
+    return f"SELECT {first}{rest}"
+
+
+_CHARGE_ROW = Statement(_charging_row())
+_CHARGE_ARRAYS = Statement(_charging_arrays())
+_CHARGE_VALUES = Statement(_charging_values())

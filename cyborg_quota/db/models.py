@@ -91,6 +91,9 @@ reservations = sa.Table(
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
     sa.Column("ended_after", sa.Integer),
+    # Of an adjustment: the id of the reservation with a negative delta that subtracts so much less than its delta.
+    # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
+    sa.Column("adjusts", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),

@@ -222,7 +222,7 @@ def _update_each(connection: sa.Connection, statement: ListStatement, values: Ma
     for some in _pieces(keys, _CASES_A_STATEMENT):
         filled = [*some, *[some[-1]] * (_CASES_A_STATEMENT - len(some))]
         parameters = {f"b_value_{index}": values[key] for index, key in enumerate(filled)}
-        statement(connection, some, parameters)
+        statement.changed(connection, some, parameters)
 
 
 _SET_PARENTS = ListStatement(
@@ -258,7 +258,7 @@ def _lock_usage_rows(connection: sa.Connection, order: Iterable[Sequence[int]]) 
     lock = _LOCK_BY_NAME if connection.dialect.name == "postgresql" else _LOCK_BY_ID
     subtrees: dict[int, int] = {}
     for some in order:
-        subtrees.update(tuple(row) for row in lock(connection, some, {}).all())
+        subtrees.update(tuple(row) for row in lock.rows(connection, some, {}))
     return subtrees
 
 
@@ -304,4 +304,4 @@ _BUMP = ListStatement(
 def _bump_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
     """A charge that is on its way through one of these rows begins again, on its new path: rule 1."""
     for some in _pieces(sorted(usage_ids)):
-        _BUMP(connection, some, {})
+        _BUMP.changed(connection, some, {})

@@ -53,7 +53,7 @@ _BY_GROUP = _WITH_ORDER.where(_row.project_id == sa.bindparam("b_project"), _row
 
 def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | None, grace: int) -> list[Row]:
     """The rows of these UUIDs, in the order given; of ``project_id`` alone unless None. ``grace``: microseconds."""
-    found = [_fact(row) for row in _BY_UUID(connection, uuids, {"b_grace": grace})]
+    found = [_fact(row) for row in _BY_UUID.rows(connection, uuids, {"b_grace": grace})]
     rows = {row.uuid: row for row in found if project_id is None or row.project_id == project_id}
     return [rows[uuid] for uuid in dict.fromkeys(uuids) if uuid in rows]
 
@@ -70,18 +70,24 @@ def by_group(connection: sa.Connection, project_id: str, group: str, grace: int)
     return [_fact(row) for row in found]
 
 
-_LIVE = _WITH_ORDER.where(
-    _row.project_id == sa.bindparam("b_project"),
-    _row.consumer_id.in_(sa.bindparam("b_consumers", expanding=True)),
-    _row.live == 1,
+_LIVE = ListStatement(
+    lambda size: sa.select(*_FACTS).where(
+        _row.project_id == sa.bindparam("b_project"),
+        any_of(_row.consumer_id, size),
+        _row.live == sa.literal_column("1"),
+    )
 )
 
 
-def live_of(connection: sa.Connection, project_id: str, consumers: Collection[str], grace: int) -> list[Row]:
-    """What these consumers hold now (the overdue included)."""
-    names = sorted(consumers)
-    found = connection.execute(_LIVE, {"b_project": project_id, "b_consumers": names, "b_grace": grace})
-    return [_fact(row) for row in found]
+def live_of(
+    connection: sa.Connection, project_id: str, consumers: Collection[str], grace: int
+) -> dict[str | None, list[Row]]:
+    """What each of these consumers holds now (the overdue included)."""
+    held: dict[str | None, list[Row]] = {}
+    for found in _LIVE.rows(connection, sorted(consumers), {"b_project": project_id, "b_grace": grace}):
+        row = _fact(found)
+        held.setdefault(row.consumer, []).append(row)
+    return held
 
 
 _HAS_LIVE = ListStatement(
@@ -99,7 +105,8 @@ _HAS_LIVE = ListStatement(
 
 def any_live(connection: sa.Connection, project_id: str, consumers: Collection[str]) -> bool:
     """Whether one of these consumers holds something now."""
-    return _HAS_LIVE(connection, sorted(consumers), {"b_project": project_id}).first() is not None
+    results = _HAS_LIVE.execute(connection, sorted(consumers), {"b_project": project_id})
+    return any(result.first() is not None for result in results)
 
 
 def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -169,7 +176,7 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
         statement, parameters["b_grace"] = _EXPIRE, grace
     else:
         statement = _END
-    return statement(connection, sorted(ids), parameters).rowcount == len(ids)
+    return statement.changed(connection, sorted(ids), parameters) == len(ids)
 
 
 def ending_flight(size: int, after: State) -> sa.Update:
@@ -188,13 +195,13 @@ _END_FLIGHT: Final = {
 
 def end_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
     """Commit or roll back what is in flight and in time, unseen: all of them, or (False) roll back, and look."""
-    return _END_FLIGHT[after](connection, sorted(uuids), {"b_grace": grace}).rowcount == len(uuids)
+    return _END_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
 
 
 def extend(connection: sa.Connection, ids: Sequence[int], life_microseconds: int, grace: int) -> bool:
     """Give rows in flight a new expiry, counted from now: all of them, or (False) roll back."""
     parameters = {"b_before": RESERVED, "b_life": life_microseconds, "b_grace": grace}
-    return _EXTEND(connection, sorted(ids), parameters).rowcount == len(ids)
+    return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
 
 _LINK = (

@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.statements import ListStatement, any_of
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Drift, Figures
 
 _row = reservations.c
 _usage = quota_usages.c
 _AGE = sa.bindparam("b_age", type_=sa.BigInteger)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
-# (Ids are written into the statement: thousands of bound parameters cost more than they are worth.)
-_IDS = _row.id.in_(sa.bindparam("b_ids", expanding=True, literal_execute=True, type_=sa.Integer))
 
 # (In the index's own order, and no more: with the id behind it, PostgreSQL sorts all that has ended, batch by batch.)
 _OLD_ENDED = (
     sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at).limit(_LIMIT)
 )
-_DELETE_ENDED = sa.delete(reservations).where(_IDS, _row.live.is_(None))
+_DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
 
 
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
@@ -31,7 +31,7 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     None where another purge took some of them meanwhile: roll back, or they would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
-    if ids and connection.execute(_DELETE_ENDED, {"b_ids": sorted(ids)}).rowcount != len(ids):
+    if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         return None
     return len(ids)
 
@@ -50,37 +50,67 @@ _LOOSE = sa.and_(
     _row.state == COMMITTED,
     _row.consumer_id.is_(None),
     _row.group_id.is_(None),
+    # An adjustment goes with the row that it adjusts.
+    _row.adjusts.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
-_FOLDABLE = sa.select(_row.usage_id).where(_LOOSE).group_by(_row.usage_id).having(sa.func.count() > 1)
+_FOLDABLE = (
+    sa.select(_row.usage_id)
+    .where(_LOOSE)
+    .group_by(_row.usage_id)
+    .having(sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0))
+)
 _TO_FOLD = (
     sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
     .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
     .order_by(_row.id)
     .limit(_LIMIT)
 )
-_DELETE_LOOSE = sa.delete(reservations).where(_IDS, _row.state == COMMITTED)
+_DELETE_LOOSE = ListStatement(
+    lambda size: sa.delete(reservations).where(
+        any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'")
+    )
+)
 
 
 def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
-    """The usage rows with more than one old committed reservation of no consumer and no group."""
+    """The usage rows with more than one old committed reservation of no consumer and no group, or a negative one."""
     return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
 
 
+_ADJUSTMENTS = ListStatement(
+    lambda size: sa.select(_row.id, _row.delta).where(
+        _row.usage_id == sa.bindparam("b_usage_id"),
+        _row.state == sa.literal_column(f"'{COMMITTED}'"),
+        any_of(_row.adjusts, size),
+    )
+)
+_HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).values(used=_usage.used)
+
+
 def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit: int, uuid: str) -> int | None:
-    """Make one carried-forward row of up to ``limit`` such reservations: I2's sum stays what it was.
+    """Make one carried-forward row of up to ``limit`` such reservations and their adjustments: I2's sum stays.
 
     Returns by how many rows the table became shorter (0: nothing is left to fold), or None where somebody
     released one of them meanwhile: roll back.
     """
-    rows = connection.execute(_TO_FOLD, {"b_usage_id": usage_id, "b_age": age_microseconds, "b_limit": limit}).all()
-    total = sum(row.delta for row in rows)
-    if len(rows) < 2 or abs(total) > MAX_AMOUNT:
+    given = {"b_usage_id": usage_id}
+    rows = _sum_fits(connection.execute(_TO_FOLD, {**given, "b_age": age_microseconds, "b_limit": limit}).all())
+    negative = [row.id for row in rows if row.delta < 0]
+    if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, given)) < 2:
         return 0
-    if connection.execute(_DELETE_LOOSE, {"b_ids": [row.id for row in rows]}).rowcount != len(rows):
+    if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None
+    adjustments: list[Any] = []
+    if negative:
+        # Only who holds the usage row makes adjustments: read now, they are all.
+        connection.execute(_HOLD, given)
+        adjustments = _ADJUSTMENTS.rows(connection, negative, given)
+        if _DELETE_LOOSE.changed(connection, [one.id for one in adjustments], {}) != len(adjustments):
+            return None
+    total = sum(row.delta for row in [*rows, *adjustments])
     if not total:
-        return len(rows)
+        return len(rows) + len(adjustments)
     connection.execute(
         sa.insert(reservations).values(
             created_at=clock.utc_now(),
@@ -94,7 +124,18 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
             live=1,
         )
     )
-    return len(rows) - 1
+    return len(rows) + len(adjustments) - 1
+
+
+def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
+    """The first of these rows whose sum fits into one, whatever their adjustments add to it."""
+    positive = negative = 0
+    for index, row in enumerate(rows):
+        positive += max(row.delta, 0)
+        negative += max(-row.delta, 0)
+        if max(positive, negative) > MAX_AMOUNT:
+            return rows[:index]
+    return rows
 
 
 def _audit_query() -> sa.CompoundSelect[Any]:

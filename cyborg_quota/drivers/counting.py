@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import inserting, many, recounting, usages
+from cyborg_quota.db import many, recounting, usages
 from cyborg_quota.db.api import Connection
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers.paths import Paths
@@ -42,15 +42,24 @@ class Counting:
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
+        # The project's own rows that are to be counted anew, and the negative deltas that are committed here.
+        self._recounted: set[int] = set()
+        self._committed: set[int] = set()
 
     def apply(self, moves: Sequence[Move]) -> None:
         """Add what the moves mean to every row they touch, deepest first."""
         sums: dict[tuple[str, str], tuple[int, int]] = {}
+        negative: set[tuple[str, str]] = set()
         for move in moves:
             key = (move.row.project_id, move.row.resource)
             reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
             sums[key] = (sums.get(key, (0, 0))[0] + reserved, sums.get(key, (0, 0))[1] + used)
-        self._count(sums)
+            if move.row.delta < 0 and move.to == COMMITTED:
+                self._committed.add(move.row.id)
+            elif move.row.delta < 0 and move.row.state == COMMITTED:
+                # It gives back what it has subtracted: only the reservations tell how much, while the row is held.
+                negative.add(key)
+        self._count(sums, negative)
 
     def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
         """The same for a batch of flights that ended: (project_id, resource, delta)."""
@@ -62,11 +71,14 @@ class Counting:
         self._paths.read_many(self._connection, sums)
         self._count(sums)
 
-    def _count(self, sums: Mapping[tuple[str, str], tuple[int, int]]) -> None:
-        for (project_id, resource), (reserved, used) in sums.items():
-            if reserved or used:
-                self._plan(project_id, resource, reserved, used)
-        if not self._singly and self._count_together():
+    def _count(
+        self, sums: Mapping[tuple[str, str], tuple[int, int]], negative: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """``negative``: where a negative delta was released."""
+        for key, (reserved, used) in sums.items():
+            if reserved or used or key in negative:
+                self._plan(*key, reserved, used, is_recounted=key in negative)
+        if not self._singly and not self._recounted and self._count_together():
             return
         if usages.takes_by_id(self._connection) and len(self._changes) > 1:
             self._hold()
@@ -75,7 +87,8 @@ class Counting:
         while self._queue:
             _, usage_id = heapq.heappop(self._queue)
             change = self._changes.pop(usage_id)
-            if (change.reserved or change.used or change.subtree) and not usages.charge(self._connection, change):
+            is_changed = bool(change.reserved or change.used or change.subtree)
+            if usage_id in self._recounted or (is_changed and not usages.charge(self._connection, change)):
                 self._recount(change)
 
     def _hold(self) -> None:
@@ -103,14 +116,16 @@ class Counting:
             raise WalkSingly
         return True
 
-    def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
+    def _plan(self, project_id: str, resource: str, reserved: int, used: int, *, is_recounted: bool) -> None:
         nodes = self._paths.known(project_id, resource)
         if nodes is None:
             nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
         if nodes is None:
             raise RowsMissing(project_id, resource)
         growth = reserved + used
-        for index, node in enumerate(nodes if growth else nodes[:1]):
+        if is_recounted:
+            self._recounted.add(nodes[0].usage_id)
+        for index, node in enumerate(nodes if growth or is_recounted else nodes[:1]):
             change = self._change(node)
             self._ancestors[node.usage_id] = nodes[index + 1 :]
             change.subtree += growth
@@ -129,7 +144,7 @@ class Counting:
         node = change.node
         if not usages.fence(self._connection, node):
             self._moved()
-        before, after = recount(self._connection, node)
+        before, after = recount(self._connection, node, self._committed)
         surprise = after.subtree - before.subtree - change.subtree
         if surprise:
             for ancestor in self._ancestors[node.usage_id]:
@@ -138,19 +153,29 @@ class Counting:
                 self._change(ancestor).subtree += surprise
 
 
-def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures]:
+def recount(
+    connection: Connection, node: usages.Node, committed: Collection[int] = ()
+) -> tuple[Figures, Figures]:
     """Set a row that the transaction holds to what its reservations say. Returns the figures before and after.
 
-    Where more was freed than was ever held, used stops at zero, and a committed adjustment row makes up the
-    difference, so that used stays the sum of the committed rows (I2).
+    ``committed``: the ids of the negative deltas that this transaction commits. Where they subtract more than there
+    is, used stops at zero, and adjustments make up the difference. Where used would grow beyond what a counter holds,
+    for a negative delta was released, the rest stays subtracted by a row without consumer. So used stays the sum of
+    the committed rows (I2), and nothing is refused (I6). Record 0027 has the rule, and why it is right.
     """
     before = recounting.figures(connection, node.usage_id)
+    recounting.end_adjustments(connection, node.usage_id)
     reserved, used = recounting.truth(connection, node)
     if used < 0:
-        _adjust(connection, node, -used)
+        reductions = transitions.adjust(-used, recounting.freed(connection, node.usage_id), committed)
+        recounting.insert_adjustments(connection, node, reductions)
         used = 0
-    if used + reserved > MAX_AMOUNT:
+    excess = used + reserved - MAX_AMOUNT
+    if excess > used:
         raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
+    if excess > 0:
+        recounting.insert_excess(connection, node, excess)
+        used -= excess
     after = Figures(
         used=used,
         reserved=reserved,
@@ -159,24 +184,3 @@ def recount(connection: Connection, node: usages.Node) -> tuple[Figures, Figures
     if after != before:
         recounting.set_figures(connection, node.usage_id, after)
     return before, after
-
-
-def _adjust(connection: Connection, node: usages.Node, amount: int) -> None:
-    rows = []
-    while amount:
-        part = min(amount, MAX_AMOUNT)
-        rows.append(
-            inserting.NewReservation(
-                uuid=inserting.new_uuid(),
-                usage_id=node.usage_id,
-                project_id=node.project_id,
-                resource=node.resource,
-                delta=part,
-                consumer=None,
-                group=None,
-                state=COMMITTED,
-                life_microseconds=None,
-            )
-        )
-        amount -= part
-    inserting.insert(connection, rows)

@@ -223,7 +223,7 @@ class Reserver:
         consumers = [one.claim.consumer for one in pending if one.claim.consumer is not None]
         uuids = [uuid for one in pending for uuid in one.uuids.values()]
 
-        def look(connection: Connection) -> tuple[list[transitions.Row], list[transitions.Row]]:
+        def look(connection: Connection) -> tuple[list[transitions.Row], dict[str | None, list[transitions.Row]]]:
             self._database.make_lasting(connection)
             return (
                 reservations.by_uuids(connection, uuids, order.project_id, self._settler.grace),
@@ -233,13 +233,13 @@ class Reserver:
         landed, held = self._database.read_surely(look)
         if landed:
             return True
-        if any(row.overdue for row in held):
-            self._settler.expire_rows([row.uuid for row in held if row.overdue])
+        overdue = [row.uuid for rows in held.values() for row in rows if row.overdue]
+        if overdue:
+            self._settler.expire_rows(overdue)
             return False
         for one in pending:
-            own = [row for row in held if row.consumer == one.claim.consumer]
-            if own and one.claim.consumer is not None:
-                _match(one, own)
+            if one.claim.consumer in held:
+                _match(one, held[one.claim.consumer])
         return False
 
 

@@ -70,7 +70,8 @@ class Settler:
     def _settle_recent(self, call: Call, selection: Selection) -> bool:
         """The common case, without asking first: what this process reserved, and is still in flight and in time."""
         rows = self.recent.take(selection)
-        if not rows:
+        # (What a negative delta subtracts is decided by its id, which is not remembered.)
+        if not rows or any(row.delta < 0 for row in rows):
             return False
         plan = transitions.decide(call, rows)
         uuids, after = [row.uuid for row in rows], plan.moves[0].to
@@ -92,12 +93,12 @@ class Settler:
         return True
 
     def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
-        """What ending these flights means for the counters; nothing where that is not known, or may be refused."""
+        """What ending these flights means for the counters; nothing where that is not known."""
         changes: list[usages.Change] = []
         for move in moves:
             row = move.row
             nodes = self._paths.known(row.project_id, row.resource)
-            if nodes is None or row.delta < 0:
+            if nodes is None:
                 return ()
             reserved, used = transitions.effect(row.state, move.to, row.delta)
             changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent import futures
+
 import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.types import MAX_AMOUNT
-from tests import base
+from tests import base, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -73,6 +76,89 @@ class TestNegative(base.LedgerTestCase):
         self.hold(2)
         self.assertEqual((2, 0), self.figures())
 
+    def held(self, amount: int, consumer: str | None = None) -> list[str]:
+        uuids = self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer)
+        self.quotas.commit(self.context, uuids)
+        return uuids
+
+    def deltas(self) -> list[int]:
+        return [row.delta for row in self.quotas.list_reservations(base.ADMIN, state="committed")]
+
+    def test_both_released_the_positive_first(self) -> None:
+        positive, negative = self.held(5), self.held(-5)
+        self.quotas.release(self.context, positive)
+        self.assertEqual((0, 0), self.figures())
+        self.quotas.release(self.context, negative)
+        self.assertEqual(((0, 0), []), (self.figures(), self.deltas()))
+
+    def test_both_released_the_negative_first(self) -> None:
+        positive, negative = self.held(5), self.held(-5)
+        self.quotas.release(self.context, negative)
+        self.assertEqual((5, 0), self.figures())
+        self.quotas.release(self.context, positive)
+        self.assertEqual(((0, 0), []), (self.figures(), self.deltas()))
+
+    def test_both_released_in_one_call(self) -> None:
+        uuids = [*self.held(5), *self.held(-7)]
+        self.quotas.release(self.context, uuids)
+        self.assertEqual(((0, 0), []), (self.figures(), self.deltas()))
+
+    def test_released_after_it_was_clamped(self) -> None:
+        """It gives back what it has subtracted, and its adjustment ends with it."""
+        self.held(3)
+        negative = self.held(-5)
+        self.assertEqual([3, -5, 2], self.deltas())
+        self.quotas.release(self.context, negative)
+        self.assertEqual(((3, 0), [3]), (self.figures(), self.deltas()))
+
+    def test_a_mistake_is_undone_beside_an_older_one(self) -> None:
+        """The adjustment of one negative delta is not taken for that of another."""
+        older = self.held(-5)
+        self.held(4)
+        mistake = self.held(-3)
+        self.assertEqual((1, 0), self.figures())
+        self.quotas.release(self.context, mistake)
+        self.assertEqual((4, 0), self.figures())
+        self.quotas.release(self.context, older)
+        self.assertEqual(((4, 0), [4]), (self.figures(), self.deltas()))
+
+    def test_the_one_that_is_committed_is_clamped(self) -> None:
+        """And not one that was reserved later, but committed before, when there was enough."""
+        first = self.quotas.reserve(self.context, {"gpu": -3})
+        self.held(2)
+        second = self.held(-2)
+        self.quotas.commit(self.context, first)
+        self.quotas.release(self.context, second)
+        self.assertEqual((2, 0), self.figures())
+        self.quotas.release(self.context, first)
+        self.assertEqual(((2, 0), [2]), (self.figures(), self.deltas()))
+
+    def test_several_of_a_consumer(self) -> None:
+        self.held(4)
+        for number in range(3):
+            self.held(-2, consumer=f"c{number}")
+        self.quotas.release(self.context, consumer="c1")
+        self.assertEqual((2, 0), self.figures())
+
+    def test_in_a_tree(self) -> None:
+        """The subtree of the root follows: asserted, with I9, after each call."""
+        trees.plant(hooks.database_of(self.engine), {"root": None, "p1": "root", "a": "root"})
+        self.quotas.adopt(base.ADMIN, [base.claim("a", gpu=2)], "a")
+        uuids = [self.held(3), self.held(-5), self.held(4), self.held(-2)]
+        for each in (uuids[2], uuids[1], uuids[0], uuids[3]):
+            self.quotas.release(self.context, each)
+        self.assertEqual([(0, 0), (2, 0)], [self.figures(), self.figures("a")])
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+
+    def test_with_a_drifted_counter(self) -> None:
+        """A call that changes the counters of a drifted row sets them right; so does this."""
+        self.held(3)
+        negative = self.held(-2)
+        self.execute("UPDATE quota_usages SET used = 9, subtree = 9")
+        self.engine.release(self.context, negative)
+        self.assertEqual((3, 0), self.figures())
+        self.assert_invariants()
+
     def test_mixed_in_one_claim(self) -> None:
         self.hold(3)
         self.limits.limits[None, "gpu"] = 0
@@ -89,6 +175,26 @@ class TestNegative(base.LedgerTestCase):
             exceptions.OverQuota, self.quotas.reserve_many, self.context, claims
         )
         self.assertEqual(1, error.overs[0].requested)
+
+
+class TestTogether(base.LedgerTestCase):
+    """What was charged and what subtracts from it are released at the same time."""
+
+    def test_neither_leaves_anything(self) -> None:
+        for number in range(8):
+            names = (f"positive{number}", f"negative{number}")
+            for name, amount in zip(names, (5, -5), strict=True):
+                self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": amount}, consumer=name))
+            barrier = threading.Barrier(2)
+
+            def release(name: str, barrier: threading.Barrier = barrier) -> None:
+                barrier.wait(30)
+                self.engine.release(self.context, consumer=name)
+
+            with futures.ThreadPoolExecutor(2) as pool:
+                list(pool.map(release, names))
+            self.assertEqual((0, 0), self.figures())
+            self.assert_invariants()
 
 
 class TestOverflow(base.LedgerTestCase):
@@ -131,6 +237,29 @@ class TestOverflow(base.LedgerTestCase):
         self.assertEqual((MAX_AMOUNT, 0), self.figures())
         self.quotas.release(self.context, uuids)
         self.assertEqual((0, 0), self.figures())
+
+    def test_release_of_a_negative_delta_when_full(self) -> None:
+        """It is not refused: what does not fit stays subtracted, by a row without consumer."""
+        for amount in (MAX_AMOUNT, -MAX_AMOUNT, MAX_AMOUNT - 4):
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": amount}, consumer=str(amount)))
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="flying")
+        self.quotas.release(self.context, consumer=str(-MAX_AMOUNT))
+        self.assertEqual((MAX_AMOUNT - 1, 1), self.figures())
+        for amount in (MAX_AMOUNT, MAX_AMOUNT - 4):
+            self.quotas.release(self.context, consumer=str(amount))
+        self.assertEqual((0, 1), self.figures())
+
+    def test_release_of_several_negative_deltas_when_full(self) -> None:
+        """More than one row can subtract stays subtracted."""
+        negative = []
+        for _ in range(3):
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": MAX_AMOUNT}))
+            uuids = self.quotas.reserve(self.context, {"gpu": -MAX_AMOUNT})
+            self.quotas.commit(self.context, uuids)
+            negative += uuids
+        self.quotas.reserve(self.context, {"gpu": MAX_AMOUNT})
+        self.quotas.release(self.context, negative)
+        self.assertEqual((0, MAX_AMOUNT), self.figures())
 
     def test_the_most_negative(self) -> None:
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": -MAX_AMOUNT}))

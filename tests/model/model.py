@@ -31,7 +31,7 @@ GOALS = {
 }
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Row:
     """One reservation. Times are ticks of the model's own clock."""
 
@@ -45,6 +45,7 @@ class Row:
     made: int
     ended: int | None = None
     overdue: bool = False
+    adjusts: Row | None = None
 
 
 class Model:
@@ -168,22 +169,45 @@ class Model:
             first = offended[0]
             raise REFUSALS[call][first.state](str(first.uuid))
         freed: set[tuple[str, str]] = set()
+        committed = []
         ending = []
         for row in rows:
             goal = GOALS.get((call, row.state))
             if goal == "committed":
                 row.state = goal
+                committed.append(row)
                 freed.add((row.project, row.resource))
             elif goal is not None:
                 ending.append((row, goal))
                 freed.add((row.project, row.resource))
         for row, goal in ending:
             self._end([row], goal)
+            self._end([one for one in self.rows if one.adjusts is row and one.state == "committed"], "released")
         self.tick()
         for project, resource in sorted(freed):
-            short = self.used(project, resource)
-            if short < 0:
-                self.rows.append(Row(None, project, resource, -short, "committed", None, None, self.tick()))
+            self._adjust(project, resource, committed)
+
+    def subtracts(self, row: Row) -> int:
+        """What a committed negative delta takes from used."""
+        return -row.delta - sum(one.delta for one in self._adjustments(row))
+
+    def _adjustments(self, row: Row) -> list[Row]:
+        return [one for one in self.rows if one.adjusts is row and one.state == "committed"]
+
+    def _adjust(self, project: str, resource: str, committed: Sequence[Row]) -> None:
+        """Used is never below zero: those that are committed now subtract less, then the latest."""
+        negative = [
+            row
+            for row in self.rows
+            if (row.project, row.resource, row.state) == (project, resource, "committed") and row.delta < 0
+        ]
+        now = [row for row in negative if row in committed]
+        for row in [*reversed(now), *reversed([row for row in negative if row not in now])]:
+            part = min(-self.used(project, resource), self.subtracts(row))
+            if part > 0:
+                self.rows.append(
+                    Row(None, project, resource, part, "committed", None, None, self.tick(), adjusts=row)
+                )
 
     def expire(self) -> int:
         overdue = [row for row in self.rows if row.overdue]
@@ -195,9 +219,10 @@ class Model:
         self.rows = [row for row in self.rows if row.state not in ENDED]
         loose: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows:
-            if row.state == "committed" and row.consumer is None and row.group is None:
+            if row.state == "committed" and row.consumer is None and row.group is None and row.adjusts is None:
                 loose.setdefault((row.project, row.resource), []).append(row)
         for (project, resource), rows in loose.items():
+            rows += [one for row in list(rows) for one in self._adjustments(row)]
             if len(rows) < 2:
                 continue
             self.rows = [row for row in self.rows if row not in rows]

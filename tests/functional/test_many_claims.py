@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls with many claims: their cost grows with the number of claims, and not with its square."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+import cyborg_quota
+from cyborg_quota import Claim
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+_PACKAGE = str(cyborg_quota.__path__[0])
+FEW, MANY = 250, 1000
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines of our own code a call executes; each turn of a comprehension counts as one."""
+    count = 0
+
+    def in_frame(_frame: types.FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return in_frame
+
+    def enter(frame: types.FrameType, _event: str, _argument: Any) -> Any:
+        return in_frame if frame.f_code.co_filename.startswith(_PACKAGE) else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+class TestRepeat(base.LedgerTestCase):
+    """A reserve_many that is delivered a second time finds all its claims charged."""
+
+    def claims(self, count: int) -> list[Claim]:
+        return [base.claim(f"{count}-{number}", gpu=1) for number in range(count)]
+
+    def test_lines_run(self) -> None:
+        lines = []
+        for count in (FEW, MANY):
+            claims = self.claims(count)
+            first = self.engine.reserve_many(self.context, claims)
+            lines.append(lines_run(lambda: self.assertEqual(first, self.engine.reserve_many(self.context, claims))))  # noqa: B023
+        self.assertLess(lines[1] / lines[0], 1.2 * MANY / FEW, lines)
+
+    def test_statements(self) -> None:
+        """One names hundreds of claims; none is sent for each claim."""
+        counts = []
+        sent: list[str] = []
+        sql = hooks.database_of(self.engine).engine
+        sa.event.listen(sql, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
+        for count in (FEW, MANY):
+            claims = self.claims(count)
+            self.engine.reserve_many(self.context, claims)
+            del sent[:]
+            self.engine.reserve_many(self.context, claims)
+            counts.append(len(sent))
+        self.assertLess(counts[1] - counts[0], 10, counts)
+
+    def test_half_of_them_new(self) -> None:
+        held = self.quotas.reserve_many(self.context, self.claims(300))
+        claims = [*self.claims(300), *(base.claim(f"new-{number}", gpu=1) for number in range(300))]
+        answer = self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(held, answer[:300])
+        self.assertEqual((0, 600), self.figures())
+
+    def test_settled_together(self) -> None:
+        """More reservations than one statement names."""
+        uuids = self.quotas.reserve_many(self.context, self.claims(2100), group="g")
+        self.engine.extend(self.context, uuids, 3600)
+        self.quotas.commit(self.context, group="g")
+        self.assertEqual((2100, 0), self.figures())
+        self.quotas.release(self.context, uuids)
+        self.assertEqual((0, 0), self.figures())

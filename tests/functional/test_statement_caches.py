@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that statements take does not grow with the backlog, nor with the variety of the batches' sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota.db import inserting, upkeep, usages
+from cyborg_quota.db.api import Database
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+BATCHES = 60
+_DRIVER_KEEPS = 128
+"""So many statements does Python's sqlite3 keep on each connection, by their texts."""
+
+
+class TestCaches(base.LedgerTestCase):
+    """Batches of different sizes, over different projects, leave nothing behind in a cache."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        driver = self.engine._driver  # type: ignore[attr-defined]
+        self.watched: list[Database] = [driver._database, driver._patient]
+        self.texts: set[str] = set()
+        for database in self.watched:
+            sa.event.listen(database.engine, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
+
+    def compiled(self) -> int:
+        """How many statements SQLAlchemy keeps compiled."""
+        return sum(len(database.engine._compiled_cache or ()) for database in self.watched)
+
+    def assert_bounded(self, batch: Callable[[int], object], sizes: Sequence[int]) -> None:
+        """After the second half of the batches, the caches hold what they held after the first."""
+        half = len(sizes) // 2
+        for size in sizes[:half]:
+            batch(size)
+        before, texts = self.compiled(), len(self.texts)
+        for size in sizes[half:]:
+            batch(size)
+        self.assertEqual(before, self.compiled())
+        self.assertLess(before, 100)
+        if self.backend == "sqlite":
+            self.assertEqual(texts, len(self.texts))
+            self.assertLess(texts, _DRIVER_KEEPS)
+
+    def seed(self, rows: int, projects: int, state: str = "reserved") -> None:
+        """Rows that are overdue, or ended long ago, over so many projects."""
+        long_ago = "'2001-01-01 00:00:00.000000'"
+        for number in range(projects):
+            name = f"p{number}"
+            self.engine.reserve(base.Context(name), {"gpu": 1}, consumer="first")
+        is_ended = state != "reserved"
+        with self.sql.begin() as connection:
+            found = connection.execute(sa.text("SELECT id, project_id FROM quota_usages"))
+            ids = {row.project_id: row.id for row in found}
+            connection.execute(
+                sa.text(
+                    "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live,"
+                    " expire, created_at, updated_at, deleted_at) VALUES (:uuid, :usage, :project, 'gpu', 1, :state,"
+                    f" :deleted, :live, {long_ago}, {long_ago}, {long_ago}, {long_ago if is_ended else 'NULL'})"
+                ),
+                [
+                    {
+                        "uuid": inserting.new_uuid(),
+                        "usage": ids[f"p{number % projects}"],
+                        "project": f"p{number % projects}",
+                        "state": state,
+                        "deleted": is_ended,
+                        "live": None if is_ended else 1,
+                    }
+                    for number in range(rows)
+                ],
+            )
+            if not is_ended:
+                connection.execute(
+                    sa.text(
+                        "UPDATE quota_usages SET reserved = 1 + (SELECT COUNT(*) FROM reservations r WHERE"
+                        " r.usage_id = quota_usages.id AND r.consumer_id IS NULL)"
+                    )
+                )
+                connection.execute(sa.text("UPDATE quota_usages SET subtree = reserved"))
+        self.assert_invariants()
+
+    def sizes(self, most: int) -> list[int]:
+        """Twice the same variety."""
+        return [1 + (number * 7) % most for number in range(BATCHES // 2)] * 2
+
+    def test_expiry(self) -> None:
+        """Each batch is of other projects, and of another size."""
+        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        sizes = self.sizes(40)
+        self.seed(sum(sizes), 30)
+        self.assert_bounded(settler.expire_batch, sizes)
+        self.assert_invariants()
+        self.assertEqual((0, 1), self.figures("p7"))
+
+    def test_expiry_of_what_was_read(self) -> None:
+        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        sizes = self.sizes(40)
+        self.seed(sum(sizes), 30)
+
+        def batch(size: int) -> None:
+            rows, _ = settler.overdue(None, size)
+            self.assertEqual(size, settler.expire_read(rows))
+
+        self.assert_bounded(batch, sizes)
+        self.assert_invariants()
+
+    def test_purge(self) -> None:
+        sizes = self.sizes(40)
+        self.seed(sum(sizes), 3, "released")
+        database = hooks.database_of(self.engine)
+
+        def batch(size: int) -> None:
+            self.assertEqual(size, database.write(lambda connection: upkeep.purge_ended(connection, 0, size)))
+
+        self.assert_bounded(batch, sizes)
+
+    def test_fold(self) -> None:
+        def batch(size: int) -> None:
+            uuids = self.engine.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(size)])
+            self.engine.commit(self.context, uuids)
+            self.assertLess(0, self.engine.purge(base.ADMIN, 0))
+
+        self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": 1}))
+        self.assert_bounded(batch, self.sizes(8)[:20] * 2)
+        self.assert_invariants()
+
+    def test_heal(self) -> None:
+        for number in range(10):
+            self.engine.reserve(base.Context(f"p{number}"), {"gpu": 1})
+
+        def batch(size: int) -> None:
+            self.execute("UPDATE quota_usages SET reserved = 9 WHERE id % 10 < :size", size=size)
+            self.engine.heal(base.ADMIN)
+
+        self.assert_bounded(batch, self.sizes(10)[:6] * 2)
+        self.assert_invariants()
+
+    def test_calls(self) -> None:
+        """Groups of many sizes are reserved, listed, and settled by their UUIDs and by their name."""
+
+        def batch(size: int) -> None:
+            for way in ("commit", "rollback", "release"):
+                group = f"{way}{size}"
+                claims = [base.claim(f"{group}-{number}", gpu=1, fpga=number + 1) for number in range(size)]
+                uuids = self.engine.reserve_many(self.context, claims, group=group)
+                self.assertEqual(uuids, self.engine.reserve_many(self.context, claims, group=group))
+                self.engine.extend(self.context, uuids, 3600)
+                if way == "commit":
+                    self.engine.commit(self.context, group=group)
+                    self.engine.release(self.context, uuids)
+                else:
+                    getattr(self.engine, way)(self.context, uuids)
+                self.engine.list_reservations(base.ADMIN, reservations=uuids)
+
+        batch(35)
+        self.assert_bounded(batch, [1 + (number * 7) % 33 for number in range(7)] * 2)
+        self.assert_invariants()
+        # What is kept for each number of rows is kept for a bounded set of numbers.
+        for cache in (usages._charge_of, usages._argument_names, inserting._insert_of):
+            self.assertLessEqual(cache.cache_info().currsize, 64 + 8)
