@@ -27,7 +27,7 @@ _PREFIXES: Final = (
     ("cAsE-", -1),
     ("caf\u00e9-", 0),
     ("cafe\u0301-", -1),
-    ("it's \"quoted\" `name`-", 0),
+    ('it\'s "quoted" `name`-', 0),
     ("back\\slash\\\\-", 0),
     ("100% %s %(x)s %%-", 0),
     (":name ${x} {x} ;-- /* ", 0),
@@ -126,12 +126,8 @@ def _value(column: sa.Column[Any], i: sa.ColumnElement[int], is_key: bool) -> sa
     """One column of row ``i``. Raises NotImplementedError for a type that is not known here."""
     type_ = column.type
     value: sa.ColumnElement[Any]
-    if isinstance(type_, sa.Boolean):
-        value = i % 2 == 0
-    elif isinstance(type_, sa.SmallInteger) or (type(type_).__name__ in ("TINYINT", "SMALLINT")):
-        value = i % 2
-    elif isinstance(type_, sa.Integer):
-        value = i if is_key else i % 1000
+    if isinstance(type_, (sa.Boolean, sa.Integer, sa.Numeric)):
+        value = _number(type_, i, is_key)
     elif isinstance(type_, sa.JSON):
         value = sa.literal({"a": [1, None]}, type_)
     elif isinstance(type_, sa.String):
@@ -140,8 +136,6 @@ def _value(column: sa.Column[Any], i: sa.ColumnElement[int], is_key: bool) -> sa
         value = sa.case((i % 2 == 0, sa.literal(_MOMENTS[0], type_)), else_=sa.literal(_MOMENTS[1], type_))
     elif isinstance(type_, sa.Date):
         value = sa.literal(_MOMENTS[0].date(), type_)
-    elif isinstance(type_, (sa.Numeric, sa.Float)):
-        value = sa.cast(i % 1000, type_)
     elif isinstance(type_, sa.LargeBinary):
         value = sa.literal(b"\x00\xff", type_)
     else:
@@ -149,6 +143,16 @@ def _value(column: sa.Column[Any], i: sa.ColumnElement[int], is_key: bool) -> sa
     if column.nullable and not column.primary_key:
         value = sa.case((i % 5 == 0, sa.null()), else_=value)
     return value
+
+
+def _number(type_: Any, i: sa.ColumnElement[int], is_key: bool) -> sa.ColumnElement[Any]:
+    if isinstance(type_, sa.Boolean):
+        return i % 2 == 0
+    if isinstance(type_, sa.SmallInteger) or type(type_).__name__ == "TINYINT":
+        return i % 2
+    if isinstance(type_, sa.Integer):
+        return i if is_key else i % 1000
+    return sa.cast(i % 1000, type_)
 
 
 def _name(i: sa.ColumnElement[int], chars: int) -> sa.ColumnElement[str]:
@@ -179,8 +183,7 @@ def _checked_values(
             raise NotImplementedError(f"tests.rows found no row that the CHECKs of {table.name} accept: {texts}")
         for place, column in enumerate(columns):
             branches = [
-                (i % len(accepted) == turn, _typed(connection, column, row[place]))
-                for turn, row in enumerate(accepted)
+                (i % len(accepted) == turn, _typed(connection, column, row[place])) for turn, row in enumerate(accepted)
             ]
             values[column.name] = sa.case(*branches) if len(accepted) > 1 else branches[0][1]
     return values
@@ -227,7 +230,10 @@ def _accepted(
             *[
                 sa.select(
                     sa.literal_column(str(number)).label("number_of_row"),
-                    *[_typed(connection, column, value).label(column.name) for column, value in zip(columns, row, strict=True)],
+                    *[
+                        _typed(connection, column, value).label(column.name)
+                        for column, value in zip(columns, row, strict=True)
+                    ],
                 )
                 for number, row in enumerate(batch)
             ]

@@ -12,7 +12,6 @@ import pathlib
 import re
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -231,7 +230,9 @@ class TestInterrupted(MigrationTestCase):
         Statements(lambda _number, text: texts.append(text)).watch(database)
         schema.sync(database)
         database.close()
-        moves = [number for number, text in enumerate(texts) if re.match(f"(INSERT|UPDATE).*{schema.VERSION_TABLE}", text)]
+        moves = [
+            number for number, text in enumerate(texts) if re.match(f"(INSERT|UPDATE).*{schema.VERSION_TABLE}", text)
+        ]
         return texts if len(moves) == 1 else texts[: moves[0] + 1]
 
     def sync_and_die(self, at: int) -> int:
