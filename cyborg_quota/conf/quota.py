@@ -85,7 +85,7 @@ OPTS: list[cfg.Opt] = [
         default=8,
         min=1,
         help="How long MariaDB, MySQL or PostgreSQL may take to answer one statement, in seconds, before the "
-        "connection is given up (drivers PyMySQL, mysqlclient, psycopg2 and psycopg). Audits and lists "
+        "connection is given up (drivers PyMySQL and psycopg2). Audits and lists "
         "may take longer.",
     ),
     cfg.StrOpt(

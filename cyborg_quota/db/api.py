@@ -59,6 +59,7 @@ class Database:
         except (sa_exc.ArgumentError, ValueError, TypeError):
             # The text is a secret: it may hold a password.
             raise exceptions.ConfigurationError("[database] connection is not a valid SQLAlchemy URL.") from None
+        connecting.check_driver(self._url)
         if not self._is_sqlite and settings.url.count("@") > 1:
             # What follows the first would be taken for the host, and be named as that by every error.
             raise exceptions.ConfigurationError(

@@ -25,8 +25,8 @@ _SQLITE_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\
 """Whether the file is empty, or has our version table."""
 
 
-_EXTRAS: Final = {"mysql": ("mysql", "mysql+pymysql"), "postgresql": ("postgresql", "postgresql+psycopg2")}
-"""Which of setup.cfg's extras brings a driver, and how a URL asks for that one."""
+_DRIVERS: Final = {"sqlite": "pysqlite", "mysql": "pymysql", "postgresql": "psycopg2"}
+"""The supported driver of each database. setup.cfg has an extra of each server's name that installs it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,16 @@ def as_mysql(url: sa.URL) -> sa.URL:
     """SQLAlchemy has a second name for MariaDB, under which oslo.db understands none of its errors."""
     backend, separator, driver = url.drivername.partition("+")
     return url.set(drivername=f"mysql{separator}{driver}") if backend == "mariadb" else url
+
+
+def check_driver(url: sa.URL) -> None:
+    """Raise ConfigurationError for a driver that no test runs with; record 0030 says why there is one a database."""
+    backend, driver = url.get_backend_name(), url.get_driver_name()
+    if _DRIVERS.get(backend) != driver:
+        raise exceptions.ConfigurationError(
+            f"[database] connection uses the driver {backend}+{driver}, which is not supported."
+            " Begin it with sqlite://, mysql+pymysql:// or postgresql+psycopg2://."
+        )
 
 
 @contextlib.contextmanager
@@ -109,10 +119,9 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     try:
         engine = sa.create_engine(url, **arguments)
     except ImportError as error:
-        extra, scheme = _EXTRAS.get(backend, ("", ""))
-        hint = f" With cyborg_quota[{extra}] installed, begin it with {scheme}://." if extra else ""
         raise exceptions.ConfigurationError(
-            f"[database] connection needs the Python package {error.name}, which is not installed.{hint}"
+            f"[database] connection needs the Python package {error.name}, which is not installed."
+            f" Install cyborg_quota[{backend}]."
         ) from None
     # Of oslo.db's listeners this one alone: the others are for savepoints, and cost each transaction its part.
     sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
@@ -140,13 +149,12 @@ def _server_arguments(url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]
     """What a driver is told about time. A server that does not answer must not hold a caller for ever."""
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
     seconds = settings.statement_timeout_seconds
-    driver = url.get_driver_name()
     if url.get_backend_name() in ("mysql", "mariadb"):
         if "charset" not in url.query:
             arguments["charset"] = "utf8mb4"
-        if seconds is not None and driver in ("pymysql", "mysqldb"):
+        if seconds is not None:
             arguments["read_timeout"] = arguments["write_timeout"] = seconds
-    elif seconds is not None and driver in ("psycopg2", "psycopg"):
+    elif seconds is not None:
         # The kernel ends a connection whose other end does not even acknowledge.
         arguments["tcp_user_timeout"] = seconds * 1000
     return arguments

@@ -122,8 +122,8 @@ def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> Non
     """
     for names in _pieces(sorted(project_ids)):
         if connection.dialect.name == "postgresql":
-            _LOCK_PROJECTS_IN_ORDER(connection, names, {})
-        if _CHANGE_PROJECTS(connection, names, {}).rowcount != len(names):
+            _LOCK_PROJECTS_IN_ORDER.rows(connection, names, {})
+        if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
             raise TransactionMoved
 
 
@@ -137,7 +137,7 @@ def _usage_rows(connection: sa.Connection, project_ids: Iterable[str]) -> dict[K
     return {
         (row.project_id, row.resource): row.id
         for names in _pieces(sorted(project_ids))
-        for row in _ROWS_OF(connection, names, {})
+        for row in _ROWS_OF.rows(connection, names, {})
     }
 
 

@@ -86,8 +86,7 @@ def sync(database: Database) -> tuple[str | None, str]:
     if before is not None and (before == head() or before not in REVISIONS):
         return before, before
     if database.is_mysql:
-        # The lock is held on a connection outside of the pool, which may have no second one.
-        database.thinking.write(lambda holder: _upgrade_alone(holder, database))
+        database.write(lambda connection: _upgrade_locked(connection, database))
     else:
         database.write(_upgrade)
     return before, head()
@@ -115,36 +114,47 @@ def _upgrade(connection: Connection) -> None:
     alembic.command.upgrade(alembic_config(connection), "head")
 
 
-def _upgrade_alone(holder: Connection, database: Database) -> None:
-    """MySQL's lock by name is a session's, not a transaction's: one session holds it until another has committed.
+def _upgrade_locked(connection: Connection, database: Database) -> None:
+    """Upgrade under a MySQL lock by name, held by the session that runs the statements.
 
-    Released before that, the next one in line would find no revision, and drop the tables as unfinished.
+    The server finishes a statement whose client was killed. A lock of another session would end with the client, and
+    the next ``db sync`` would repeat a step that still runs. Such a lock outlasts a COMMIT, and is released after it:
+    otherwise the next ``db sync`` would find no revision, and drop the tables as unfinished.
     """
     name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # scoped by hand: such names are the whole server's
-    if holder.exec_driver_sql(f"SELECT GET_LOCK({name}, {_LOCK_SECONDS})").scalar() != 1:
+    if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, {_LOCK_SECONDS})").scalar() != 1:
         raise exceptions.DatabaseUnavailable("another db sync does not end", _LOCK_SECONDS)
     try:
-        with _claim(holder) if database.is_galera(holder) else contextlib.nullcontext():
-            database.write(_upgrade)
+        with _claim(connection) if database.is_galera(connection) else contextlib.nullcontext():
+            _upgrade(connection)
+            connection.exec_driver_sql("COMMIT")
     finally:
-        holder.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
 
 
 @contextlib.contextmanager
-def _claim(holder: Connection) -> Iterator[None]:
+def _claim(connection: Connection) -> Iterator[None]:
     """Keep out the syncs on a cluster's other nodes: they do not see a lock of this one.
 
     A CREATE TABLE is done on all nodes at one place in the order of everything: one sync succeeds, and then sees all
-    that came before it. The table of a sync that was killed stays, and the next one says so when its time is over.
+    that came before it. The table's comment names the node. A claim of this node, whose lock this session holds, was
+    left by a sync that was killed or lost its connection, and is taken over. One of another node may be in use: it is
+    waited for, and the error names the table.
     """
+    node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            holder.exec_driver_sql(f"CREATE TABLE {_CLAIM_TABLE} (id INTEGER NOT NULL PRIMARY KEY) ENGINE=InnoDB")
+            connection.exec_driver_sql(
+                f"CREATE TABLE {_CLAIM_TABLE} (id INTEGER NOT NULL PRIMARY KEY) ENGINE=InnoDB COMMENT='{node}'"
+            )
             break
         except (oslo_exc.DBError, sa.exc.DBAPIError) as error:
             if not errors.is_existing_table(error):
                 raise
+        if node and _claimed_by(connection) == node:
+            break
         if time.monotonic() > deadline:
             raise exceptions.DatabaseUnavailable(
                 f"the table {_CLAIM_TABLE} says that a db sync runs on another node; drop it if none does",
@@ -154,7 +164,15 @@ def _claim(holder: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        holder.exec_driver_sql(f"DROP TABLE {_CLAIM_TABLE}")
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"DROP TABLE {_CLAIM_TABLE}")
+
+
+def _claimed_by(connection: Connection) -> str | None:
+    """The node that the claim names; None when the claim is gone."""
+    query = "SELECT table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = "
+    node: str | None = connection.exec_driver_sql(f"{query}'{_CLAIM_TABLE}'").scalar()
+    return node
 
 
 def _drop_unfinished(connection: Connection) -> None:

@@ -110,7 +110,7 @@ class Script:
             return False
         info[ENDED] = True
         is_refused = result.returns_rows
-        result.close()  # mysqlclient takes no other statement before it has been read
+        result.close()
         return not is_refused
 
     def _run_single(self, connection: sa.Connection, parameters: dict[str, Any], usage_id: int) -> bool:
@@ -211,9 +211,6 @@ def _block_text(
 
     def text_of(element: Any) -> str:
         compiled = element.compile(dialect=dialect)
-        if compiled.positional:  # mysqlclient's
-            names.asked += compiled.positiontup
-            return str(compiled) % tuple(["?"] * len(compiled.positiontup))
         return str(compiled) % names
 
     opened = []
@@ -241,13 +238,13 @@ def make_lasting(connection: sa.Connection) -> None:
 
 
 def is_possible(dialect: sa.Dialect) -> bool:
-    """Whether the server and its driver can: known once there was a connection."""
+    """Whether the server can: known once there was a connection."""
     version = getattr(dialect, "server_version_info", None) or ()
     if dialect.name == "postgresql":
-        return dialect.driver == "psycopg2" and bool(version)
+        return bool(version)
     # (From 10.6.2 on, MariaDB prepares blocks; MySQL has none.)
     is_mariadb = getattr(dialect, "is_mariadb", False)
-    return is_mariadb and dialect.driver in ("pymysql", "mysqldb") and tuple(version) >= (10, 6, 2)
+    return is_mariadb and tuple(version) >= (10, 6, 2)
 
 
 def begin_alone(connection: sa.Connection) -> None:

@@ -65,6 +65,8 @@ class TestCluster(test_base.BaseTestCase):
             self.a_stale_read()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
+        with self.step("a sync was killed on the same node"):
+            self.a_sync_was_killed_on_the_same_node()
         with self.step("the known-bad way is caught"):
             self.known_bad()
         with self.step("all nodes are up"), self.ledger() as ledger:
@@ -126,6 +128,20 @@ class TestCluster(test_base.BaseTestCase):
             admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
             self.assertEqual((None, schema.head()), schema.sync(database))
             database.close()
+
+    def a_sync_was_killed_on_the_same_node(self) -> None:
+        """The next one takes its claim over."""
+        scenes.create_database(self.cluster, "taken_over")
+        url = scenes.url_of(self.cluster.nodes[1], "taken_over")
+        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+            node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
+            self.assertTrue(node)
+            connection.exec_driver_sql(f"CREATE TABLE cyborg_quota_sync (id INTEGER PRIMARY KEY) COMMENT='{node}'")
+        database = Database(fixtures.settings(url))
+        with mock.patch.object(schema, "_LOCK_SECONDS", 5):
+            self.assertEqual((None, schema.head()), schema.sync(database))
+        database.close()
+        self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())
 
     def a_stale_read(self) -> None:
         """Reserved on one node, committed on another at once: it waits for the cluster, and finds it."""

@@ -12,10 +12,9 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
-from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db import at_once, scripts, usages
+from cyborg_quota.db import scripts
 from cyborg_quota.db.idle import Kept
 from tests import base, fixtures, hooks, trees
 
@@ -284,17 +283,3 @@ class TestKilledInABlock(AtOnceTestCase):
         self.engine.reserve(self.context, {"gpu": 1})
         self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
         self.assert_invariants()
-
-
-class TestDrivers(AtOnceTestCase):
-    """mysqlclient counts parameters where PyMySQL names them: the blocks are the same."""
-
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
-
-    def test_one_text(self) -> None:
-        changes = [usages.Change(usages.Node(1, "p1", "gpu", 0, 0), reserved=1, subtree=1, room=9)]
-        shapes = tuple(usages.shape_of(change) for change in changes)
-        for script in (at_once._reserving(2, True, shapes), at_once._ending(2, "committed", shapes)):
-            named, counted = (scripts._block_text(kind.dialect(), *script._block()) for kind in (pymysql, mysqldb))
-            self.assertEqual(named, counted)
-            self.assertEqual(len(named[1]), named[0].count("?"))

@@ -127,23 +127,35 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             self.assertIn("[limits] limits", str(error))
 
     def test_a_driver_that_is_not_installed(self) -> None:
-        """Known to SQLAlchemy, but not here: said at the first use, which imports it."""
-        conf = configure(database={"connection": f"mysql+mysqldb://u:{SECRET}@host/x"})
-        engine = cyborg_quota.make_engine(conf)
-        with mock.patch.dict("sys.modules", {"MySQLdb": None}):
-            error = self.assertRaises(
-                exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1}
-            )
-        self.assertIn("MySQLdb", str(error))
+        """The error names the package and what installs it, at the first use, which imports it."""
         for scheme, module, extra in (
             ("mysql+pymysql", "pymysql", "cyborg_quota[mysql]"),
-            ("postgresql+psycopg", "psycopg", "postgresql+psycopg2://"),
+            ("mariadb+pymysql", "pymysql", "cyborg_quota[mysql]"),
             ("postgresql+psycopg2", "psycopg2", "cyborg_quota[postgresql]"),
         ):
             engine = cyborg_quota.make_engine(configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"}))
             with mock.patch.dict("sys.modules", {module: None}):
                 error = self.assertRaises(exceptions.ConfigurationError, engine.reserve, base.ADMIN, {"gpu": 1})
+            self.assertIn(module, str(error))
             self.assertIn(extra, str(error))
+            self.assertNotIn(SECRET, str(error))
+
+    def test_a_driver_that_is_not_supported(self) -> None:
+        """SQLAlchemy knows it, and it may be installed: it is refused before anything is sent to a server."""
+        for scheme, driver in (
+            ("mysql", "mysql+mysqldb"),
+            ("mariadb", "mysql+mysqldb"),
+            ("mysql+mysqldb", "mysql+mysqldb"),
+            ("mysql+asyncmy", "mysql+asyncmy"),
+            ("postgresql+psycopg", "postgresql+psycopg"),
+            ("postgresql+asyncpg", "postgresql+asyncpg"),
+            ("sqlite+aiosqlite", "sqlite+aiosqlite"),
+            ("oracle+oracledb", "oracle+oracledb"),
+        ):
+            conf = configure(database={"connection": f"{scheme}://u:{SECRET}@host/x"})
+            error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
+            for words in (driver, "mysql+pymysql", "postgresql+psycopg2", "sqlite", "[database] connection"):
+                self.assertIn(words, str(error))
             self.assertNotIn(SECRET, str(error))
 
 

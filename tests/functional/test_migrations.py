@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upgrades of a database with data, through every revision, and upgrades that were interrupted at any statement.
+
+The tests know no table and no revision: whatever a later revision adds is filled, interrupted and compared as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import alembic.command
+import sqlalchemy as sa
+import testscenarios
+from oslo_db.sqlalchemy import test_migrations
+
+from cyborg_quota.db import models, schema
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, rows
+from tests import revisions as next_release
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ROWS = 100_000
+FEW_ROWS = 30
+READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
+"""How statements of a reflection begin: what is killed around them is killed around their neighbours too."""
+
+
+SLOW_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "d0d0"
+down_revision = "{head}"
+
+
+def upgrade():
+    if not sa.inspect(op.get_bind()).has_table("slow"):
+        op.execute("CREATE TABLE slow AS SELECT {slow} AS one")
+"""
+
+
+def revisions() -> list[str]:
+    """All revisions, the first one first."""
+    return list(reversed(schema.REVISIONS))
+
+
+@dataclasses.dataclass
+class Statements:
+    """The statements and COMMITs of a database's engine, counted; ``act(number, text)`` is called after each."""
+
+    act: Callable[[int, str], None]
+    count: int = 0
+
+    def watch(self, database: Database) -> None:
+        engine = database.engine
+        commit = engine.dialect.do_commit
+
+        def executed(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            self.note(statement)
+
+        def commit_and_note(dbapi_connection: Any) -> None:
+            commit(dbapi_connection)
+            self.note("COMMIT")
+
+        sa.event.listen(engine, "after_cursor_execute", executed)
+        engine.dialect.do_commit = commit_and_note  # type: ignore[method-assign]
+
+    def note(self, statement: str) -> None:
+        self.count += 1
+        self.act(self.count, statement)
+
+
+def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text: None) -> int:
+    """Run ``db sync`` in a child, which calls ``act`` after each statement; its process id."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            database = Database(fixtures.settings(url, statement_timeout_seconds=None))
+            Statements(act).watch(database)
+            schema.sync(database)
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def exit_status(pid: int) -> int:
+    """Wait for a child; its exit status, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class MigrationTestCase(base.BackendTestCase):
+    """With an empty database."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.number = 0
+        self.use(fixtures.fresh_url(self.backend, "migrated"))
+
+    def use(self, url: str) -> None:
+        self.url = url
+        self.sql = sa.create_engine(url, poolclass=sa.NullPool)
+
+    def open_database(self) -> Database:
+        database = Database(fixtures.settings(self.url, statement_timeout_seconds=None))
+        self.addCleanup(database.close)
+        return database
+
+    def upgrade_to(self, revision: str) -> None:
+        with self.sql.begin() as connection:
+            alembic.command.upgrade(schema.alembic_config(connection), revision)
+
+    def tables(self) -> list[sa.Table]:
+        with self.sql.connect() as connection:
+            return rows.reflect(connection, without=[schema.VERSION_TABLE])
+
+    def fill(self, count: int, *, without: list[str] | None = None) -> list[sa.Table]:
+        """Put rows into all tables, but for those named, and copy all; the tables."""
+        tables = self.tables()
+        with self.sql.begin() as connection:
+            for table in tables:
+                if table.name not in (without or []):
+                    rows.fill(connection, table, count)
+            rows.copy_tables(connection, tables)
+        return tables
+
+    def assert_same_data(self, tables: list[sa.Table], count: int) -> None:
+        """All rows are as they were when they were copied."""
+        with self.sql.begin() as connection:
+            self.assertEqual({}, rows.differences(connection, tables))
+            for table in tables:
+                counted = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+                self.assertGreaterEqual(counted, count, table.name)
+
+    def assert_unique_keys_hold(self, tables: list[sa.Table]) -> None:
+        """A second row of the same key is refused, whatever the migrations did to the index."""
+        for table in tables:
+            with self.sql.connect() as connection:
+                keys = rows.unique_keys(connection, table)
+                self.assertNotEqual([], keys, table.name)
+            for key in keys:
+                columns = [table.columns[name] for name in key]
+                query = sa.select(table).where(*[column.is_not(None) for column in columns]).limit(1)
+                with self.sql.connect() as connection:
+                    row = dict(connection.execute(query).mappings().one())
+                    self.assertRaises(sa.exc.IntegrityError, connection.execute, table.insert(), row)
+
+    def shape(self) -> dict[str, Any]:
+        """The schema: every table's columns, keys, CHECKs and indexes."""
+        found: dict[str, Any] = {}
+        with self.sql.connect() as connection:
+            inspector = sa.inspect(connection)
+            for look_up in (
+                inspector.get_multi_columns,
+                inspector.get_multi_pk_constraint,
+                inspector.get_multi_unique_constraints,
+                inspector.get_multi_check_constraints,
+                inspector.get_multi_foreign_keys,
+                inspector.get_multi_indexes,
+            ):
+                for (_, table), details in look_up().items():
+                    if not table.startswith(rows.COPY_PREFIX):
+                        texts = sorted(map(str, details)) if isinstance(details, list) else str(details)
+                        found[f"{table}, {look_up.__name__}"] = texts
+        return found
+
+
+class TestUpgradeWithData(MigrationTestCase, test_migrations.ModelsMigrationsSync):
+    """Every table holds 100,000 rows from the revision on that makes it.
+
+    The one test is oslo.db's ``test_models_sync``: it calls ``db_sync``, and compares the result with the models.
+    """
+
+    def db_sync(self, engine: sa.Engine) -> None:
+        tables: list[sa.Table] = []
+        for revision in revisions():
+            self.upgrade_to(revision)
+            self.assert_same_data(tables, ROWS)
+            tables = self.fill(ROWS, without=[table.name for table in tables])
+        self.assertEqual((schema.head(), schema.head()), schema.sync(self.open_database()))
+        self.assertEqual(set(models.metadata.tables), {table.name for table in tables})
+        self.assert_same_data(tables, ROWS)
+        self.assert_unique_keys_hold(tables)
+        with self.sql.begin() as connection:
+            rows.drop_copies(connection)
+
+    def get_engine(self) -> sa.Engine:
+        return self.sql
+
+    def get_metadata(self) -> sa.MetaData:
+        return models.metadata
+
+    def include_object(self, object_: object, name: str, type_: str, reflected: bool, compare_to: object) -> bool:
+        return not (type_ == "table" and name == schema.VERSION_TABLE)
+
+
+class TestInterrupted(MigrationTestCase):
+    """``db sync`` is killed with SIGKILL after any of its statements, and run again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.upgrade_to("head")
+        self.complete = self.shape()
+
+    def prepare(self, revision: str | None) -> list[sa.Table]:
+        """A new database at this revision, with rows in all tables."""
+        # (With another name: PostgreSQL does not drop a database before the killed process's session has ended.)
+        self.number += 1
+        self.use(fixtures.fresh_url(self.backend, f"migrated_{self.number % 10}"))
+        if revision is None:
+            return []
+        self.upgrade_to(revision)
+        return self.fill(FEW_ROWS)
+
+    def statements(self) -> list[str]:
+        """What an uninterrupted ``db sync`` sends up to the end of the next revision."""
+        texts: list[str] = []
+        database = self.open_database()
+        Statements(lambda _number, text: texts.append(text)).watch(database)
+        schema.sync(database)
+        database.close()
+        moves = [
+            number for number, text in enumerate(texts) if re.match(f"(INSERT|UPDATE).*{schema.VERSION_TABLE}", text)
+        ]
+        return texts if len(moves) == 1 else texts[: moves[0] + 1]
+
+    def sync_and_die(self, at: int) -> int:
+        """Run ``db sync`` in a process that kills itself after statement ``at``; the status that it ended with."""
+
+        def die(number: int, _text: str) -> None:
+            if number == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return exit_status(start_sync(self.url, die))
+
+    def test_killed_after_each_statement(self) -> None:
+        for before in (None, *revisions()[:-1]):
+            self.prepare(before)
+            texts = self.statements()
+            self.assertGreater(len(texts), 3)
+            tables, start = self.prepare(before), self.shape()
+            for number, text in enumerate(texts, 1):
+                if text.startswith(READS):
+                    continue
+                self.assertEqual(-signal.SIGKILL, self.sync_and_die(number), (before, number, text))
+                is_last = number == len(texts)
+                if self.shape() != start or is_last:  # else the next one is killed on the same database
+                    self.assert_completes(tables, f"killed at revision {before}, after statement {number}: {text}")
+                    tables = self.prepare(before)
+
+    def assert_completes(self, tables: list[sa.Table], when: str) -> None:
+        """``db sync`` succeeds, and everything is as if it had not been interrupted."""
+        database = self.open_database()
+        try:
+            schema.sync(database)
+        except Exception as error:
+            raise AssertionError(when) from error
+        database.close()
+        self.assertEqual(self.complete, self.shape(), when)
+        self.assert_same_data(tables, FEW_ROWS)
+
+    def test_killed_within_a_statement(self) -> None:
+        """A server finishes the statement of a client that is gone; the next ``db sync`` waits until it has."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has no server: a statement ends with its process")
+        slow = {"mariadb": "BENCHMARK(10000000, MD5('x'))", "postgresql": "CAST(pg_sleep(2) AS TEXT)"}[self.backend]
+        with tempfile.TemporaryDirectory() as name:
+            text = SLOW_REVISION.format(head=schema.head(), slow=slow)
+            config = next_release.with_one_more(pathlib.Path(name), "d0d0", text)
+            with mock.patch.multiple(schema, alembic_config=config, REVISIONS=("d0d0", *schema.REVISIONS)):
+                first = start_sync(self.url)
+                self.wait_for_session("CREATE TABLE slow%")
+                os.kill(first, signal.SIGKILL)
+                self.assertEqual(-signal.SIGKILL, exit_status(first))
+                second = start_sync(self.url)
+                self.assertEqual(0, exit_status(second))
+        self.assertIn("slow", {table.name for table in self.tables()})
+
+    def test_two_at_once_and_one_killed(self) -> None:
+        """The one that waits takes over."""
+        for before in (None, *revisions()[:-1]):
+            tables = self.prepare(before)
+            count = len(self.statements())
+            tables = self.prepare(before)
+            paused, pause = os.pipe()
+
+            def stop(number: int, _text: str, at: int = count // 2, pipe: int = pause) -> None:
+                if number == at:
+                    os.write(pipe, b".")
+                    signal.pause()
+
+            first = start_sync(self.url, stop)
+            os.read(paused, 1)
+            second = start_sync(self.url)
+            time.sleep(0.2)
+            os.kill(first, signal.SIGKILL)
+            self.assertEqual(-signal.SIGKILL, exit_status(first))
+            self.assertEqual(0, exit_status(second), f"the upgrade from {before}")
+            self.assert_completes(tables, f"two at once, from {before}")
+
+    def test_the_connection_is_killed(self) -> None:
+        """The server ends the session between two statements: the upgrade is run again by itself."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has no connections to kill")
+        for before in (None, *revisions()[:-1]):
+            self.prepare(before)
+            count = len(self.statements())
+            for at in (count // 4, count // 2):
+                tables = self.prepare(before)
+                database = self.open_database()
+                engine = database.engine
+                numbers = iter(range(1, 10_000))
+
+                def cut_off(connection: sa.Connection, *_rest: Any, at: int = at, numbers: Any = numbers) -> None:
+                    if next(numbers) == at:
+                        self.kill_session(connection)
+
+                sa.event.listen(engine, "after_cursor_execute", cut_off)
+                schema.sync(database)
+                self.assertGreater(next(numbers), at)
+                database.close()
+                self.assert_completes(tables, f"disconnected at revision {before}, after statement {at}")
+
+    def kill_session(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        with self.sql.connect() as other:
+            if self.backend == "mariadb":
+                other.exec_driver_sql(f"KILL CONNECTION {driver.thread_id()}")
+            else:
+                other.exec_driver_sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+
+    def wait_for_session(self, statement: str) -> None:
+        """Wait until a session of the database runs such a statement."""
+        query = {
+            "mariadb": "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE :text",
+            "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND state = 'active' AND query LIKE :text",
+        }[self.backend]
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with self.sql.connect() as connection:
+                if connection.execute(sa.text(query), {"text": statement}).scalar_one():
+                    return
+            time.sleep(0.02)
+        self.fail(f"no session runs {statement}")
