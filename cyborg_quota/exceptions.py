@@ -263,6 +263,18 @@ class DatabaseUnavailable(DatabaseError):
         super().__init__(f"The database is unavailable ({reason}); gave up after {seconds:.1f} s.")
 
 
+class DatabaseReadOnly(DatabaseUnavailable):
+    """The database server refuses all changes: it is a replica, or is set to be read-only. Nothing was changed."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason, seconds)
+        self.args = (
+            f"The database refuses changes ({reason}): it is a replica, or was set to be read-only. [database] "
+            "connection must lead to the primary server; for PostgreSQL, name all servers in it, and "
+            "target_session_attrs=read-write.",
+        )
+
+
 class SchemaError(DatabaseError):
     """The database's schema is not the one this code works with."""
 

@@ -51,6 +51,7 @@ class Database:
         self._thinking: Database | None = None
         self._galera: bool | None = None
         self._runs_scripts: bool | None = None  # not known before there was a connection
+        self._has_written = False
         self._call = budget.Call()
         try:
             self._url = connecting.as_mysql(sa.make_url(settings.url))
@@ -186,14 +187,16 @@ class Database:
             if at_once is not None and (self._runs_scripts or self._may_run_scripts()):
                 done = self._script(at_once, began)
                 if done is not None:
+                    self._has_written = True
                     return done
             try:
-                return self._once(work, read)
+                result = self._once(work, read)
             except Exception as error:
-                if not errors.may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
+                if not self._may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
                     raise
                 LOG.debug("A transaction is tried again: %s", errors.reason(error))
-            result: T = self._retrying(began)(self._once, work, read)
+                result = self._retrying(began)(self._once, work, read)
+            self._has_written = self._has_written or not read
             return result
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
@@ -228,7 +231,7 @@ class Database:
         """The one retry policy. Every parameter is spelled out: tenacity's defaults never stop and never wait."""
         settings = self._settings
         return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(errors.may_do_again),
+            retry=tenacity.retry_if_exception(self._may_do_again),
             stop=lambda _state: self._is_over(began),
             wait=budget.waiting(
                 settings.retry_first_wait_seconds, settings.retry_longest_wait_seconds, began + settings.retry_seconds
@@ -238,6 +241,10 @@ class Database:
             sleep=time.sleep,
             reraise=True,
         )
+
+    def _may_do_again(self, error: BaseException) -> bool:
+        """A read-only server means a failover where this process could write before; else the URL is wrong."""
+        return errors.may_do_again(error) and (self._has_written or not errors.is_read_only(error))
 
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds

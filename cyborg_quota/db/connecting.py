@@ -16,7 +16,7 @@ from oslo_db.sqlalchemy import exc_filters
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, scripts, silence
+from cyborg_quota.db import clock, errors, scripts, silence
 
 _READS: Final = "cyborg_quota_reads"
 """A note on a connection: its next transaction only reads."""
@@ -123,8 +123,7 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
             f"[database] connection needs the Python package {error.name}, which is not installed."
             f" Install cyborg_quota[{backend}]."
         ) from None
-    # Of oslo.db's listeners this one alone: the others are for savepoints, and cost each transaction its part.
-    sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
+    _handle_errors(engine)
     if "sslpassword" in url.query:
         logging.getLogger(f"{sa.QueuePool.__module__}.{sa.QueuePool.__name__}").addFilter(_hide_ssl_password)
     if backend == "sqlite":
@@ -134,6 +133,23 @@ def make_engine(url: sa.URL, settings: DatabaseSettings) -> sa.Engine:
     elif backend == "postgresql":
         _prepare_postgresql(engine, url, settings)
     return engine
+
+
+def _handle_errors(engine: sa.Engine) -> None:
+    """Ours comes first: oslo.db's raises its own exception, which ends the handling."""
+    if engine.dialect.name != "sqlite":
+        sa.event.listen(engine, "handle_error", _leave_read_only)
+    # Of oslo.db's listeners this one alone: the others are for savepoints, and cost each transaction its part.
+    sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    """Close a connection whose server has become read-only: the next one may lead to the server that took its place.
+
+    A server that was demoted does not close its sessions, and each would be used until pool_recycle.
+    """
+    if errors.is_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 _SSL_PASSWORD: Final = re.compile(r"sslpassword=('(?:[^'\\]|\\.)*'|\S*)")

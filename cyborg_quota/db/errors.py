@@ -30,7 +30,7 @@ _TRANSIENT_SQLSTATES: Final = frozenset(
         "57P01",  # PostgreSQL: shut down by the administrator
         "57P02",  # PostgreSQL: crash of another backend
         "57P03",  # PostgreSQL: starting up
-        "25006",  # PostgreSQL: read-only while it fails over
+        "25006",  # PostgreSQL: read-only, see is_read_only
         "53300",  # PostgreSQL: too many connections
         "57014",  # PostgreSQL: the statement took longer than it may
     }
@@ -44,7 +44,7 @@ _TRANSIENT_MYSQL: Final = frozenset(
         1053,  # server shutdown in progress
         1205,  # lock wait timeout
         1213,  # deadlock; on Galera also a certification failure, at COMMIT
-        1290,  # read-only while it fails over
+        1290,  # read-only, see is_read_only
         1317,  # query interrupted
         1927,  # connection was killed
         1969,  # MariaDB: the statement took longer than it may
@@ -105,6 +105,19 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 """PostgreSQL: canceled, no lock in time. MariaDB: no lock in time, interrupted, max_statement_time."""
 
 
+_READ_ONLY: Final = frozenset({"25006", 1792, 1836})
+_MAY_BE_READ_ONLY: Final = {
+    1290: "read-only",  # the server runs with an option that forbids the statement; the message names the option
+    "XX000": "cannot assign TransactionIds during recovery",  # a statement that writes to PostgreSQL's log alone
+}
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server refused a change because it is a replica, or is set to be read-only."""
+    code = _code(error)
+    return code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error))
+
+
 def took_long(error: BaseException) -> bool:
     """Whether an attempt may have taken all of a statement's time, and the next one may again.
 
@@ -135,6 +148,8 @@ def is_outage(error: BaseException) -> bool:
 
 def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
     """The typed error a caller sees. ``seconds`` is how long was tried."""
+    if is_read_only(error):
+        return exceptions.DatabaseReadOnly(reason(error), seconds)
     if is_outage(error):
         return exceptions.DatabaseUnavailable(reason(error), seconds)
     return exceptions.DatabaseError(f"The database refused a statement: {reason(error)}.")
@@ -148,8 +163,10 @@ def reason(error: BaseException) -> str:
         return "no connection of the pool became free in time"
     cause = _driver_error(error)
     words = str(cause.args[-1] if cause.args else cause) or type(cause).__name__
-    first_line = words.strip().splitlines()[0] if words.strip() else type(cause).__name__
-    return re.sub(r"\w+://\S+", "(a connection URL)", first_line).rstrip(".")[:300]
+    lines = words.strip().splitlines() or [type(cause).__name__]
+    # libpq has a line for each server that it tried, and hints between them.
+    servers = [line.strip() for line in lines if line.startswith("connection to server at")]
+    return re.sub(r"\w+://\S+", "(a connection URL)", "; ".join(servers or lines[:1])).rstrip(".")[:300]
 
 
 def _code(error: BaseException) -> object:

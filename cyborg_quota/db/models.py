@@ -51,7 +51,7 @@ quota_usages = sa.Table(
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
     sa.Column("subtree", sa.BigInteger, nullable=False),
-    # Counts the moves of the project in the tree. A charge names the generation it read; see projects.py.
+    # A random number plus the moves of the project in the tree. A charge names the generation it read; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The threshold that was last told (percent of the limit; 101: over it); see drivers/telling.py.
     sa.Column("told", sa.SmallInteger, nullable=False, server_default="0"),
@@ -59,7 +59,8 @@ quota_usages = sa.Table(
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.CheckConstraint("subtree >= 0", name="subtree"),
-    # An id is never given twice: a cached id must not come to mean another project's row.
+    # An id is not given twice: a cached id must not come to mean another project's row (after a restore it can be; then
+    # the generation differs).
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,
 )

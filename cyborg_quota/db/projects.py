@@ -6,7 +6,8 @@ Three rules make I9 hold while the tree changes under running charges:
 1.  Every usage row has a ``generation``. A move of a project adds one to the generation of each of that project's
     rows (the descendants' edges stay as they are). A charge names the generation of every row on its path, so one
     that was on its way with the old path finds no row, and starts again on the new one. That also makes it safe to
-    keep paths in memory: a stale one cannot charge.
+    keep paths in memory: a stale one cannot charge. The first generation of a row is a random number: after a restore
+    from a backup, or the promotion of a replica that lagged, an id may be given to another project's row.
 2.  A usage row is made, an edge is changed, and a project is removed only by a transaction that has first changed the
     project's row here (``hold``). These exclude each other, so no usage row can appear unseen while its project moves,
     or after it is gone. The change is a real one (generation + 1): Galera certifies writes, not locks.
@@ -16,6 +17,7 @@ Three rules make I9 hold while the tree changes under running charges:
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -141,9 +143,11 @@ _new_usage = {
     "reserved": 0,
     "used": 0,
     "subtree": 0,
-    "generation": 0,
+    "generation": sa.bindparam("b_generation"),
     "created_at": clock.utc_now(),
 }
+_GENERATION_BITS: Final = 30
+"""Leaves room for a billion moves in the column's 32 bits."""
 
 
 def insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
@@ -188,7 +192,12 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
     """Make a usage row, of zeros. For a transaction that holds the project, or has added it."""
-    insert_or_nothing(connection, quota_usages, _new_usage, {"b_project": project_id, "b_resource": resource})
+    insert_or_nothing(
+        connection,
+        quota_usages,
+        _new_usage,
+        {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)},
+    )
 
 
 def ensure(connection: sa.Connection, project_id: str) -> None:

@@ -48,11 +48,13 @@ class Journal:
         line = json.dumps([word, call, thing, project_id, rows, detail, seconds])
         os.write(self._fd, f"{line}\n".encode())
 
-    def entries(self) -> Iterator[Entry]:
-        """All lines, in order."""
-        with self._path.open() as lines:
+    def entries(self, begin: int = 0) -> Iterator[Entry]:
+        """All lines, in order, or those that were written when the journal had ``begin`` bytes (see ``size``)."""
+        with self._path.open("rb") as lines:
+            lines.seek(begin)
             for line in lines:
-                yield Entry(*json.loads(line))
+                if line.endswith(b"\n"):
+                    yield Entry(*json.loads(line))
 
     def by_thing(self) -> dict[str, list[Entry]]:
         """The same for each thing."""

@@ -30,7 +30,7 @@ _INSERT = (
 )
 _CHARGE = (
     "UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree"
-    " WHERE id = :usage_id AND generation = 0 AND used + reserved <= :room AND used >= :least_used"
+    " WHERE id = :usage_id AND generation = :generation AND used + reserved <= :room AND used >= :least_used"
     " AND reserved >= :least_reserved"
 )
 _COMMIT = "UPDATE reservations SET state = 'committed' WHERE uuid = :uuid AND state = 'reserved'"
@@ -58,10 +58,11 @@ class OldRelease:
 
     def work(self, project_id: str, chance: random.Random, is_over: Callable[[], bool]) -> None:
         """Reserve and settle, until it is over."""
-        usage_id = self._first_use(project_id)
+        usage_id, generation = self._first_use(project_id)
         while not is_over():
             thing = f"old-{uuid.uuid4()}"
-            facts = {"project": project_id, "usage_id": usage_id, "uuid": str(uuid.uuid4()), "thing": thing}
+            facts: dict[str, Any] = {"project": project_id, "uuid": str(uuid.uuid4()), "thing": thing}
+            facts |= {"usage_id": usage_id, "generation": generation}
             if self._call("reserve", thing, project_id, lambda: self._reserve(facts)):  # noqa: B023
                 call = chance.choice(["commit", "rollback", "rollback"])
                 self._call(call, thing, project_id, lambda: self._settle(facts, call))  # noqa: B023
@@ -83,7 +84,7 @@ class OldRelease:
         self._journal.write(OK if is_done else "OverQuota", call, thing, project_id, 1)
         return is_done
 
-    def _first_use(self, project_id: str) -> int:
+    def _first_use(self, project_id: str) -> tuple[int, int]:
         for statement in (_FIRST_PROJECT, _FIRST_USAGE):
             try:
                 with self._sql.begin() as connection:
@@ -91,8 +92,9 @@ class OldRelease:
             except sa.exc.IntegrityError:
                 pass  # somebody else's was first
         with self._sql.begin() as connection:
-            query = sa.text("SELECT id FROM quota_usages WHERE project_id = :project AND resource = 'gpu'")
-            return int(connection.execute(query, {"project": project_id}).scalar_one())
+            query = sa.text("SELECT id, generation FROM quota_usages WHERE project_id = :project AND resource = 'gpu'")
+            row = connection.execute(query, {"project": project_id}).one()
+            return int(row.id), int(row.generation)
 
     def _reserve(self, facts: dict[str, Any]) -> bool:
         with self._sql.connect() as connection, connection.begin() as transaction:
@@ -118,6 +120,7 @@ class OldRelease:
         growth = reserved + used
         parameters = {
             "usage_id": facts["usage_id"],
+            "generation": facts["generation"],
             "reserved": reserved,
             "used": used,
             "subtree": growth,

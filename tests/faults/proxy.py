@@ -71,6 +71,10 @@ class Proxy(fixtures.Fixture):
         self._thread.start()
         self.addCleanup(self._end)
 
+    def lead_to(self, url: str) -> None:
+        """From now on, new connections are forwarded to this server, as an operator's proxy does after a promotion."""
+        self._target = sa.make_url(url)
+
     def _end(self) -> None:
         self._is_over = True
         self._thread.join()

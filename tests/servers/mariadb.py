@@ -23,7 +23,6 @@ class MariaDB(Server):
 
     def _initialization(self, data: Path) -> list[str]:
         user = pwd.getpwuid(data.stat().st_uid).pw_name
-        # Of its own: a server that starts takes away what it finds of temporary tables, others' too.
         temporary = data.parent / "tmp"
         temporary.mkdir(mode=0o700)
         os.chown(temporary, data.stat().st_uid, data.stat().st_gid)
@@ -43,6 +42,11 @@ class MariaDB(Server):
             "--skip-name-resolve",
             "--skip-test-db",
         ]
+
+    def _environment(self) -> dict[str, str]:
+        # Also where its data is made: a server that starts removes the temporary tables it finds, also another's that
+        # starts at the same time, and that one can crash.
+        return {"TMPDIR": str(self.directory / "tmp")} if self.directory is not None else {}
 
     def _command(self, data: Path) -> list[str]:
         settings = {

@@ -7,6 +7,7 @@ ARQ; nothing here asks Cyborg but through the functions that are passed in.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -101,7 +102,8 @@ class Flight:
     def _commit(self, is_bound: Callable[[], bool]) -> None:
         engine, caller = self._charger.engine, self.wish.caller
         if self.is_owed and not is_bound():  # unbound meanwhile, when it could not be released either
-            engine.release(caller, self.uuids)
+            with contextlib.suppress(exceptions.ReservationNotFound):  # the database was restored from a backup
+                engine.release(caller, self.uuids)
             return
         try:
             engine.commit(caller, self.uuids)
@@ -144,6 +146,9 @@ class Flight:
                     # By another delivery of the call, whose bind may have worked.
                     if not is_bound():
                         self._charger.release(self.wish.arq, caller.project_id, self.uuids)
+            except exceptions.ReservationNotFound as error:
+                # The database was restored from a backup that lacks it: nothing is charged.
+                LOG.info("ARQ %s is not bound, and is not charged: %s", self.wish.arq, error)
             except exceptions.QuotaError as error:
                 LOG.error(
                     "ARQ %s is not bound, and its reservation could not be rolled back: %s It expires by itself.",

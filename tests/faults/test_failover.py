@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primary database server is lost, and its replica is promoted. Clients follow it by their URL or a proxy.
+
+One test for each kind of server, because starting a pair takes longer than each of its steps; a step that fails is
+named in the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import fixtures as fixtures_
+import sqlalchemy as sa
+import testscenarios
+from oslo_config import cfg
+
+from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota.cmd import expirer
+from cyborg_quota.conf import loading
+from cyborg_quota.db import schema
+from cyborg_quota.db.api import Database
+from tests import base, fixtures, needs
+from tests.faults import outages
+from tests.faults.journal import OK
+from tests.faults.load import Ledger
+from tests.faults.proxy import Proxy
+from tests.servers import ServerError, machine
+from tests.servers.replication import PAIRS, session
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+WORKERS = 4
+SERVED_AGAIN_SECONDS = 10.0
+SHORT = {"statement_timeout_seconds": 2, "retry_seconds": 1.0, "connect_timeout_seconds": 2}
+
+
+class FailoverTestCase(base.BackendTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pair = PAIRS[self.backend]()
+        self.addCleanup(self.pair.close)
+        try:
+            self.pair.start()
+        except ServerError as error:
+            if "is not installed" in str(error):
+                needs.missing(self, str(error))
+            raise
+        self.seed = random.randrange(2**32)
+        self.proxy = self.useFixture(Proxy(self.pair.primary.url))
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
+
+    def url(self, database: str) -> str:
+        """What an operator configures so that clients follow a promotion: libpq's list of hosts, or a proxy."""
+        url = self.pair.url if self.backend == "postgresql" else self.proxy.url
+        return sa.make_url(url).set(database=database).render_as_string(hide_password=False)
+
+    def ledger(self, name: str) -> Ledger:
+        with session(self.pair.primary) as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        return Ledger(self.url(name))
+
+    def promote(self) -> None:
+        self.pair.promote()
+        self.proxy.lead_to(self.pair.primary.url)
+
+    def limited_url(self, database: str) -> str:
+        """The same for a user without privileges on the server: MariaDB's read_only does not stop an administrator."""
+        url = sa.make_url(self.url(database))
+        if self.backend == "mariadb":
+            with session(self.pair.primary) as connection:
+                connection.exec_driver_sql(
+                    f"CREATE USER IF NOT EXISTS limited@'127.0.0.1' IDENTIFIED BY '{self.pair.primary.password}'"
+                )
+                connection.exec_driver_sql(f"GRANT ALL PRIVILEGES ON {database}.* TO limited@'127.0.0.1'")
+            url = url.set(username="limited")
+        return url.render_as_string(hide_password=False)
+
+
+class TestFailover(FailoverTestCase):
+    def test_promotion(self) -> None:
+        with self.step("a replica refuses"), self.ledger("refused") as ledger:
+            self.replica_refuses(ledger)
+        with self.step("an answer waits for the replica"), self.ledger("waits") as ledger:
+            self.answer_waits(ledger)
+        with self.step("the primary is killed under load"), self.ledger("killed") as ledger:
+            self.under_load(ledger, self.kill)
+        self.pair.add_replica()
+        with self.step("the primary is demoted under load"), self.ledger("demoted") as ledger:
+            self.under_load(ledger, self.pair.demote)
+        self.pair.synchronous = False
+        self.pair.add_replica()
+        with self.step("a replica that lags loses answers"), self.ledger("lags") as ledger:
+            self.lagging(ledger)
+
+    def replica_refuses(self, ledger: Ledger) -> None:
+        """Each call that changes something says what to do, without a retry; what reads is answered."""
+        context = base.Context("p")
+        held, ended, overdue = ledger.engine.reserve_many(context, [Claim(name, {"gpu": 1}) for name in "abc"])
+        ledger.engine.commit(context, [held])
+        ledger.engine.rollback(context, [ended])
+        ledger.execute(f"UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE uuid = '{overdue}'")
+        with session(self.pair.primary) as connection:
+            connection.exec_driver_sql("CREATE DATABASE empty_one")
+        urls = [self.replica_url(name) for name in ("refused", "empty_one")]
+        self.pair.wait_caught_up()
+        engine = self.make_engine(ledger, url=urls[0])
+        calls: dict[str, Callable[[], object]] = {
+            "reserve": lambda: engine.reserve(context, {"gpu": 1}, consumer="d"),
+            "reserve of a new project": lambda: engine.reserve(base.Context("new"), {"gpu": 1}, consumer="d"),
+            "commit": lambda: engine.commit(context, [overdue]),
+            "commit once more": lambda: engine.commit(context, [held]),
+            "rollback": lambda: engine.rollback(context, [overdue]),
+            "release": lambda: engine.release(context, consumer="a"),
+            "extend": lambda: engine.extend(context, [overdue], 60),
+            "adopt": lambda: engine.adopt(base.ADMIN, [Claim("e", {"gpu": 1})], "p"),
+            "expire": lambda: engine.expire(base.ADMIN),
+            "purge": lambda: engine.purge(base.ADMIN, 0),
+            "db sync": lambda: schema.sync(Database(fixtures.settings(urls[1]))),
+        }
+        if self.backend == "mariadb":
+            del calls["commit once more"]  # it changes nothing there
+        with (
+            fixtures_.FakeLogger(level=logging.WARNING) as log,
+            fixtures_.MonkeyPatch("cyborg_quota.db.budget.waiting", self.no_retry),  # a retry would wait
+        ):
+            for name, call in calls.items():
+                with self.step(name):
+                    self.check_refusal(self.assertRaises(exceptions.DatabaseReadOnly, call))
+            self.turn_expirer(engine)
+        usage = engine.get_usages(context)["gpu"]
+        self.assertEqual((1, 1), (usage.used, usage.reserved))
+        self.assertEqual(([], []), (engine.audit(base.ADMIN), engine.check(context, {"gpu": 1})))
+        self.assertEqual(1, log.output.count("must lead to the primary server"), log.output)
+        self.assertNotIn("Traceback", log.output)
+        self.assertNotIn(self.pair.primary.password, log.output)
+
+    def replica_url(self, database: str) -> str:
+        """The mistake: a URL that names the replica alone."""
+        url = sa.make_url(self.limited_url(database))
+        return url.set(host="127.0.0.1", port=self.pair.replica.port, query={}).render_as_string(hide_password=False)
+
+    def check_refusal(self, error: exceptions.DatabaseReadOnly) -> None:
+        self.assertIn("must lead to the primary server", str(error))
+        self.assertNotIn(self.pair.primary.password, str(error))
+
+    def no_retry(self, *_arguments: object) -> NoReturn:
+        raise AssertionError("a change that a replica refused was tried again")
+
+    def turn_expirer(self, engine: QuotaEngine) -> None:
+        conf = loading.load(cfg.ConfigOpts(), [], "test")
+        upkeep = expirer.Upkeep(conf, engine)
+        upkeep.turn(upkeep.expire, "Expired %d reservations.", 0)
+
+    def answer_waits(self, ledger: Ledger) -> None:
+        """No call is answered that a promotion could lose: also not where the row was released early."""
+        engine, control = (self.make_engine(ledger, **SHORT) for _ in range(2))
+        context, other = base.Context("p"), base.Context("q")
+        for each, of in ((engine, context), (control, other)):
+            each.rollback(of, each.reserve(of, {"gpu": 1}))  # the rows of a first use are made
+            self.make_contended(each, of, ledger)
+        self.pair.replica.pause()
+        try:
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, context, {"gpu": 1}, consumer="a")
+            if self.backend == "postgresql":
+                # The control: without the statement that ensures it, a call is answered that a promotion would lose.
+                with fixtures_.MonkeyPatch("cyborg_quota.db.scripts.make_lasting", lambda _connection: None):
+                    control.reserve(other, {"gpu": 1}, consumer="b")
+        finally:
+            self.pair.replica.resume()
+        engine.reserve(context, {"gpu": 1}, consumer="a")
+        self.assertEqual(1, engine.get_usages(context)["gpu"].reserved)
+
+    def make_engine(self, ledger: Ledger, url: str | None = None, **changes: Any) -> QuotaEngine:
+        engine = ledger.make_engine(url, **changes)
+        self.addCleanup(engine.close)
+        return engine
+
+    def make_contended(self, engine: QuotaEngine, context: base.Context, ledger: Ledger) -> None:
+        """On PostgreSQL: let the engine learn that others wait for this project's row; see record 0025."""
+        if self.backend != "postgresql":
+            return
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 1))
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.scripts._HOT_SECONDS", 60))
+        change = f"UPDATE quota_usages SET reserved = reserved %s 1 WHERE project_id = '{context.project_id}'"
+        call = threading.Thread(target=lambda: engine.rollback(context, engine.reserve(context, {"gpu": 1})))
+        sql = sa.create_engine(ledger.url, poolclass=sa.NullPool)
+        with sql.connect() as holder, sql.connect() as observer:
+            holder.exec_driver_sql(change % "+")
+            call.start()
+            waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+            machine.wait_until(lambda: observer.exec_driver_sql(waiting).scalar() is True, 10.0)
+            holder.commit()
+        call.join()
+        with sql.begin() as connection:
+            connection.exec_driver_sql(change % "-")
+
+    def under_load(self, ledger: Ledger, end_primary: Callable[[], None]) -> None:
+        urls = [self.limited_url(str(sa.make_url(ledger.url).database))]
+        with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD, urls):
+            self.wait_until_served(ledger, 20.0)
+            end_primary()
+            time.sleep(0.3)  # until somebody notices
+            self.promote()
+            self.wait_until_served(ledger, SERVED_AGAIN_SECONDS)
+        report = ledger.assert_right()
+        self.assertGreater(report.calls, 50)
+
+    def kill(self) -> None:
+        self.pair.primary.kill()
+        if self.backend == "postgresql":
+            engine = fixtures.make_engine(self.url("killed"), retry_seconds=0.1)
+            self.addCleanup(engine.close)
+            error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.Context("p"), {"gpu": 1})
+            self.assertIn("Connection refused", error.reason)
+            self.assertIn("session is read-only", error.reason)
+
+    def wait_until_served(self, ledger: Ledger, seconds: float) -> None:
+        """Until each worker has got three more calls done."""
+        seen = ledger.journal.size
+        deadline = time.monotonic() + seconds
+        while True:
+            done = [entry.thing.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
+            if all(done.count(f"w{number}") >= 3 for number in range(WORKERS)):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not all workers were served within {seconds:.0f} s: {sorted(done)}")
+            time.sleep(0.05)
+
+    def lagging(self, ledger: Ledger) -> None:
+        """The control, and what the operator guide says: what was lost is named, and the rest is consistent."""
+        with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD):
+            self.wait_until_served(ledger, 20.0)
+            self.pair.replica.kill()
+            self.wait_until_served(ledger, 20.0)
+        self.pair.primary.kill()
+        self.pair.replica.start()
+        self.promote()
+        problems = ledger.check().problems
+        self.assertNotEqual([], problems)
+        self.assertEqual([], [one for one in problems if "an answered call is lost" not in one])
+        self.assertEqual([], ledger.engine.audit(base.ADMIN))

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disk of a database becomes full while the expirer works; on PostgreSQL also that of the server's log.
+
+(What a reserve is told: test_outages.py.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+
+import fixtures as fixtures_
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from tests import base, fixtures, invariants, needs
+from tests.cli.base import installed
+from tests.faults.load import Ledger
+from tests.servers import MariaDB, PostgreSQL, Server, machine
+from tests.servers.replication import session
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+OVERDUE = ENDED = 500
+CONF = """
+[database]
+connection = {url}
+[quota]
+resources = gpu
+expire_interval = 1
+purge_interval = 1
+purge_age = 0
+retry_seconds = 1
+statement_timeout = 2
+connect_timeout = 2
+batch_rows = 100
+[notices]
+interval = 3600
+"""
+
+
+class SmallPostgreSQL(PostgreSQL):
+    disk_megabytes = 110
+
+    def __init__(self) -> None:
+        super().__init__(settings={"min_wal_size": "32MB", "max_wal_size": "32MB", "autovacuum": "off"})
+
+    def _initialization(self, data: pathlib.Path) -> list[str]:
+        mount(data, self.disk_megabytes)
+        return super()._initialization(data)
+
+    def _remove_traces(self, data: pathlib.Path) -> None:
+        super()._remove_traces(data)
+        unmount(data)
+
+
+def mount(directory: pathlib.Path, megabytes: int) -> None:
+    """A file system of that size in memory, for whoever owns the directory. Raises CalledProcessError."""
+    owner = directory.stat()
+    options = f"size={megabytes}m,uid={owner.st_uid},gid={owner.st_gid},mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], check=True)
+
+
+def unmount(directory: pathlib.Path) -> None:
+    subprocess.run(["umount", "--lazy", str(directory)], check=False, stderr=subprocess.DEVNULL)
+
+
+class TestFullDisk(base.BackendTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            needs.missing(self, "only root can mount a small disk")
+        small_database = MariaDB(settings={"innodb_autoextend_increment": "1"})
+        self.server: Server = {"mariadb": small_database, "postgresql": SmallPostgreSQL()}[self.backend]
+        self.addCleanup(self.server.close)
+        try:
+            self.place()
+        except subprocess.CalledProcessError:
+            needs.missing(self, "no file system can be mounted here")
+        url = sa.make_url(self.server.url).set(database="ledger").render_as_string(hide_password=False)
+        self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6}))
+        self.sql = sa.create_engine(url, poolclass=sa.NullPool)
+        self.directory = pathlib.Path(self.useFixture(fixtures_.TempDir()).path)
+        self.log = self.directory / "log"
+
+    def place(self) -> None:
+        """The disk is small: PostgreSQL's, log and all, and on MariaDB that of the database alone.
+
+        (A MariaDB whose own files find no room ends itself.)
+        """
+        self.server.start()
+        assert self.server.directory is not None
+        self.disk = self.server.directory / "data"
+        with session(self.server) as connection:
+            connection.exec_driver_sql("CREATE DATABASE ledger")
+        if self.backend == "mariadb":
+            self.disk /= "ledger"
+            mount(self.disk, 4)
+            self.addCleanup(unmount, self.disk)
+            self.addCleanup(self.server.stop)  # first
+
+    def test_the_expirer(self) -> None:
+        """It says what is wrong in one line, does nothing by halves, and goes on by itself when there is room."""
+        self.fill_ledger()
+        filler = self.disk / "filler"
+        self.fill(filler)
+        self.reserve_until_refused()
+        with self.expirer():
+            self.wait_until("an error", lambda: " ERROR " in self.log.read_text())
+            errors = self.log.read_text().count(" ERROR ")
+            self.fill_log(filler)
+            self.wait_until("another error", lambda: self.log.read_text().count(" ERROR ") >= errors + 2)
+            filler.unlink()
+            if not self.server.running:  # PostgreSQL ends when it cannot write its log
+                self.server.start()
+            self.wait_until("the end of the backlog", lambda: self.count() == 0)
+        text = self.log.read_text()
+        self.assertNotIn("Traceback", text)
+        errors = [line for line in text.splitlines() if " ERROR " in line]
+        self.assertEqual([], [line for line in errors if not re.search(r"The database (is unavailable|refused)", line)])
+        with self.sql.connect() as connection:
+            invariants.assert_hold(connection)
+        self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
+        self.assertEqual(0, self.ledger.engine.get_usages(base.Context("p"))["gpu"].reserved)
+
+    def fill_ledger(self) -> None:
+        context = base.Context("p")
+        claims = [Claim(None, {"gpu": 1}) for _ in range(OVERDUE)]
+        self.ledger.engine.reserve_many(context, claims)
+        self.ledger.engine.rollback(context, self.ledger.engine.reserve_many(context, claims[:ENDED]))
+        self.ledger.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
+
+    def reserve_until_refused(self) -> None:
+        """Use up what the server's files have room for. What was granted is overdue soon."""
+        engine = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
+        self.addCleanup(engine.close)
+        claims = [Claim(None, {"gpu": 1}) for _ in range(500)]
+        for _ in range(200):
+            try:
+                engine.reserve_many(base.Context("p"), claims, 1)
+            except exceptions.DatabaseUnavailable:
+                return
+        self.fail("the disk is not full")
+
+    def fill(self, filler: pathlib.Path) -> None:
+        """Take all the room that is left."""
+        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+
+    def fill_log(self, filler: pathlib.Path) -> None:
+        """On PostgreSQL: use up the files of the log that were made in advance."""
+        if self.backend != "postgresql":
+            return
+        with contextlib.suppress(sa.exc.DBAPIError), session(self.server) as connection:
+            for _ in range(20):
+                connection.exec_driver_sql("SELECT pg_switch_wal()")
+                connection.exec_driver_sql("SELECT pg_logical_emit_message(true, '', '')")
+                self.fill(filler)
+
+    def count(self) -> int:
+        """The rows that are left for the expirer; -1 while the server does not answer."""
+        query = "SELECT COUNT(*) FROM reservations WHERE consumer_id IS NULL"
+        with contextlib.suppress(sa.exc.DBAPIError), self.sql.connect() as connection:
+            return int(connection.exec_driver_sql(query).scalar_one())
+        return -1
+
+    @contextlib.contextmanager
+    def expirer(self) -> Iterator[None]:
+        """The installed service."""
+        conf = self.directory / "conf"
+        conf.write_text(CONF.format(url=self.ledger.url.replace("$", "$$")))
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [installed("cyborg-quota-expirer"), "--config-file", str(conf)], stderr=log, start_new_session=True
+            )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
+        machine.wait_until(is_so, 40.0)
+        self.assertTrue(is_so(), f"{what} did not come: {self.log.read_text()[-2000:]}")

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database is restored from a backup that lacks the last minutes, while consumers and their processes go on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+
+import fixtures as fixtures_
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.attachment import attachment
+from cyborg_quota.integrations.cyborg.charging import Caller, Charger, Wish
+from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+from tests import base, fixtures, invariants, needs
+from tests.faults import backups
+from tests.functional.test_reconciling import Cloud
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class RestoreTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        reason = backups.missing_program(self.backend)
+        if reason is not None:
+            needs.missing(self, reason)
+        self.path = pathlib.Path(self.useFixture(fixtures_.TempDir()).path) / "backup"
+
+    def back_up(self) -> None:
+        self.backup = backups.Backup(self.url, self.path)
+
+    def restore(self) -> None:
+        self.backup.restore()
+        # The restore has closed the test's own connection too.
+        fixtures._plain_engine(self.url, os.getpid()).dispose()
+
+    def attach(self, consumer: str) -> list[str]:
+        uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=consumer)
+        self.quotas.commit(self.context, uuids)
+        return uuids
+
+    def another_process(self) -> QuotaEngine:
+        """Without anything in memory."""
+        return fixtures.Checked(self.make_engine(), self.url)  # type: ignore[return-value]
+
+
+class TestAnswers(RestoreTestCase):
+    def test_what_the_ledger_does_not_know(self) -> None:
+        """Each call about a reservation that was made after the backup, from the process that made it and another."""
+        self.attach("known")
+        self.back_up()
+        lost = {name: self.quotas.reserve(self.context, {"gpu": 1}, consumer=name) for name in "abcdefgh"}
+        held = self.attach("held")
+        self.restore()
+        for quotas, (first, second, third, fourth) in ((self.quotas, "abcd"), (self.another_process(), "efgh")):
+            for call, name in (("commit", first), ("rollback", second), ("release", third), ("extend", fourth)):
+                by_uuid = getattr(quotas, call)
+                self.assertRaises(exceptions.ReservationNotFound, by_uuid, self.context, lost[name])
+            for call in ("commit", "rollback", "extend"):
+                by_name = getattr(quotas, call)
+                self.assertRaises(exceptions.ReservationNotFound, by_name, self.context, consumer=first)
+            quotas.release(self.context, consumer=first)
+            quotas.release(self.context, consumer="held")
+            self.assertRaises(exceptions.ReservationNotFound, quotas.release, self.context, held)
+            again = quotas.reserve(self.context, {"gpu": 1}, consumer=first)
+            self.assertEqual(set(), set(again) & set(lost[first]))
+            quotas.commit(self.context, again)
+        self.assertEqual((3, 0), self.figures())
+
+    def test_what_the_ledger_knows_from_before(self) -> None:
+        """What was settled after the backup is as it was before; the same call settles it again."""
+        reserved = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        given_up = self.quotas.reserve(self.context, {"gpu": 1}, consumer="b")
+        detached, changed = self.attach("c"), self.attach("d")
+        self.back_up()
+        self.quotas.commit(self.context, reserved)
+        self.quotas.rollback(self.context, given_up)
+        self.quotas.release(self.context, detached)
+        self.quotas.release(self.context, changed)
+        self.restore()
+        self.assertEqual((2, 2), self.figures())
+        two = {"gpu": 2}
+        self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, two, consumer="d")
+        self.quotas.release(self.context, consumer="d")
+        self.quotas.commit(self.context, reserved)
+        self.quotas.rollback(self.context, given_up)
+        self.quotas.release(self.context, consumer="c")
+        self.assertEqual((1, 0), self.figures())
+
+    def test_an_attachment_is_charged(self) -> None:
+        """The restore happens while the device is being attached."""
+        self.back_up()
+        with attachment(self.quotas, self.context, {"gpu": 2}, consumer="a"):
+            self.restore()
+        self.assertEqual((2, 0), self.figures())
+
+    def test_nobody_else_is_charged(self) -> None:
+        """Ids are given again after a restore: what a process remembers of a project must not mean another's row."""
+        self.back_up()
+        for number in range(3):
+            self.quotas.reserve(base.Context(f"lost{number}"), {"gpu": 1})
+        self.restore()
+        other = self.another_process()
+        for number in range(3):
+            other.reserve(base.Context(f"new{number}"), {"gpu": 1})
+        for number in range(3):
+            self.quotas.reserve(base.Context(f"lost{number}"), {"gpu": 1})
+        for name in ("lost", "new"):
+            found = [other.get_usages(base.Context(f"{name}{number}"))["gpu"].reserved for number in range(3)]
+            self.assertEqual([1, 1, 1], found, name)
+
+
+class TestCyborg(RestoreTestCase):
+    """The parts of the Cyborg integration that call the ledger, across a restore."""
+
+    def test_bind_and_unbind(self) -> None:
+        """A bind that runs is charged; what is given up or unbound is nobody's error."""
+        charger = Charger(self.quotas, bind_expire_seconds=60)
+        self.back_up()
+        flights = charger.take_off([Wish(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")])
+        owed = charger.take_off([Wish("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
+        charger.owe(owed, lambda: False)  # it could not be committed, and has been unbound since
+        self.attach("e")
+        self.restore()
+        with fixtures_.FakeLogger(level=logging.ERROR) as log:
+            self.assertTrue(flights["c"].extend(60))
+            flights["a"].commit(lambda: True)
+            flights["b"].give_up(lambda: False)
+            charger.settle_owed()
+            self.assertTrue(charger.release("e", "p1"))
+        self.assertEqual("", log.output)
+        self.assertEqual({"c"}, charger.arqs())
+        flights["c"].commit(lambda: True)
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+
+    def test_reconcile(self) -> None:
+        """The documented procedure: afterwards the ledger is what Cyborg's records say."""
+        cloud = Cloud()
+
+        def bind(arq: str) -> None:
+            self.attach(arq)
+            cloud.bind(arq)
+
+        bind("stays")
+        bind("unbound later")
+        in_flight = self.quotas.reserve(self.context, {"gpu": 1}, consumer="bound later")
+        self.back_up()
+        bind("bound and lost")
+        self.quotas.release(self.context, consumer="unbound later")
+        del cloud.arqs["unbound later"]
+        self.quotas.commit(self.context, in_flight)
+        cloud.bind("bound later")
+        self.restore()
+        self.make_overdue(*in_flight)
+        self.assertEqual(1, self.quotas.expire(base.ADMIN))
+        reconciler = Reconciler(self.quotas, cloud, ("gpu",), grace_seconds=0, share=100)
+        report = reconciler.find()
+        found = {one.arq: one.problem for one in report.differences}
+        expected = {"bound and lost": "not charged", "bound later": "not charged", "unbound later": "not attached"}
+        self.assertEqual(expected, found)
+        reconciler.heal(report)
+        self.assertEqual([], list(reconciler.find().differences))
+        self.assertEqual((3, 0), self.figures())
+        with self.sql.connect() as connection:
+            invariants.assert_hold(connection)
