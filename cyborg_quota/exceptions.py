@@ -263,6 +263,14 @@ class DatabaseUnavailable(DatabaseError):
         super().__init__(f"The database is unavailable ({reason}); gave up after {seconds:.1f} s.")
 
 
+class DatabaseUnreachable(DatabaseUnavailable):
+    """No connection could be made, or the server stopped answering.
+
+    A lock that was not granted, a deadlock or any other conflict is a DatabaseUnavailable, and never this: the server
+    answered, and other projects' calls may succeed.
+    """
+
+
 class SchemaError(DatabaseError):
     """The database's schema is not the one this code works with."""
 

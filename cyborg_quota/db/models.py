@@ -88,6 +88,8 @@ reservations = sa.Table(
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two claims of one consumer at once, of whatever resources, meet at 1.
     sa.Column("place", sa.SmallInteger),
+    # Which program made it, where several share the ledger: see Claim.source. Not indexed: few ask, and all rows.
+    sa.Column("source", _name()),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),

@@ -12,6 +12,7 @@ import time
 import sqlalchemy as sa
 
 from cyborg_quota.cmd import status
+from cyborg_quota.db import schema
 from tests import base as ledger_base
 from tests import fixtures
 from tests.cli import base as cli_base
@@ -77,7 +78,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual((0, ""), (said.status, said.err))
         self.assertEqual(
             {
-                "database": (SUCCESS, "at revision b2e0"),
+                "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,
                     "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
@@ -158,7 +159,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return self.check()["database"]
 
     def test_an_empty_database(self) -> None:
-        self.assertEqual((FAILURE, "at revision none, needed is b2e0: cyborg-quota db sync"), self.database())
+        expected = f"at revision none, needed is {schema.head()}: cyborg-quota db sync"
+        self.assertEqual((FAILURE, expected), self.database())
 
     def test_somebody_elses_database(self) -> None:
         """Cyborg's has tables of these names."""
@@ -170,11 +172,12 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         """Behind, and ahead of this release: the latter runs."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         for revision, code, words in (
-            ("a1c0", FAILURE, "at revision a1c0, needed is b2e0: cyborg-quota db sync"),
+            ("a1c0", FAILURE, f"at revision a1c0, needed is {schema.head()}: cyborg-quota db sync"),
             ("ffff", WARNING, "at revision ffff, which a newer release of cyborg_quota has made"),
         ):
             self.run_sql(self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{revision}'")
-            self.addCleanup(self.run_sql, self.url, "UPDATE cyborg_quota_alembic_version SET version_num = 'b2e0'")
+            restore = f"UPDATE cyborg_quota_alembic_version SET version_num = '{schema.head()}'"
+            self.addCleanup(self.run_sql, self.url, restore)
             self.assertEqual((code, words), self.check()["database"])
 
     def test_a_database_that_is_away(self) -> None:
