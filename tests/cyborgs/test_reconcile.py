@@ -110,7 +110,8 @@ class TestFound(ReconcileTestCase):
         said = self.reconcile()
         self.assertEqual(1, said.status)
         header, row = [line.split("|") for line in said.out.splitlines() if line.startswith("|")]
-        self.assertEqual(["arq", "problem", "instance", "charged", "attached"], [part.strip() for part in header[1:-1]])
+        columns = ["arq", "problem", "instance", "source", "charged", "attached"]
+        self.assertEqual(columns, [part.strip() for part in header[1:-1]])
         self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
 
     def test_not_counted(self) -> None:
