@@ -127,7 +127,7 @@ class TestSharedLedger(HealTestCase):
         [arq] = self.bound(1)
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE reservations SET source = NULL")
-        self.charge("a ghost")
+        self.adopt("a ghost", None, self.project_id)
         self.assertEqual(1, self.reconcile("--heal").status)
         said = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
         self.assertEqual((0, ['"arq"', '"a ghost"']), (said.status, said.out.splitlines()))

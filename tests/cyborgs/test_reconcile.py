@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import fixtures as fx
 import sqlalchemy as sa
 
+from cyborg_quota import Claim
 from tests import base as ledger_base
 from tests.cyborgs import base, quota
 
@@ -55,7 +56,7 @@ class ReconcileTestCase(quota.QuotaTestCase):
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
 
     def charge(self, arq: str, project_id: str | None = None, **deltas: int) -> None:
-        claim = ledger_base.claim(arq, **(deltas or {"fpga": 1}))
+        claim = Claim(arq, deltas or {"fpga": 1}, source="cyborg")
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id or self.project_id)
 
     def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
