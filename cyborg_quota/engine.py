@@ -251,6 +251,16 @@ class QuotaEngine:
 
     # --- upkeep ---
 
+    def set_source(self, context: Context, reservations: Sequence[str], source: str) -> int:
+        """Record who made reservations that do not say so (Claim.source), such as an older release's. Admin only.
+
+        Returns how many were changed: those that are live and have no source. A source is never replaced.
+        """
+        requests.admin_only(context, "set_source")
+        uuids = [names.check_name("reservation", uuid) for uuid in requests.uuid_list(reservations)]
+        source = names.check_name("source", source)
+        return self._driver.set_source(uuids, source) if uuids else 0
+
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """End what is overdue; returns how many reservations. The periodic job: on any number of hosts at once.
 
@@ -294,6 +304,15 @@ class QuotaEngine:
         """
         requests.admin_only(context, "heal")
         return self._driver.heal(progress)
+
+    @property
+    def location(self) -> str:
+        """Where usage and reservations are kept, without credentials; for a log line."""
+        return self._driver.location
+
+    def ping(self) -> bool:
+        """Whether the database can be reached now: one SELECT 1 on a new connection, a few seconds at most."""
+        return self._driver.ping()
 
     def close(self) -> None:
         """Give back the driver's connections. The engine may be used again."""

@@ -275,6 +275,14 @@ class DatabaseReadOnly(DatabaseUnavailable):
         )
 
 
+class DatabaseUnreachable(DatabaseUnavailable):
+    """No connection could be made, or the server stopped answering.
+
+    A lock that was not granted, a deadlock or any other conflict is a DatabaseUnavailable, and never this: the server
+    answered, and other projects' calls may succeed.
+    """
+
+
 class SchemaError(DatabaseError):
     """The database's schema is not the one this code works with."""
 

@@ -69,7 +69,7 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = names.check_deltas(claim.deltas, known)
         consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
-        checked.append(Claim(consumer, deltas, group))
+        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source)))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     seen = set()

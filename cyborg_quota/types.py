@@ -52,11 +52,15 @@ class Claim:
 
     ``consumer`` is chosen by the caller (an ARQ's UUID), or None for a claim that only its reservations' UUIDs
     can settle. ``deltas`` maps resources to signed, non-zero integers. ``group`` None: the call's.
+
+    ``source`` names the program that charges, where several share a database (one of two Cyborgs): it is kept with the
+    reservations, and has no part in what they count. None: it is not recorded.
     """
 
     consumer: str | None
     deltas: Mapping[str, int]
     group: str | None = None
+    source: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,6 +158,7 @@ class Reservation:
     expire: datetime.datetime | None
     created_at: datetime.datetime | None
     ended_at: datetime.datetime | None
+    source: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import REFUSED
 
-COLUMNS = ("arq", "problem", "instance", "charged", "attached")
+COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
 
 
 class Reconcile(base.Lister):
@@ -26,6 +26,10 @@ class Reconcile(base.Lister):
     what is attached and not charged is charged, what is charged and not attached is
     released. Prints what it changed. On a cloud that ran before the quota was
     installed, `reconcile --heal --force` charges all that is attached.
+
+    Only charges of this Cyborg's own [cyborg] source are changed. Those of another
+    source are left out; those without one are printed and left alone, until
+    --claim-source says that they are this Cyborg's.
     """
 
     example = "cyborg-quota reconcile --heal"
@@ -34,7 +38,15 @@ class Reconcile(base.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument("--heal", action="store_true", help="repair what differs")
         parser.add_argument(
-            "--force", action="store_true", help="repair it even if that is more than [cyborg] reconcile_share allows"
+            "--force",
+            action="store_true",
+            help="repair it even if that is more than [cyborg] reconcile_share allows, or Cyborg's records have shrunk",
+        )
+        parser.add_argument(
+            "--claim-source",
+            action="store_true",
+            help="before that, give [cyborg] source to the charges that have none, such as an older release's; not "
+            "where another program charges the same resources without one",
         )
         parser.add_argument(
             "--grace",
@@ -57,6 +69,9 @@ class Reconcile(base.Lister):
             self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
         records = host.records(self.conf)
         reconciler = host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
+        if parsed_args.claim_source:
+            count = reconciler.claim_source()
+            print(f"{self.app.NAME}: {count} charges had no source, and have it now.", file=self.app.stderr)
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             print(f"{self.app.NAME}: resource class {resource_class} is not counted: {reason}", file=self.app.stderr)
@@ -66,11 +81,20 @@ class Reconcile(base.Lister):
                 found = reconciler.heal(report, force=parsed_args.force, progress=progress)
         elif found:
             self.status = REFUSED
+        not_own = [one.arq for one in report.differences if not one.is_own]
+        if not_own:
+            self.status = REFUSED
+            print(
+                f"{self.app.NAME}: {len(not_own)} of these have charges of no recorded source, or of another one, and "
+                "are not repaired. If they are all this Cyborg's, run: cyborg-quota reconcile --claim-source",
+                file=self.app.stderr,
+            )
         return COLUMNS, [
             (
                 one.arq,
                 one.problem,
                 "" if one.attached is None else one.attached.instance,
+                one.sources,
                 differences.shown(one.before),
                 differences.shown(one.after),
             )

@@ -7,11 +7,11 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota import Reservation, exceptions
+from cyborg_quota import Claim, Reservation, exceptions
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.types import STATES
 
-COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "expire")
+COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire")
 ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at")
 
 
@@ -28,6 +28,7 @@ def _values(one: Reservation) -> tuple[Any, ...]:
         one.state,
         formats.Optional(one.consumer),
         formats.Optional(one.group),
+        formats.Optional(one.source),
         formats.moment(one.expire),
         formats.moment(one.created_at),
         formats.moment(one.ended_at),
@@ -54,17 +55,19 @@ class Reserve(base.Lister):
             metavar="SECONDS",
             help="how long it lives (default: [quota] reservation_expire)",
         )
+        parser.add_argument(
+            "--source",
+            metavar="NAME",
+            help="who makes it, where several programs share the ledger: `reconcile` leaves other sources alone",
+        )
         arguments.add_amounts(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        uuids = self.engine.reserve(
-            self.context,
-            arguments.once_each(parsed_args.deltas, "amounts"),
-            parsed_args.expire,
-            parsed_args.project,
-            consumer=parsed_args.consumer,
-            group=parsed_args.group,
+        deltas = arguments.once_each(parsed_args.deltas, "amounts")
+        claim = Claim(parsed_args.consumer, deltas, source=parsed_args.source)
+        uuids = self.engine.reserve_many(
+            self.context, [claim], parsed_args.expire, parsed_args.project, group=parsed_args.group
         )
         return COLUMNS, _rows(self.engine.list_reservations(self.context, reservations=uuids))
 

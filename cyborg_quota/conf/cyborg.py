@@ -6,10 +6,32 @@ HOST_OPTS is the one option that stands in Cyborg's own configuration: where our
 
 from __future__ import annotations
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 GROUP = "cyborg"
 HOST_GROUP = "cyborg_quota"
+
+
+class Heal(types.String):
+    """What [cyborg] reconcile_heal may be. It was a Boolean once."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            choices=[
+                ("certain", "releases this Cyborg's charges of requests that Cyborg no longer has, or has unbound"),
+                ("all", "also charges what is attached and not charged, and corrects projects and amounts"),
+                ("none", "repairs nothing: what differs is logged"),
+            ]
+        )
+
+    def __call__(self, value: object) -> str:
+        text = str(value).strip().lower()
+        if text in ("true", "1", "on", "yes"):
+            text = "all"
+        elif text in ("false", "0", "off", "no"):
+            text = "none"
+        return str(super().__call__(text))
+
 
 OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt(
@@ -52,10 +74,18 @@ OPTS: list[cfg.Opt] = [
         min=0,
         help="How often the conductor compares the ledger with Cyborg's records, in seconds. 0: never.",
     ),
-    cfg.BoolOpt(
+    cfg.Opt(
         "reconcile_heal",
-        default=False,
-        help="Let the conductor repair what differs. If not, it is logged.",
+        type=Heal(),
+        default="certain",
+        help="What the conductor repairs when it compares the ledger with Cyborg's records. (true means all, false "
+        "means none.)",
+    ),
+    cfg.StrOpt(
+        "source",
+        default="cyborg",
+        help="The name under which this Cyborg charges. Where several Cyborgs share a ledger each needs a name of its "
+        "own: the charges of other sources are never changed. The same on all hosts of one Cyborg.",
     ),
     cfg.IntOpt(
         "reconcile_grace",

@@ -109,6 +109,16 @@ class Database:
     def is_mysql(self) -> bool:
         return self._url.get_backend_name() in ("mysql", "mariadb")
 
+    @property
+    def location(self) -> str:
+        """Where it is, as a URL without user, password and parameters."""
+        url = self._url
+        return sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
+
+    def ping(self) -> bool:
+        """Whether the server can be reached now; tried once, on a connection of its own, for a few seconds at most."""
+        return connecting.answers(self._url, self._settings)
+
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
         if self._engine is not None and self._idle is not None:

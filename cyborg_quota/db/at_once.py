@@ -42,9 +42,10 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
         return False
     first = rows[0]
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.life_microseconds}
-    has_consumers = inserting.add_own(parameters, rows)
+    has_source = inserting.have_source(rows)
+    has_consumers = inserting.add_own(parameters, rows, has_source=has_source)
     shapes = _add(parameters, changes)
-    return _reserving(len(rows), has_consumers, shapes)(connection, parameters, changes[-1].node.usage_id)
+    return _reserving(len(rows), has_consumers, shapes, has_source)(connection, parameters, changes[-1].node.usage_id)
 
 
 def end_flight(
@@ -70,9 +71,9 @@ def _add(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[Shape, 
 
 
 @functools.lru_cache(maxsize=256)
-def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...]) -> Script:
+def _reserving(size: int, has_consumers: bool, shapes: tuple[Shape, ...], has_source: bool = False) -> Script:
     shared = inserting.shared_values(sa.literal_column(f"'{RESERVED}'"))
-    rows = [{**shared, **inserting.own_values(index)} for index in range(size)]
+    rows = [{**shared, **inserting.own_values(index, has_source=has_source)} for index in range(size)]
 
     def block() -> tuple[sa.Select[Any] | None, Sequence[Step]]:
         insert = sa.insert(table).values(rows if size > 1 else rows[0])

@@ -152,6 +152,29 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
         context.is_disconnect = True
 
 
+_PROBE_SECONDS: Final = 2
+
+
+def answers(url: sa.URL, settings: DatabaseSettings) -> bool:
+    """Whether the server accepts a new connection and answers SELECT 1, each within 2 s.
+
+    True also where it answers with an error: it can be reached. The connection is not one of a pool's: after an outage
+    those are dead, and each probe would test another one of them.
+    """
+    impatient = dataclasses.replace(
+        settings, connect_timeout_seconds=_PROBE_SECONDS, statement_timeout_seconds=_PROBE_SECONDS
+    )
+    engine = make_engine(url, impatient)
+    try:
+        with parameters_understood(), engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+    except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
+        return not errors.is_unreachable(error)
+    finally:
+        engine.dispose()
+    return True
+
+
 _SSL_PASSWORD: Final = re.compile(r"sslpassword=('(?:[^'\\]|\\.)*'|\S*)")
 
 

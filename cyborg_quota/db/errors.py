@@ -146,10 +146,42 @@ def is_outage(error: BaseException) -> bool:
     )
 
 
+_ENDS_CONNECTION: Final = frozenset({"57P01", "57P02", "57P03", 1053, 2002, 2003, 2006, 2013, 2055})
+"""PostgreSQL: shut down, crashed, starting up. MariaDB: shut down; not connected, connection lost, no answer."""
+
+_UNREACHABLE_TEXT: Final = re.compile(
+    r"could not connect|connection refused|connection to server|could not translate host name|"
+    r"server closed the connection|connection already closed|terminating connection|timeout expired|"
+    r"Lost connection|SSL SYSCALL",
+    re.IGNORECASE,
+)
+
+_ANSWERED: Final = frozenset({1040, 1047, 1927, "53300"})
+"""The server answered that it has no connection left, is no member of a primary component, or ended this one alone."""
+
+_ANSWERED_TEXT: Final = re.compile(r"too many (clients|connections)|remaining connection slots", re.IGNORECASE)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether no connection could be made, or the server stopped answering; see DatabaseUnreachable."""
+    if not isinstance(error, (oslo_exc.DBError, sa_exc.DBAPIError)):
+        return False
+    text, code = reason(error), _code(error)
+    if code in _ANSWERED or _FATAL_TEXT.search(text) or _ANSWERED_TEXT.search(text):
+        return False
+    return (
+        isinstance(error, oslo_exc.DBConnectionError)
+        or code in _ENDS_CONNECTION
+        or bool(_UNREACHABLE_TEXT.search(text))
+    )
+
+
 def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
     """The typed error a caller sees. ``seconds`` is how long was tried."""
     if is_read_only(error):
         return exceptions.DatabaseReadOnly(reason(error), seconds)
+    if is_unreachable(error):
+        return exceptions.DatabaseUnreachable(reason(error), seconds)
     if is_outage(error):
         return exceptions.DatabaseUnavailable(reason(error), seconds)
     return exceptions.DatabaseError(f"The database refused a statement: {reason(error)}.")

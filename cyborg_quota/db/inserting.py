@@ -41,11 +41,14 @@ class NewReservation(NamedTuple):
     state: State
     life_microseconds: int | None
     place: int | None = None
+    source: str | None = None
 
 
 _MOST_ROWS: Final = 64
 """So many rows at most go into one INSERT."""
 _OWN: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
+_OWN_WITH_SOURCE: Final = (*_OWN, "source")
+"""Where no row has a source the column is left out: most callers give none, and a parameter costs time."""
 
 
 def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> dict[str, sa.ColumnElement[Any]]:
@@ -60,14 +63,22 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def own_values(index: int) -> dict[str, sa.ColumnElement[Any]]:
+def own_values(index: int, *, has_source: bool = False) -> dict[str, sa.ColumnElement[Any]]:
     """What is one row's own, by its number: see ``add_own``."""
-    return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in _OWN}
+    columns = _OWN_WITH_SOURCE if has_source else _OWN
+    return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
 
 
-def add_own(parameters: dict[str, Any], rows: Sequence[NewReservation]) -> bool:
+def have_source(rows: Sequence[NewReservation]) -> bool:
+    """Whether any row has a source."""
+    return any(row.source is not None for row in rows)
+
+
+def add_own(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False) -> bool:
     """Add the parameters of ``own_values``, for each row. Whether any row has a consumer."""
     has_consumers = False
+    if has_source:
+        parameters.update({f"b_source_{index}": row.source for index, row in enumerate(rows)})
     for index, row in enumerate(rows):
         parameters[f"b_uuid_{index}"] = row.uuid
         parameters[f"b_usage_id_{index}"] = row.usage_id
@@ -107,22 +118,23 @@ def holds_one(index: int) -> sa.ScalarSelect[int]:
 
 
 @functools.cache
-def _insert_of(size: int, *, is_expiring: bool) -> Statement:
+def _insert_of(size: int, *, is_expiring: bool, has_source: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
-    rows = [{**shared, **own_values(index)} for index in range(size)]
+    rows = [{**shared, **own_values(index, has_source=has_source)} for index in range(size)]
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
-def _insert_if_free() -> Statement:
+def _insert_if_free(*, has_source: bool) -> Statement:
     """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
-    values = {**shared, **own_values(0), "place": sa.literal_column("1")}
+    values = {**shared, **own_values(0, has_source=has_source), "place": sa.literal_column("1")}
     one = sa.select(sa.literal_column("1").label("one")).subquery("one")
     free = sa.select(*values.values()).select_from(one).where(~holders(1).exists())
     return Statement(sa.insert(reservations).from_select(list(values), free))
 
 
-_INSERT_IF_FREE = _insert_if_free()
+_INSERT_IF_FREE = _insert_if_free(has_source=False)
+_INSERT_IF_FREE_WITH_SOURCE = _insert_if_free(has_source=True)
 
 
 def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
@@ -142,7 +154,10 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
         "b_consumer_id_0": row.consumer,
         "b_group_id_0": row.group,
     }
-    return _INSERT_IF_FREE(connection, parameters).rowcount == 1
+    if row.source is None:
+        return _INSERT_IF_FREE(connection, parameters).rowcount == 1
+    parameters["b_source_0"] = row.source
+    return _INSERT_IF_FREE_WITH_SOURCE(connection, parameters).rowcount == 1
 
 
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
@@ -155,12 +170,13 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     is_expiring = first.life_microseconds is not None
     if is_expiring:
         shared["b_life"] = first.life_microseconds
+    has_source = have_source(rows)
     begin = 0
     while begin < len(rows):
         size = 1
         while size * 2 <= min(len(rows) - begin, _MOST_ROWS):
             size *= 2
         parameters = dict(shared)
-        add_own(parameters, rows[begin : begin + size])
-        _insert_of(size, is_expiring=is_expiring)(connection, parameters)
+        add_own(parameters, rows[begin : begin + size], has_source=has_source)
+        _insert_of(size, is_expiring=is_expiring, has_source=has_source)(connection, parameters)
         begin += size

@@ -37,6 +37,7 @@ def read(
         _row.expire,
         _row.created_at,
         _row.deleted_at,
+        _row.source,
     ).order_by(_row.id)
     for column, value in (
         (_row.project_id, project_id),
@@ -67,6 +68,7 @@ def read(
             expire=found.expire,
             created_at=found.created_at,
             ended_at=found.deleted_at,
+            source=found.source,
         )
         for found in connection.execute(query)
     ]

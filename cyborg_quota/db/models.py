@@ -95,6 +95,8 @@ reservations = sa.Table(
     # Of an adjustment: the id of the reservation with a negative delta that subtracts so much less than its delta.
     # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
     sa.Column("adjusts", sa.Integer),
+    # Which program made it, where several share the ledger: see Claim.source. Not indexed: few ask, and all rows.
+    sa.Column("source", _name()),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),

@@ -86,6 +86,10 @@ class QuotaDriver(abc.ABC):
     ) -> list[Reservation]:
         """Reservations that match everything given, oldest first; only those made later than the one ``after``."""
 
+    def set_source(self, uuids: Sequence[str], source: str) -> int:
+        """Record the source of those of these live reservations that have none. Returns how many there were."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """End what is overdue. Returns how many; ``progress`` is told after every batch."""
@@ -105,6 +109,15 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
         """Repair them; returns what was repaired, with the figures before and after. ``progress``: rows looked at."""
+
+    @property
+    def location(self) -> str:
+        """Where usage and reservations are kept, without credentials; for a log line."""
+        return type(self).__name__
+
+    def ping(self) -> bool:
+        """Whether what keeps them can be reached now. Tried once, for a few seconds at most; raises nothing."""
+        return True
 
     @property
     @abc.abstractmethod

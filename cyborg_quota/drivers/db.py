@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, overs
-from cyborg_quota.db import inserting, listing, path_state, projects, schema, upkeep, usages
+from cyborg_quota.db import inserting, listing, path_state, projects, schema, sources, upkeep, usages
 from cyborg_quota.db.api import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.drivers import base
@@ -47,6 +48,9 @@ from cyborg_quota.types import (
 )
 
 Progress = Callable[[int], None] | None
+_SOURCE_ROWS: Final = 256
+"""How many rows one transaction gives a source."""
+
 CatchUp = Callable[[Pace, Callable[[int], None]], tuple[int, bool]]
 
 
@@ -85,6 +89,13 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def limits(self) -> LimitDriver:
         return self._limits
+
+    @property
+    def location(self) -> str:
+        return self._database.location
+
+    def ping(self) -> bool:
+        return self._database.ping()
 
     def close(self) -> None:
         self._database.close()
@@ -179,6 +190,12 @@ class DbQuotaDriver(base.QuotaDriver):
                 after=after,
             )
         )
+
+    def set_source(self, uuids: Sequence[str], source: str) -> int:
+        def give(some: Sequence[str]) -> int:
+            return self._database.write(lambda connection: sources.give(connection, some, source))
+
+        return sum(give(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 
     def expire(self, progress: Progress = None) -> int:
         return self._in_batches(self._settler.expire_batch, progress, self._lanes.catch_up)

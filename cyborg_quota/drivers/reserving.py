@@ -324,6 +324,7 @@ def _rows(order: Order, way: projects.Way, pending: Sequence[_Pending]) -> list[
             state=order.state,
             life_microseconds=order.life_microseconds,
             place=None if one.claim.consumer is None else sorted(one.claim.deltas).index(resource) + 1,
+            source=one.claim.source,
         )
         for one in pending
         for resource, delta in one.claim.deltas.items()

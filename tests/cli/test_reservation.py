@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.cli import base
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
-COLUMNS = ["uuid", "project_id", "resource", "delta", "state", "consumer", "group", "expire"]
+COLUMNS = ["uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire"]
 
 
 class ReservationTest(base.CliTestCase):

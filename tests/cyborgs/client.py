@@ -33,8 +33,13 @@ def call(
     path: str,
     body: Any = None,
     headers: Mapping[str, str] | None = None,
+    *,
+    received: dict[str, str] | None = None,
 ) -> Answer:
-    """One HTTP call, JSON both ways. Raises OSError where nobody answers."""
+    """One HTTP call, JSON both ways. Raises OSError where nobody answers.
+
+    :param received: gets the headers of the answer.
+    """
     address = urllib.parse.urlsplit(base)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_SECONDS)
     try:
@@ -42,6 +47,8 @@ def call(
         connection.request(method, path, content, {"Content-Type": "application/json", **(headers or {})})
         response = connection.getresponse()
         text = response.read().decode()
+        if received is not None:
+            received.update(response.headers.items())
     finally:
         connection.close()
     is_json = "json" in response.headers.get("Content-Type", "")
@@ -68,6 +75,8 @@ class Client:
         self.user_id = uuid.uuid5(uuid.NAMESPACE_URL, f"user of {project_id}").hex
         self.roles = tuple(roles)
         self.service_roles = tuple(service_roles)
+        self.received: dict[str, str] = {}
+        """The headers of the last answer."""
 
     def call(self, method: str, path: str, body: Any = None, *, service: bool = False) -> Answer:
         """One call under ``/v2``.
@@ -89,7 +98,8 @@ class Client:
                 "X-Service-User-Id": "nova",
                 "X-Service-Roles": ",".join(self.service_roles),
             }
-        return call(self.url, method, f"/v2{path}", body, headers)
+        self.received = received = {}
+        return call(self.url, method, f"/v2{path}", body, headers, received=received)
 
     def create_profile(self, name: str, *groups: Mapping[str, str]) -> Answer:
         """Make a device profile; only an admin may. A group: ``{"resources:FPGA": "1"}``."""

@@ -27,26 +27,6 @@ class TestLedgerAway(test_crashes.PointsTestCase):
     def bring_back(self) -> None:
         self.proxy.is_cut = lambda _count: False
 
-    def test_all_the_while(self) -> None:
-        """503 and one sentence, nothing bound; deleting goes on, and the same call works when it is back."""
-        arqs = self.client.created(self.profile, 2)
-        [bound] = self.client.created(self.profile)
-        self.bind([bound])
-        self.take_away()
-        answer = self.client.bind(arqs, str(uuid.uuid4()), self.rp)
-        self.assertEqual(503, answer.status)
-        self.assertTrue(answer.message.startswith("The database is unavailable ("), answer.message)
-        self.assertNotIn("Traceback", answer.message)
-        self.assertNotIn(self.proxy.url, answer.message)
-        self.assertEqual(["Initial", "Initial"], self.records.states(arqs))
-        self.assertEqual(204, self.client.delete([bound]).status)
-        self.bring_back()
-        self.assertEqual((1, 0), self.figures())
-        self.assertEqual(0, self.reconcile("--heal").status)
-        self.bind(arqs)
-        self.assertEqual((2, 0), self.figures())
-        self.assert_agree()
-
     def test_at_the_commit(self) -> None:
         """Bound all the same, and charged when it is back; one that was deleted meanwhile is not."""
         stays, goes = self.client.created(self.profile, 2)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import fixtures as fx
 import sqlalchemy as sa
 
+from cyborg_quota import Claim
 from tests import base as ledger_base
 from tests.cyborgs import base, quota
 
@@ -55,7 +56,7 @@ class ReconcileTestCase(quota.QuotaTestCase):
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
 
     def charge(self, arq: str, project_id: str | None = None, **deltas: int) -> None:
-        claim = ledger_base.claim(arq, **(deltas or {"fpga": 1}))
+        claim = Claim(arq, deltas or {"fpga": 1}, source="cyborg")
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id or self.project_id)
 
     def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
@@ -110,7 +111,8 @@ class TestFound(ReconcileTestCase):
         said = self.reconcile()
         self.assertEqual(1, said.status)
         header, row = [line.split("|") for line in said.out.splitlines() if line.startswith("|")]
-        self.assertEqual(["arq", "problem", "instance", "charged", "attached"], [part.strip() for part in header[1:-1]])
+        columns = ["arq", "problem", "instance", "source", "charged", "attached"]
+        self.assertEqual(columns, [part.strip() for part in header[1:-1]])
         self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
 
     def test_not_counted(self) -> None:

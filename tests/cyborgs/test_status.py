@@ -20,7 +20,6 @@ from tests.cyborgs import quota
 
 SUCCESS, WARNING, FAILURE = 0, 1, 2
 PASSWORD = "hunter2-of-cyborg"
-HEAD = schema.head()
 KEYSTONE = """
 [limits]
 driver = keystone
@@ -79,7 +78,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual((0, ""), (said.status, said.err))
         self.assertEqual(
             {
-                "database": (SUCCESS, f"at revision {HEAD}"),
+                "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,
                     "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
@@ -160,9 +159,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return self.check()["database"]
 
     def test_an_empty_database(self) -> None:
-        self.assertEqual(
-            (FAILURE, f"at revision none, needed is {HEAD}: cyborg-quota db sync"), self.database()
-        )
+        expected = f"at revision none, needed is {schema.head()}: cyborg-quota db sync"
+        self.assertEqual((FAILURE, expected), self.database())
 
     def test_somebody_elses_database(self) -> None:
         """Cyborg's has tables of these names."""
@@ -174,13 +172,12 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         """Behind, and ahead of this release: the latter runs."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         for revision, code, words in (
-            ("a1c0", FAILURE, f"at revision a1c0, needed is {HEAD}: cyborg-quota db sync"),
+            ("a1c0", FAILURE, f"at revision a1c0, needed is {schema.head()}: cyborg-quota db sync"),
             ("ffff", WARNING, "at revision ffff, which a newer release of cyborg_quota has made"),
         ):
             self.run_sql(self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{revision}'")
-            self.addCleanup(
-                self.run_sql, self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{HEAD}'"
-            )
+            restore = f"UPDATE cyborg_quota_alembic_version SET version_num = '{schema.head()}'"
+            self.addCleanup(self.run_sql, self.url, restore)
             self.assertEqual((code, words), self.check()["database"])
 
     def test_a_database_that_is_away(self) -> None:

@@ -43,7 +43,8 @@ class Proxy(fixtures.Fixture):
 
     ``choose`` may be changed at any time, and so may ``is_cut``, which says of the n-th statement, of whatever kind,
     that it never reaches the server; ``statements``, ``commits`` and ``cuts`` count. While ``is_dead`` nothing is
-    forwarded, and nothing is closed: as when the other machine has lost its power. It runs in a thread of its own.
+    forwarded, and nothing is closed: as when the other machine has lost its power. While ``is_refusing`` connections
+    are refused, and those that were open are closed: as when the server has ended. It runs in a thread of its own.
     """
 
     def __init__(self, url: str, choose: Choose = never) -> None:
@@ -55,15 +56,12 @@ class Proxy(fixtures.Fixture):
         self.commits = 0
         self.cuts = 0
         self.is_dead = False
+        self.is_refusing = False
 
     def _setUp(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", machine.free_port()))
-        self._listener.listen(128)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        port = self._listener.getsockname()[1]
+        port = machine.free_port()
+        self._listener = self._listen(port)
         self.url = self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
         self._is_over = False
         self._pairs: set[_Pair] = set()
@@ -75,6 +73,25 @@ class Proxy(fixtures.Fixture):
         """From now on, new connections are forwarded to this server, as an operator's proxy does after a promotion."""
         self._target = sa.make_url(url)
 
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+        self._selector.register(listener, selectors.EVENT_READ)
+        return listener
+
+    def _refuse(self) -> None:
+        """Until ``is_refusing`` is no longer set."""
+        port = self._listener.getsockname()[1]
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for pair in list(self._pairs):
+            self._close(pair)
+        while self.is_refusing and not self._is_over:
+            threading.Event().wait(0.02)
+        self._listener = self._listen(port)
+
     def _end(self) -> None:
         self._is_over = True
         self._thread.join()
@@ -85,6 +102,8 @@ class Proxy(fixtures.Fixture):
 
     def _run(self) -> None:
         while not self._is_over:
+            if self.is_refusing:
+                self._refuse()
             if self.is_dead:
                 # (Connections are still accepted by the kernel, as by that of a stopped server.)
                 threading.Event().wait(0.02)

@@ -11,7 +11,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.api import Database
-from cyborg_quota.integrations.cyborg import charging
+from cyborg_quota.integrations.cyborg import charging, releases
 from cyborg_quota.integrations.cyborg.charging import Caller, Charger, Flight, Wish
 from tests import base, fixtures, trees
 
@@ -36,6 +36,7 @@ class ChargingTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.charger = Charger(self.quotas, bind_expire_seconds=600)
+        self.addCleanup(self.charger.close)
 
     def fly(self, *arqs: str) -> list[Flight]:
         return list(self.charger.take_off([wish(arq) for arq in arqs or ("a1",)]).values())
@@ -260,7 +261,7 @@ class TestOutage(ChargingTestCase):
         """It does not expire by itself."""
         first, second = self.fly("a1")[0], self.fly("a1")[0]
         first.commit(yes)
-        with self.away("release"), self.assertLogs(charging.LOG.logger, "ERROR") as logged:
+        with self.away("release"), self.assertLogs(releases.LOG.logger, "ERROR") as logged:
             second.give_up(no)
         self.assertIn("ARQ a1 of project p1 is unbound and still charged", logged.output[-1])
         self.assertIn("cyborg-quota reconcile --heal", logged.output[-1])

@@ -10,7 +10,7 @@ from unittest import mock
 import testscenarios
 from oslotest import base as plain
 
-from cyborg_quota import exceptions
+from cyborg_quota import Claim, exceptions
 from cyborg_quota.integrations.cyborg import reconciling
 from cyborg_quota.integrations.cyborg.differences import Attached, Charge, compare, shown
 from cyborg_quota.integrations.cyborg.reconciling import Reconciler
@@ -24,6 +24,7 @@ class Cloud:
 
     def __init__(self) -> None:
         self.arqs: dict[str, Attached] = {}
+        self.others: set[str] = {"an ARQ that is not bound"}
 
     def bind(self, arq: str, project_id: str | None = "p1", instance: str = "i1", **deltas: int) -> None:
         self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1})
@@ -33,6 +34,12 @@ class Cloud:
 
     def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
         return {arq: found for arq, found in self.arqs.items() if arq in arqs}
+
+    def unbound_of(self, arqs: Collection[str]) -> set[str]:
+        return set(arqs) - set(self.arqs) - self.others
+
+    def is_empty(self) -> bool:
+        return not self.arqs and not self.others
 
 
 class TestCompare(plain.BaseTestCase):
@@ -346,3 +353,110 @@ class TestHeal(ReconcilingTestCase):
             adopt.side_effect = second_fails
             self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
         self.assertEqual([("b", "not charged")], self.found())
+
+
+class TestSources(ReconcilingTestCase):
+    """Two Cyborgs, and a caller that gives no source, on one ledger."""
+
+    def of(self, source: str) -> Reconciler:
+        return Reconciler(
+            self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=0, share=100, source=source, wait=self.wait
+        )
+
+    def adopt(self, arq: str, source: str | None, **deltas: int) -> None:
+        self.quotas.adopt(base.ADMIN, [Claim(arq, deltas or {"gpu": 1}, source=source)], "p1")
+
+    def live(self) -> dict[str | None, str | None]:
+        """{consumer: source} of what is charged."""
+        return {row.consumer: row.source for row in self.quotas.list_reservations(base.ADMIN, state="committed")}
+
+    def test_only_its_own_are_released(self) -> None:
+        for source in ("east", "west", None):
+            self.adopt(f"ghost of {source}", source)
+        reconciler = self.of("east")
+        report = reconciler.find()
+        found = {one.arq: (one.is_own, one.is_certain, one.sources) for one in report.differences}
+        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, False, "none")}, found)
+        for options in ({"only_certain": True}, {"force": True}):
+            reconciler.heal(self.of("east").find(), **options)
+            self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
+
+    def test_claimed(self) -> None:
+        """What a comparison looks at: of accelerators, or of what is bound."""
+        self.cloud.bind("bound")
+        self.adopt("bound", None, fpga=1)
+        self.adopt("ghost", None)
+        self.adopt("by hand", None, fpga=1)
+        self.adopt("theirs", "west")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
+        self.assertEqual(3, self.of("east").claim_source())
+        self.assertEqual(0, self.of("east").claim_source())
+        self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
+        [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
+        self.assertEqual("ghost", done.arq)
+
+    def test_of_what_is_bound(self) -> None:
+        """Charged by another source, or by none, otherwise than it is attached: told, and left alone."""
+        for arq, source in (("none", None), ("west", "west"), ("east", "east")):
+            self.cloud.bind(arq, gpu=1)
+            self.adopt(arq, source, gpu=2)
+        report = self.of("east").find()
+        self.assertEqual(["wrong amount"] * 3, [one.problem for one in report.differences])
+        self.assertEqual(["east"], [one.arq for one in self.of("east").heal(report, force=True)])
+        self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())
+
+    def test_what_is_charged_by_a_repair(self) -> None:
+        self.cloud.bind("free")
+        self.of("east").heal(self.of("east").find())
+        self.assertEqual({"free": "east"}, self.live())
+
+
+class TestCertain(ReconcilingTestCase):
+    def certain(self) -> list[str]:
+        reconciler = self.reconciler()
+        return [one.arq for one in reconciler.heal(reconciler.find(), only_certain=True)]
+
+    def test_only_what_is_gone_or_unbound(self) -> None:
+        """Not what Cyborg is about to bind or to unbind, nor what it has bound and the ledger has not."""
+        self.cloud.others = {"is being unbound"}
+        self.cloud.bind("not charged")
+        self.cloud.bind("wrong amount", gpu=2)
+        for arq in ("gone", "is being unbound", "wrong amount"):
+            self.charge(arq)
+        self.assertEqual(["gone"], self.certain())
+        self.assertEqual(["is being unbound", "not charged", "wrong amount"], [arq for arq, _ in self.found()])
+
+    def assert_shrunk(self, lost: int, charged: int, *, is_empty: bool) -> None:
+        for only_certain in (True, False):
+            reconciler = self.reconciler()
+            report = reconciler.find()
+            error = self.assertRaises(
+                reconciling.RecordsShrunk, reconciler.heal, report, only_certain=only_certain
+            )
+            self.assertEqual((lost, charged, is_empty), (error.lost, error.charged, error.is_empty))
+        self.assertEqual((charged, 0), self.figures())
+        reconciler = self.reconciler()
+        self.assertEqual(lost, len(reconciler.heal(reconciler.find(), force=True)))
+
+    def test_an_empty_record(self) -> None:
+        """A wrong database, or a new one: nothing is released, be it ever so little."""
+        self.cloud.others = set()
+        self.charge("a")
+        self.assert_shrunk(1, 1, is_empty=True)
+
+    def test_a_shrunken_record(self) -> None:
+        """An old backup has less than half of what is charged."""
+        for number in range(11):
+            self.charge(f"a{number}")
+            if number < 5:
+                self.cloud.bind(f"a{number}")
+        self.assert_shrunk(6, 11, is_empty=False)
+
+    def test_half_is_not_shrunken(self) -> None:
+        """Nor are a few: an outage at the end of an instance leaves as many."""
+        for count, bound in ((12, 6), (5, 0)):
+            for number in range(count):
+                self.charge(f"{count} {number}")
+                if number < bound:
+                    self.cloud.bind(f"{count} {number}")
+            self.assertEqual(count - bound, len(self.certain()))

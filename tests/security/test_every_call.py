@@ -38,6 +38,8 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "administration": None,
     "close": None,
+    "ping": None,
+    "location": None,
     "reserve": {"deltas": {"gpu": 1}},
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},
@@ -51,6 +53,7 @@ ADMINS: dict[str, dict[str, Any]] = {
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
     "list_usages": {},
     "list_reservations": {},
+    "set_source": {"reservations": [UNKNOWN], "source": "stranger"},
     "expire": {},
     "purge": {"older_than_seconds": 10**6},
     "notices": {},
@@ -211,7 +214,7 @@ class TestTheTable(EveryCallTestCase):
         """An argument that is new here may name something of another project's."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "resource", "limits", "document", "dry_run", "after",
+            "resource", "limits", "document", "dry_run", "after", "source",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

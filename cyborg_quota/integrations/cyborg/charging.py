@@ -8,16 +8,22 @@ ARQ; nothing here asks Cyborg but through the functions that are passed in.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, requests
 from cyborg_quota.attachment import LOST, give_up_rest
+from cyborg_quota.integrations.cyborg.differences import Attached
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
+from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser
+
+T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +36,25 @@ _REFUSED: Final = (
     exceptions.LimitNotSet,
     exceptions.LimitsUnavailable,
 )
+
+
+class _Request:
+    """A request of the API or of the conductor, which waits for the ledger once, whatever the number of its ARQs."""
+
+    has_waited = False
+
+
+_REQUEST: Final[contextvars.ContextVar[_Request | None]] = contextvars.ContextVar("cyborg_quota_request", default=None)
+
+
+@contextlib.contextmanager
+def one_request() -> Iterator[None]:
+    """What this thread does inside waits for an unavailable ledger once: further calls fail at once."""
+    token = _REQUEST.set(_Request())
+    try:
+        yield
+    finally:
+        _REQUEST.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,23 +125,23 @@ class Flight:
             self._land()
 
     def _commit(self, is_bound: Callable[[], bool]) -> None:
-        engine, caller = self._charger.engine, self.wish.caller
+        engine, call, caller = self._charger.engine, self._charger.call, self.wish.caller
         if self.is_owed and not is_bound():  # unbound meanwhile, when it could not be released either
             with contextlib.suppress(exceptions.ReservationNotFound):  # the database was restored from a backup
-                engine.release(caller, self.uuids)
+                call(engine.release, caller, self.uuids)
             return
         try:
-            engine.commit(caller, self.uuids)
+            call(engine.commit, caller, self.uuids)
             return
         except _LOST as lost:
             LOG.warning("ARQ %s is bound, and is charged afresh. (%s)", self.wish.arq, lost)
-        give_up_rest(engine, caller, self.uuids)
+        call(give_up_rest, engine, caller, self.uuids)
         if not is_bound():
             return
         self.uuids = self._reserve_afresh()
-        engine.commit(caller, self.uuids)
+        call(engine.commit, caller, self.uuids)
         if not is_bound():
-            engine.release(caller, self.uuids)
+            call(engine.release, caller, self.uuids)
 
     def _reserve_afresh(self) -> list[str]:
         try:
@@ -141,7 +166,7 @@ class Flight:
             engine, caller = self._charger.engine, self.wish.caller
             try:
                 try:
-                    engine.rollback(caller, self.uuids)
+                    self._charger.call(engine.rollback, caller, self.uuids)
                 except exceptions.ReservationCommitted:
                     # By another delivery of the call, whose bind may have worked.
                     if not is_bound():
@@ -175,7 +200,7 @@ class Flight:
             if self._settled:
                 return True
             try:
-                self._charger.engine.extend(self.wish.caller, self.uuids, life_seconds)
+                self._charger.call(self._charger.engine.extend, self.wish.caller, self.uuids, life_seconds)
                 self.extended = time.monotonic()
             except _LOST as lost:
                 LOG.warning("ARQ %s is still being bound, and is charged afresh after. (%s)", self.wish.arq, lost)
@@ -187,20 +212,63 @@ class Flight:
 
 
 class Charger:
-    """Charges and releases ARQs; knows which binds are under way in this process. Shared by its threads."""
+    """Charges and releases ARQs; knows which binds are under way in this process. Shared by its threads.
 
-    def __init__(self, engine: QuotaEngine, *, bind_expire_seconds: int) -> None:
+    :param source: whose charges these are; see Claim.source.
+    :param bound_of: Cyborg's records; asked before a release is retried.
+    """
+
+    def __init__(
+        self,
+        engine: QuotaEngine,
+        *,
+        bind_expire_seconds: int,
+        source: str | None = None,
+        bound_of: BoundOf = lambda _arqs: {},
+    ) -> None:
         self.engine = engine
+        self._source = source
+        self.guard = LedgerGuard(engine.ping, self._retry)
+        self._releaser = Releaser(engine, self.call, self.guard.want_retry, bound_of, self._adopt_bound)
         self._life = bind_expire_seconds
         self._admin = requests.admin_context()
         self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Binds that run, and commits that are owed, are the parent's to settle."""
+        """Binds that run, and commits and releases that are owed, are the parent's to settle."""
+        self.guard.reset()
+        self._releaser.reset()
         self._lock = threading.Lock()
         self._flights: set[Flight] = set()
         self._owed: dict[Flight, Callable[[], bool]] = {}
+
+    def _retry(self) -> bool:
+        return self._releaser.retry()
+
+    def close(self) -> None:
+        """At the end of the process: try once more what is pending, and end the thread."""
+        self.guard.close()
+        if self._releaser.pending and not self.guard.is_open:
+            self._releaser.retry()
+        if self._releaser.pending:
+            LOG.warning(
+                "%d releases were not done when the process ended. See: cyborg-quota reconcile --heal",
+                self._releaser.pending,
+            )
+
+    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call the ledger. Raises LedgerOffline at once where this process, or this request, has waited for it."""
+        request = _REQUEST.get()
+        if request is None:
+            return self.guard.call(function, *args, **options)
+        if request.has_waited:
+            raise self.guard.offline()
+        try:
+            return self.guard.call(function, *args, **options)
+        except exceptions.DatabaseUnavailable:
+            request.has_waited = True
+            raise
 
     def take_off(self, wishes: Iterable[Wish]) -> dict[str, Flight]:
         """Reserve for all ARQs of a call, all or none; {arq: its flight}. Raises what reserve_many does.
@@ -233,33 +301,27 @@ class Charger:
         """The reservations of wishes of one caller, in their order."""
         if not wishes:
             return []
-        claims = [Claim(wish.arq, wish.deltas, group=wish.instance) for wish in wishes]
-        return self.engine.reserve_many(wishes[0].caller, claims, self._life)
+        claims = [Claim(wish.arq, wish.deltas, group=wish.instance, source=self._source) for wish in wishes]
+        return self.call(self.engine.reserve_many, wishes[0].caller, claims, self._life)
 
     def adopt(self, wish: Wish) -> list[str]:
         """Charge what is bound, whatever the limits; returns the reservations, committed."""
-        claim = Claim(wish.arq, wish.deltas, group=wish.instance)
-        return self.engine.adopt(self._admin, [claim], wish.caller.project_id)
+        claim = Claim(wish.arq, wish.deltas, group=wish.instance, source=self._source)
+        return self.call(self.engine.adopt, self._admin, [claim], wish.caller.project_id)
+
+    def _adopt_bound(self, attached: Attached) -> None:
+        if attached.deltas and attached.project_id is not None:
+            claim = Claim(attached.arq, attached.deltas, group=attached.instance, source=self._source)
+            self.engine.adopt(self._admin, [claim], attached.project_id)
 
     def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:
-        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now (logged).
+        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now; see Releaser.
 
         ``uuids``: only these of its reservations.
         """
         if project_id is None:
             return True  # such an ARQ was never bound by us
-        consumer = arq if uuids is None else None
-        try:
-            self.engine.release(self._admin, uuids, project_id, consumer=consumer)
-        except exceptions.QuotaError as error:
-            LOG.error(
-                "ARQ %s of project %s is unbound and still charged: %s Run: cyborg-quota reconcile --heal",
-                arq,
-                project_id,
-                error,
-            )
-            return False
-        return True
+        return self._releaser.release(arq, project_id, uuids)
 
     # --- what the periodic task does ---
 

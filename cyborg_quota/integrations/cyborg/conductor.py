@@ -14,9 +14,10 @@ from oslo_log import log as logging
 from oslo_service import service
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import current, host, records, refusing, upkeep
+from cyborg_quota.integrations.cyborg import charging, current, host, records, refusing, upkeep
 from cyborg_quota.integrations.cyborg import objects as quota_objects
 from cyborg_quota.integrations.cyborg.charging import Caller, Flight, Wish
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerOffline
 from cyborg_quota.integrations.cyborg.mapping import classes_of
 
 LOG = logging.getLogger(__name__)
@@ -38,12 +39,24 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
     def arq_apply_patch(self, context: Any, patch_list: Any, valid_fields: Any) -> None:
         """Bind and unbind as Cyborg does, with every bind charged."""
         try:
-            apply_patch(context, patch_list, valid_fields)
+            with charging.one_request():
+                apply_patch(context, patch_list, valid_fields)
         except exceptions.QuotaError as error:
-            LOG.info("Bind refused: %s", error)
-            raise refusing.answer(refusing.translated(error)) from None
+            refused = refusing.translated(error)
+            _log(error, refused)
+            raise refusing.answer(refused) from None
         except refusing.ANSWERED as refused:  # by what runs inside: it was bound, and could not be charged any more
             raise refusing.answer(refused) from None
+
+
+def _log(error: exceptions.QuotaError, refused: Exception) -> None:
+    """Say why a bind was refused, with the details that its caller is not told."""
+    if not isinstance(refused, exception.ServiceUnavailable):
+        LOG.info("Bind refused: %s", error)
+    elif isinstance(error, LedgerOffline):
+        LOG.info("Bind refused with 503: %s", error)  # the outage itself was logged as an error
+    else:
+        LOG.error("Bind refused with 503: %s", error)
 
 
 def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mapping[str, Any]) -> None:
@@ -98,6 +111,6 @@ def serve(argv: list[str]) -> None:
     host.connection(cfg.CONF)  # else every query of Cyborg's would log what follows the $ in it
     quota_objects.install()
     current.charger()  # what cannot be configured is said here, not by the first bind
-    current.resource_map()
+    current.log_start("conductor")
     conductor = cyborg_service.RPCService(__name__, ConductorManager.__name__, constants.CONDUCTOR_TOPIC)
     service.launch(cfg.CONF, conductor, restart_method="mutate").wait()

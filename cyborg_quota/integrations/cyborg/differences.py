@@ -28,22 +28,29 @@ class Attached:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charge:
-    """A committed reservation of an ARQ."""
+    """A committed reservation of an ARQ. ``source``: who made it, None where that was not recorded."""
 
     uuid: str
     project_id: str
     resource: str
     delta: int
+    source: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """One ARQ about which the two disagree. ``attached`` None: Cyborg has no such ARQ bound."""
+    """One ARQ about which the two disagree. ``attached`` None: Cyborg has no such ARQ bound.
+
+    ``is_own``: all of its charges are of the source for which the two are compared; others are never changed.
+    ``is_certain``: not attached, and Cyborg does not have the ARQ any more, or has unbound it.
+    """
 
     problem: Problem
     arq: str
     charges: tuple[Charge, ...]
     attached: Attached | None
+    is_own: bool = True
+    is_certain: bool = False
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -53,6 +60,11 @@ class Difference:
 
     def __str__(self) -> str:
         return f"ARQ {self.arq}: {self.problem}; charged {shown(self.before)}, attached {shown(self.after)}"
+
+    @property
+    def sources(self) -> str:
+        """Who charged it: ``cyborg``, or ``none`` where that was not recorded; several are separated by commas."""
+        return ", ".join(sorted({one.source or "none" for one in self.charges}))
 
     @property
     def before(self) -> dict[tuple[str, str], int]:
@@ -72,13 +84,31 @@ class Records(Protocol):
 
     def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]: ...
 
+    def unbound_of(self, arqs: Collection[str]) -> set[str]:
+        """Those of these that Cyborg does not have any more, or has unbound."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Whether Cyborg has no ARQ at all, in whatever state."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a reconciliation found, and how many ARQs it compared."""
+    """What a reconciliation found, and how many ARQs it compared.
+
+    ``charged``: how many ARQs the ledger has of this source, ``lost`` of which are not attached. ``is_empty``: Cyborg
+    has no ARQ at all.
+    """
 
     compared: int
     differences: Sequence[Difference]
+    charged: int = 0
+    is_empty: bool = False
+
+    @property
+    def lost(self) -> int:
+        return sum(one.attached is None and one.is_own for one in self.differences)
 
 
 def compare(
@@ -86,27 +116,33 @@ def compare(
     in_flight: Collection[str],
     bound: Iterable[Attached],
     resources: Collection[str],
+    source: str | None = None,
 ) -> Report:
     """Every difference, sorted by ARQ. What is in flight is nobody's business yet. Pure.
 
     Of an ARQ that is bound every charge counts, also one by a rule that is gone. Who is not bound may be no ARQ at all:
-    of its charges only those count that are of these ``resources``.
+    of its charges only those count that are of these ``resources``, and not of another source than ``source``.
     """
     left = dict(charges)
     found, compared = [], 0
+    charged = sum(any(one.source == source for one in held) for held in charges.values())
     for attached in bound:
         compared += 1
         held = tuple(left.pop(attached.arq, ()))
         if attached.arq not in in_flight and attached.project_id is not None:
             problem = _problem(held, attached)
             if problem is not None:
-                found.append(Difference(problem, attached.arq, held, attached))
-    for arq, charged in left.items():
-        held = tuple(one for one in charged if one.resource in resources)
+                found.append(Difference(problem, attached.arq, held, attached, _is_own(held, source)))
+    for arq, rest in left.items():
+        held = tuple(one for one in rest if one.resource in resources and one.source in (source, None))
         compared += bool(held)
         if held and arq not in in_flight:
-            found.append(Difference("not attached", arq, held, None))
-    return Report(compared, sorted(found, key=lambda one: one.arq))
+            found.append(Difference("not attached", arq, held, None, _is_own(held, source)))
+    return Report(compared, sorted(found, key=lambda one: one.arq), charged)
+
+
+def _is_own(held: Iterable[Charge], source: str | None) -> bool:
+    return all(one.source == source for one in held)
 
 
 def _problem(held: Sequence[Charge], attached: Attached) -> Problem | None:

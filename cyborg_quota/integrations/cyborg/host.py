@@ -13,6 +13,7 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.conf import loading
+from cyborg_quota.integrations.cyborg import mapping
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 
 if TYPE_CHECKING:
@@ -85,5 +86,6 @@ def reconciler(
         found.resource_map.resources,
         grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
         share=conf.cyborg.reconcile_share,
+        source=mapping.source(conf),
         wait=wait,
     )

@@ -37,6 +37,9 @@ class Rule:
     traits: tuple[str, ...]
     resources: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(self.resources)}"
+
     def matches(self, resource_class: str, traits: Iterable[str]) -> bool:
         """Whether an accelerator of this class, with these required traits, is meant."""
         required = list(traits)
@@ -84,6 +87,11 @@ class ResourceMap:
         """What accelerators are charged as now."""
         return frozenset(resource for rule in self.rules for resource in rule.resources) & self._counted
 
+    @property
+    def rules_in_force(self) -> list[Rule]:
+        """The rules whose resources are all counted."""
+        return [rule for rule in self.rules if self._counted.issuperset(rule.resources)]
+
     def deltas(self, group: Mapping[str, str], resource_class: str | None = None) -> dict[str, int]:
         """What one accelerator of a group is charged as; {} where it is not counted. Raises ClassNotCounted.
 
@@ -111,6 +119,14 @@ class ResourceMap:
     def _refuse(self, resource_class: str, reason: str) -> None:
         if self._refuses:
             raise ClassNotCounted(resource_class, reason)
+
+
+def source(conf: cfg.ConfigOpts) -> str:
+    """[cyborg] source. Raises ConfigurationError."""
+    try:
+        return names.check_name("source", conf.cyborg.source)
+    except exceptions.InvalidName as error:
+        raise exceptions.ConfigurationError(f"[cyborg] source: {error}") from None
 
 
 def classes_of(group: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ from cyborg.objects.extarq import fpga_ext_arq
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import current, records, refusing
+from cyborg_quota.integrations.cyborg import charging, current, records, refusing
 from cyborg_quota.integrations.cyborg.charging import Flight
 
 LOG = logging.getLogger(__name__)
@@ -99,6 +99,16 @@ class _Quota:
         if handle_id:
             self._deallocate_attach_handle(context, handle_id, self.arq.hostname)
 
+    @classmethod
+    def delete_by_uuid(cls, context: Any, arq_uuid_list: Any) -> None:
+        with charging.one_request():
+            super().delete_by_uuid(context, arq_uuid_list)  # type: ignore[misc]
+
+    @classmethod
+    def delete_by_instance(cls, context: Any, instance_uuid: str) -> None:
+        with charging.one_request():
+            super().delete_by_instance(context, instance_uuid)  # type: ignore[misc]
+
     def unbind(self: Any, context: Any) -> None:
         super().unbind(context)  # type: ignore[misc]
         self._release()
@@ -109,7 +119,8 @@ class _Quota:
             self._release()
 
     def _release(self: Any) -> None:
-        self._is_released = current.charger().release(self.arq.uuid, self.arq.project_id)
+        current.charger().release(self.arq.uuid, self.arq.project_id)
+        self._is_released = True  # or it is tried again by the charger
 
 
 class ExtARQ(_Quota, ext_arq.ExtARQ):  # type: ignore[misc]

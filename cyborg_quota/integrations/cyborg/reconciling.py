@@ -38,6 +38,9 @@ _FREE_CHANGES: Final = 10
 _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest)
 """What one ARQ's repair may raise that has moved meanwhile; the others go on."""
 
+_FREE_LOSSES: Final = 5
+"""So many ARQs that are charged and not attached are never taken for a wrong or an old database."""
+
 Progress = Callable[[int], None]
 
 
@@ -53,8 +56,23 @@ class TooManyChanges(exceptions.QuotaError):
         )
 
 
+class RecordsShrunk(exceptions.QuotaError):
+    """Cyborg's records lack so many ARQs that they may be another database's, or an old backup's."""
+
+    def __init__(self, lost: int, charged: int, *, is_empty: bool) -> None:
+        self.lost, self.charged, self.is_empty = lost, charged, is_empty
+        found = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
+        super().__init__(
+            f"{found}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
+            "the right database and its present contents, run: cyborg-quota reconcile --heal --force"
+        )
+
+
 class Reconciler:
-    """``resources``: what accelerators are charged as; of what is not bound, the ledger's others are left alone."""
+    """``resources``: what accelerators are charged as; of what is not bound, the ledger's others are left alone.
+
+    ``source``: whose charges are compared and changed; see Claim.source.
+    """
 
     def __init__(
         self,
@@ -64,6 +82,7 @@ class Reconciler:
         *,
         grace_seconds: float,
         share: int,
+        source: str | None = None,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._engine = engine
@@ -71,27 +90,57 @@ class Reconciler:
         self._resources = frozenset(resources)
         self._grace = grace_seconds
         self._share = share
+        self._source = source
         self._wait = wait
         self._admin = requests.admin_context()
 
     def find(self) -> Report:
         """What differs, and still does after the grace."""
-        first = self._look()
-        if not first.differences or not self._grace:
-            return first
-        self._wait(self._grace)
-        second = self._look()
-        lasting = {one.identity for one in first.differences}
-        return Report(second.compared, [one for one in second.differences if one.identity in lasting])
+        report = self._look()
+        if report.differences and self._grace:
+            self._wait(self._grace)
+            lasting = {one.identity for one in report.differences}
+            report = self._look()
+            still = [one for one in report.differences if one.identity in lasting]
+            report = dataclasses.replace(report, differences=still)
+        return self._with_certainty(report)
+
+    def _with_certainty(self, report: Report) -> Report:
+        """Ask Cyborg about the ARQs that are not attached: they may be in a state between bound and unbound."""
+        lost = [one.arq for one in report.differences if one.attached is None]
+        if not lost:
+            return report
+        gone = self._records.unbound_of(lost)
+        marked = [
+            dataclasses.replace(one, is_certain=one.is_own and one.attached is None and one.arq in gone)
+            for one in report.differences
+        ]
+        return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
+
+    def claim_source(self) -> int:
+        """Give our source to live charges that have none and that a comparison looks at; returns how many.
+
+        For the charges of a release that recorded no source. Only right where nobody else charges without one.
+        """
+        bound = {one.arq for one in self._records.bound()}
+        uuids = [
+            row.uuid
+            for state in (RESERVED, COMMITTED)
+            for row in self._rows(state)
+            if row.source is None and (row.resource in self._resources or row.consumer in bound)
+        ]
+        return self._engine.set_source(self._admin, uuids, str(self._source)) if uuids else 0
 
     def _look(self) -> Report:
         in_flight = {one.consumer for one in self._rows(RESERVED)}
         charges: dict[str, list[Charge]] = {}
         for row in self._rows(COMMITTED):
-            charges.setdefault(str(row.consumer), []).append(Charge(row.uuid, row.project_id, row.resource, row.delta))
+            charge = Charge(row.uuid, row.project_id, row.resource, row.delta, row.source)
+            charges.setdefault(str(row.consumer), []).append(charge)
         # Once more: what was reserved, and committed, between the two.
         in_flight |= {one.consumer for one in self._rows(RESERVED)}
-        return compare(charges, {str(one) for one in in_flight}, self._records.bound(), self._resources)
+        busy = {str(one) for one in in_flight}
+        return compare(charges, busy, self._records.bound(), self._resources, self._source)
 
     def _rows(self, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
         after: str | None = None
@@ -102,17 +151,20 @@ class Reconciler:
                 return
             after = page[-1].uuid
 
-    def heal(self, report: Report, *, force: bool = False, progress: Progress | None = None) -> list[Difference]:
+    def heal(
+        self, report: Report, *, force: bool = False, only_certain: bool = False, progress: Progress | None = None
+    ) -> list[Difference]:
         """Make the ledger as Cyborg's records are, whatever the limits; returns what was repaired.
 
-        Raises TooManyChanges before anything is changed.
+        Of our own source alone; ``only_certain``: and only what Cyborg does not have any more, or has unbound. Raises
+        TooManyChanges and RecordsShrunk before anything is changed.
         """
-        changes = len(report.differences)
-        if not force and changes > max(_FREE_CHANGES, report.compared * self._share / 100):
-            raise TooManyChanges(changes, report.compared, self._share)
+        wanted = [one for one in report.differences if one.is_own and (one.is_certain or not only_certain)]
+        if not force:
+            self._check(report, wanted)
         repaired: list[Difference] = []
         adopted: dict[str, list[str]] = {}
-        for batch in _batches(report.differences):
+        for batch in _batches(wanted):
             for one in self._repair(batch, adopted):
                 repaired.append(one)
                 self._say(one)
@@ -120,6 +172,15 @@ class Reconciler:
                 progress(len(batch))
         self._look_again(repaired, adopted)
         return sorted(repaired, key=lambda one: one.arq)
+
+    def _check(self, report: Report, wanted: Sequence[Difference]) -> None:
+        lost = report.lost
+        has_shrunk = report.is_empty or (lost > _FREE_LOSSES and lost * 2 > report.charged)
+        if has_shrunk and any(one.attached is None for one in wanted):
+            raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)
+        changes = len(wanted)
+        if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
+            raise TooManyChanges(changes, report.compared, self._share)
 
     def _repair(self, batch: Sequence[Difference], adopted: dict[str, list[str]]) -> Sequence[Difference]:
         """Release what is wrong, charge what is right: two transactions, of which either may be repeated.
@@ -145,7 +206,7 @@ class Reconciler:
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
         """All of one project's."""
-        claims = [Claim(one.arq, one.deltas, group=one.instance) for one in attached]
+        claims = [Claim(one.arq, one.deltas, group=one.instance, source=self._source) for one in attached]
         uuids = iter(self._engine.adopt(self._admin, claims, attached[0].project_id))
         return {claim.consumer or "": [next(uuids) for _ in claim.deltas] for claim in claims}
 

@@ -147,6 +147,18 @@ class Records:
             found.update({one.arq: one for one in self._attached(page, charged_as)})
         return found
 
+    def unbound_of(self, arqs: Collection[str]) -> set[str]:
+        """Those of ``arqs`` that Cyborg does not have any more, or has unbound."""
+        wanted, others = sorted(arqs), set()
+        for start in range(0, len(wanted), PAGE_ROWS):
+            page = _asked(self._db.extarq_list, self._context, uuid_range=wanted[start : start + PAGE_ROWS])
+            others |= {record.uuid for record in page if record.state != constants.ARQ_UNBOUND}
+        return set(wanted) - others
+
+    def is_empty(self) -> bool:
+        """Whether there is no ARQ at all, in whatever state."""
+        return not _asked(self._db.extarq_list, self._context, limit=1)
+
     def groups(self) -> list[Mapping[str, str]]:
         """Every group of every device profile."""
         profiles = _asked(self._db.device_profile_list, self._context)

@@ -22,10 +22,11 @@ _MOST_ROWS: Final = 5000
 """Looked at in one turn: the oldest."""
 
 
-def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str]) -> int:
+def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str], source: str | None = None) -> int:
     """Commit what is reserved for an ARQ that Cyborg says is bound; returns for how many ARQs.
 
     ``own``: the ARQs that this process is binding. Of another's that is still alive, the commit is early, and no harm.
+    ``source``: whose charge it is, where it has to be charged anew.
     """
     admin = requests.admin_context()
     reserved: dict[str, list[Reservation]] = {}
@@ -45,7 +46,7 @@ def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str]) ->
                 committed += 1
                 _say(arq)
             elif attached.deltas:
-                claim = Claim(arq, attached.deltas, attached.instance)
+                claim = Claim(arq, attached.deltas, attached.instance, source)
                 adopted[arq] = attached, engine.adopt(admin, [claim], attached.project_id)
         except (exceptions.ReservationError, exceptions.ReservationConflict):
             continue  # settled by somebody else, at this moment

@@ -6,20 +6,22 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, requests
-from cyborg_quota.integrations.cyborg import host, records, recovering
+from cyborg_quota.integrations.cyborg import host, mapping, records, recovering
 from cyborg_quota.integrations.cyborg.charging import Charger
-from cyborg_quota.integrations.cyborg.differences import Report
+from cyborg_quota.integrations.cyborg.differences import Difference, Report
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+from cyborg_quota.integrations.cyborg.reconciling import RecordsShrunk, TooManyChanges
 
 LOG = logging.getLogger(__name__)
 
 _SHOWN = 10
+_NOT_OWN = " (not charged by this Cyborg, as far as is recorded, and not repaired: see reconcile --claim-source)"
 
 
 class Upkeep:
@@ -42,6 +44,10 @@ class Upkeep:
         self._try("Binds that run could not be extended.", self._charger.extend_running)
         self._try("What is owed could not be committed.", self._charger.settle_owed)
         now = time.monotonic()
+        is_due = now >= min(self._expire_at, self._reconcile_at)
+        # What lists all reservations waits for its answer without a limit of time: not for a server that hangs.
+        if is_due and not self._charger.guard.reaches():
+            return self._pause
         if now >= self._expire_at:
             self._expire_at = now + float(self._conf.quota.expire_interval)
             self._try("What was bound could not be committed.", self._recover)
@@ -51,6 +57,10 @@ class Upkeep:
             # It waits for its grace; a bind that runs must be extended meanwhile.
             self._reconciling = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
             self._try("The reconciliation could not be started.", self._reconciling.start)
+        return self._pause
+
+    @property
+    def _pause(self) -> float:
         return min(float(self._conf.quota.expire_interval), float(self._conf.cyborg.bind_expire) / 6)
 
     @staticmethod
@@ -64,7 +74,7 @@ class Upkeep:
 
     def _recover(self) -> None:
         found = records.Records(self._resource_map)
-        recovering.commit_bound(self._charger.engine, found, self._charger.arqs())
+        recovering.commit_bound(self._charger.engine, found, self._charger.arqs(), mapping.source(self._conf))
 
     def _expire(self) -> None:
         count = self._charger.engine.expire(self._admin)
@@ -76,19 +86,26 @@ class Upkeep:
     def _find_and_heal(self) -> None:
         reconciler = host.reconciler(self._conf, self._charger.engine, records.Records(self._resource_map))
         report = reconciler.find()
+        repaired: list[Difference] = []
+        try:
+            if report.differences and self._conf.cyborg.reconcile_heal != "none":
+                repaired = reconciler.heal(report, only_certain=self._conf.cyborg.reconcile_heal == "certain")
+        except (TooManyChanges, RecordsShrunk) as error:
+            LOG.error("The ledger was not repaired: %s", error)
         if not report.differences:
             LOG.debug("The ledger agrees with Cyborg's records on %d accelerators.", report.compared)
-        elif self._conf.cyborg.reconcile_heal:
-            LOG.warning("Repaired %d accelerators of %d.", len(reconciler.heal(report)), report.compared)
-        else:
-            self._tell(report)
+        if repaired:
+            LOG.warning("Repaired %d accelerators of %d.", len(repaired), report.compared)
+        done = {one.arq for one in repaired}
+        self._tell(report, [one for one in report.differences if one.arq not in done])
 
     @staticmethod
-    def _tell(report: Report) -> None:
-        for one in report.differences[:_SHOWN]:
-            LOG.warning("The ledger differs from Cyborg's records: %s", one)
-        LOG.warning(
-            "The ledger differs from Cyborg's records on %d of %d accelerators. Run: cyborg-quota reconcile",
-            len(report.differences),
-            report.compared,
-        )
+    def _tell(report: Report, left: Sequence[Difference]) -> None:
+        for one in left[:_SHOWN]:
+            LOG.warning("The ledger differs from Cyborg's records: %s%s", one, "" if one.is_own else _NOT_OWN)
+        if left:
+            LOG.warning(
+                "The ledger differs from Cyborg's records on %d of %d accelerators. Run: cyborg-quota reconcile",
+                len(left),
+                report.compared,
+            )

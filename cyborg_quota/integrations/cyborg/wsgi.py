@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pecan
 from cyborg.conductor import rpcapi
 
 from cyborg_quota.integrations.cyborg import current, refusing
@@ -21,6 +22,9 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
             return super().arq_apply_patch(context, patch_list, valid_fields)
         except Exception as error:
             plain = refusing.plain(error)
+            seconds = refusing.retry_after(plain)
+            if seconds is not None:
+                pecan.response.headers["Retry-After"] = str(seconds)
             if plain is error:
                 raise
             raise plain from None
@@ -35,6 +39,7 @@ def make_application() -> Any:
 
     objects.install()
     current.charger()  # what cannot be configured is said now, not by the first delete
+    current.log_start("API")
     return api.application
 
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which program made a reservation: the column ``source``."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "e4e0"
+down_revision = "e3e0"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # MariaDB commits each statement: one that was cut short before begins here again.
+    columns = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("reservations")}
+    if "source" not in columns:
+        # Nullable: the previous release does not name the column, and what it inserts has no source.
+        name = sa.String(255).with_variant(
+            mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+        )
+        op.add_column("reservations", sa.Column("source", name))

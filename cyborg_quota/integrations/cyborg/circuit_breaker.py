@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The circuit breaker between a Cyborg process and the ledger's database. Pure: no thread, no clock, no I/O.
+
+    closed --a call found the server unreachable--> open --a probe reached it--> closed
+
+While it is open, nobody waits for the database: calls fail at once, and a probe finds out when it is back.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class CircuitBreaker:
+    """Times are in seconds of one monotonic clock, which the caller reads. Not locked: the caller does that.
+
+    :param probe_seconds: the time between two probes.
+    """
+
+    def __init__(self, probe_seconds: float) -> None:
+        self._probe_seconds = probe_seconds
+        self._opened_at: float | None = None
+        self._closed_at = -math.inf
+        self._probe_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened_at is not None
+
+    def record_unreachable(self, began: float, now: float) -> bool:
+        """A call that began then found the server unreachable; returns whether that opened the breaker.
+
+        A call that began before a probe closed the breaker tells of the outage that is over, and is ignored.
+        """
+        if self.is_open or began < self._closed_at:
+            return False
+        self._opened_at = now
+        self._probe_at = now + self._probe_seconds
+        return True
+
+    def record_probe(self, now: float, *, reached: bool) -> bool:
+        """A probe has ended; returns whether it closed the breaker. The first one that reaches the server does."""
+        self._probe_at = now + self._probe_seconds
+        if not reached or not self.is_open:
+            return False
+        self._opened_at = None
+        self._closed_at = now
+        return True
+
+    def open_seconds(self, now: float) -> float:
+        """For how long it has been open; 0 while it is closed."""
+        return 0.0 if self._opened_at is None else now - self._opened_at
+
+    def seconds_to_probe(self, now: float) -> float:
+        """After how many seconds the next probe is due; 0 when it is overdue."""
+        return max(0.0, self._probe_at - now)
+
+    def retry_after_seconds(self, now: float) -> int:
+        """What to tell a caller whose call was refused: when the next probe has ended, in whole seconds."""
+        return math.ceil(self.seconds_to_probe(now)) + 1

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is repaired without anybody: by default only what is certain, and only what this Cyborg charged."""
+
+from __future__ import annotations
+
+import pathlib
+import uuid
+
+import fixtures as fx
+import sqlalchemy as sa
+
+from cyborg_quota import Claim
+from tests import base as ledger_base
+from tests import fixtures
+from tests.cyborgs import base, quota, test_reconcile
+from tests.cyborgs.service import Service
+from tests.servers import machine
+
+HEAL_SECONDS = 30.0
+INSERT_ARQ = """
+    INSERT INTO extended_accelerator_requests
+        (created_at, uuid, project_id, state, device_profile_id, device_profile_group_id, instance_uuid)
+    VALUES (NOW(), :uuid, :project_id, 'Bound', :profile, 0, :instance)
+"""
+INSERT_PROFILE = """
+    INSERT INTO device_profiles (id, uuid, name, profile_json)
+    VALUES (1, :uuid, 'west', '{"groups": [{"resources:FPGA": "1"}]}')
+"""
+
+
+class HealTestCase(test_reconcile.ReconcileTestCase):
+    def held(self) -> dict[str | None, str | None]:
+        """{consumer: source} of what is charged."""
+        return {row.consumer: row.source for row in self.engine.list_reservations(ledger_base.ADMIN, state="committed")}
+
+    def adopt(self, arq: str, source: str | None, project_id: str) -> None:
+        self.engine.adopt(ledger_base.ADMIN, [Claim(arq, {"fpga": 1}, source=source)], project_id)
+
+
+class TestByItself(HealTestCase):
+    """The conductor, with its default: reconcile_heal = certain."""
+
+    options = "reconcile_interval = 1\nreconcile_grace = 1"
+
+    def test_what_is_certain(self) -> None:
+        """Released: what Cyborg has deleted or unbound. Told: what is not charged, or of another source, or of none."""
+        deleted, unbound, free, stays = self.bound(4)
+        self.assertEqual(202, self.client.unbind([unbound]).status)
+        self.assertEqual(204, self.client.delete([deleted]).status)
+        self.forget(free)
+        for arq, source in ((deleted, "cyborg"), (unbound, "cyborg"), ("of none", None), ("of west", "west")):
+            self.adopt(arq, source, self.project_id)
+        self.assertEqual((5, 0), self.figures())
+        machine.wait_until(lambda: self.figures() == (3, 0), HEAL_SECONDS)
+        self.assertEqual({stays: "cyborg", "of none": None, "of west": "west"}, self.held())
+        conductor = self.stack.conductor
+        conductor.wait_for(f"ARQ {free}: not charged")
+        conductor.wait_for("ARQ of none: not attached")
+        self.assertNotIn("ARQ of west", conductor.said())
+
+    def test_an_empty_record(self) -> None:
+        """A wrong database: nothing is released, and the log says why."""
+        [arq] = self.bound(1)
+        self.records.clear()
+        self.stack.conductor.wait_for("The ledger was not repaired: Cyborg has no accelerator request at all: 1 of")
+        self.assertEqual((1, 0), self.figures())
+        said = self.reconcile("--heal")
+        self.assertEqual((1, ""), (said.status, said.out))
+        self.assertIn("Cyborg has no accelerator request at all", said.err)
+        self.assertEqual(0, self.reconcile("--heal", "--force").status)
+        self.assertEqual(["released"], [row[3] for row in self.reservations(arq)])
+
+
+class TestSharedLedger(HealTestCase):
+    """Two Cyborgs, and a caller of the command line, on one ledger. The second Cyborg has tables and no services."""
+
+    options = "reconcile_interval = 0\nsource = east"
+
+    def setUp(self) -> None:
+        super().setUp()
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        url = fixtures.fresh_url("mariadb", "west")
+        self.west_cyborg, self.west_conf = directory / "cyborg.conf", directory / "west.conf"
+        self.west_cyborg.write_text(f"[database]\nconnection = {url}\n")
+        self.west_conf.write_text(self.conf_file.read_text().replace("source = east", "source = west"))
+        command = [str(self.stack.programs / "cyborg-dbsync"), f"--config-file={self.west_cyborg}", "upgrade"]
+        Service("west-dbsync", command, directory, bool, starter=self.stack.starter).finish()
+        self.west_sql = sa.create_engine(url, poolclass=sa.NullPool)
+        with self.west_sql.begin() as connection:
+            connection.execute(sa.text(INSERT_PROFILE), {"uuid": str(uuid.uuid4())})
+
+    def bind_in_west(self, project_id: str) -> str:
+        """As its conductor would: the ARQ by SQL, the charge by the ledger's own call."""
+        row = {"uuid": str(uuid.uuid4()), "project_id": project_id, "instance": str(uuid.uuid4()), "profile": 1}
+        with self.west_sql.begin() as connection:
+            connection.execute(sa.text(INSERT_ARQ), row)
+        claim = Claim(row["uuid"], {"fpga": 1}, group=row["instance"], source="west")  # type: ignore[arg-type]
+        self.engine.adopt(ledger_base.ADMIN, [claim], project_id)
+        return str(row["uuid"])
+
+    def west(self, *arguments: str) -> quota.Said:
+        named = ("--config-file", str(self.west_conf), "reconcile", "--grace", "0")
+        return self.run_program("cyborg-quota", *named, "--cyborg-config-file", str(self.west_cyborg), *arguments)
+
+    def test_each_heals_its_own(self) -> None:
+        [east], project_id = self.bound(1), base.new_id()
+        west = self.bind_in_west(project_id)
+        self.assertEqual(0, self.command("reserve", "--project", project_id, "--consumer", "by hand", "fpga=1").status)
+        self.engine.commit(ledger_base.ADMIN, project_id=project_id, consumer="by hand")
+        everybody = {east: "east", west: "west", "by hand": None}
+        self.assertEqual(everybody, self.held())
+        for source in ("east", "west"):
+            self.adopt(f"ghost of {source}", source, project_id)
+
+        listed = self.reconcile("-f", "csv", "-c", "arq", "-c", "problem", "-c", "source")
+        rows = ['"by hand","not attached","none"', '"ghost of east","not attached","east"']
+        self.assertEqual((1, rows), (listed.status, listed.out.splitlines()[1:]))
+        self.assertIn("cyborg-quota: 1 of these have charges of no recorded source", listed.err)
+        healed = self.reconcile("--heal", "--force", "-f", "csv", "-c", "arq")
+        self.assertEqual((1, ['"ghost of east"']), (healed.status, healed.out.splitlines()[1:]))
+        self.assertEqual({**everybody, "ghost of west": "west"}, self.held())
+        self.assertEqual(1, self.west("--heal", "--force").status)
+        self.assertEqual(everybody, self.held())
+
+    def test_the_charges_of_an_older_release(self) -> None:
+        """They have no source. Claimed, they are compared and repaired as any other."""
+        [arq] = self.bound(1)
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("UPDATE reservations SET source = NULL")
+        self.adopt("a ghost", None, self.project_id)
+        self.assertEqual(1, self.reconcile("--heal").status)
+        said = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
+        self.assertEqual((0, ['"arq"', '"a ghost"']), (said.status, said.out.splitlines()))
+        self.assertEqual("cyborg-quota: 2 charges had no source, and have it now.\n", said.err)
+        self.assertEqual({arq: "east"}, self.held())
+        self.assert_agree()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger refuses connections, or does not answer: deletes go on, nobody waits twice, and nothing is lost."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import uuid
+from collections.abc import Iterator
+
+from tests import fixtures
+from tests.cyborgs import quota
+from tests.cyborgs.service import Service
+from tests.faults.proxy import Proxy
+from tests.servers import machine
+
+BACK_SECONDS = 60.0
+WAITED = "; gave up after "
+"""Of a call of the ledger: it waited until its time was over, or (0.0 s) it was not made."""
+NOT_ASKED = "is not asked before it can be"
+OPENED, CLOSED = "The ledger cannot be reached, and is not asked", "The ledger can be reached again"
+UNAVAILABLE = "The accelerator quota cannot be checked at the moment. Try again later."
+MANY = 8
+
+
+@functools.cache
+def proxy_of(_pid: int, url: str) -> Proxy:
+    """One for all tests of a process: with the URL of another one, the services would have to start again."""
+    made = Proxy(url)
+    made.setUp()
+    fixtures.at_exit(made.cleanUp)
+    return made
+
+
+class OutageTestCase(quota.QuotaTestCase):
+    # The conductor's periodic task would find out by itself.
+    options = (
+        "reconcile_interval = 0\n"
+        "[quota]\nexpire_interval = 300\nretry_seconds = 1\nstatement_timeout = 1\nconnect_timeout = 1"
+    )
+
+    def way_to(self, url: str) -> str:
+        self.proxy = proxy_of(os.getpid(), url)
+        return self.proxy.url
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.since = {service: len(service.said()) for service in (self.stack.api, self.stack.conductor)}
+
+    @contextlib.contextmanager
+    def away(self, how: str) -> Iterator[None]:
+        """The ledger is, while the block runs, and then every service has found out that it is back.
+
+        ``how``: an attribute of the proxy.
+        """
+        setattr(self.proxy, how, True)
+        try:
+            yield
+        finally:
+            setattr(self.proxy, how, False)
+            for service in self.since:
+                self.wait_until_back(service)
+
+    def lines(self, service: Service, words: str) -> list[str]:
+        """What the service has logged with these words since the test began."""
+        return [line for line in service.said()[self.since.get(service, 0) :].splitlines() if words in line]
+
+    def waits(self, service: Service) -> int:
+        """How many calls of the ledger waited until their time was over."""
+        return sum(OPENED not in line and NOT_ASKED not in line for line in self.lines(service, WAITED))
+
+    def wait_until_back(self, service: Service) -> None:
+        """Its breaker was opened once at most, and is closed."""
+        if service.running:
+            opened = len(self.lines(service, OPENED))
+            machine.wait_until(lambda: len(self.lines(service, CLOSED)) == opened, BACK_SECONDS)
+            self.assertEqual(opened, len(self.lines(service, CLOSED)), service.tail())
+            self.assertLessEqual(opened, 1)
+
+    def wait_until_charged(self, used: int) -> None:
+        machine.wait_until(lambda: self.figures() == (used, 0), BACK_SECONDS)
+        self.assertEqual((used, 0), self.figures())
+        self.assert_agree()
+
+
+class TestAway(OutageTestCase):
+    def check(self, how: str) -> None:
+        """A delete of eight waits once, the next not at all. A bind gets 503: the first one after a wait."""
+        arqs, more = self.client.created(self.profile, MANY), self.client.created(self.profile, 2)
+        instance, new = self.bind(arqs), self.client.created(self.profile, 2)
+        self.bind(more)
+        api, conductor = self.stack.api, self.stack.conductor
+        with self.away(how):
+            self.assertEqual(204, self.client.delete_instance(instance).status)
+            self.assertEqual(1, self.waits(api), api.tail())
+            self.assertEqual(MANY, len(self.lines(api, "is unbound and still charged")))
+            self.assertEqual(204, self.client.delete(more).status)
+            self.assertEqual(1, self.waits(api), api.tail())
+            self.assertEqual({}, self.records.bound())
+            for _ in range(2):
+                answer = self.client.bind(new, str(uuid.uuid4()), self.rp)
+                self.assertEqual((503, UNAVAILABLE), (answer.status, answer.message))
+                self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
+            self.assertEqual(1, self.waits(conductor), conductor.tail())
+            self.assertEqual(1, len(self.lines(conductor, NOT_ASKED)), conductor.tail())
+            self.assertEqual(["Initial"] * 2, self.records.states(new))
+        self.wait_until_charged(0)
+        self.bind(new)
+        self.wait_until_charged(2)
+
+    def test_refused(self) -> None:
+        self.check("is_refusing")
+        # The caller is not told where the ledger is; the log has it.
+        [said] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
+        self.assertIn("127.0.0.1", said)
+
+    def test_hanging(self) -> None:
+        self.check("is_dead")
+
+    def test_many_deletes_at_once(self) -> None:
+        """Before the first has found out, few of them wait: the other threads stay free."""
+        instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
+        with self.away("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
+            answers = list(pool.map(self.client.delete_instance, instances))
+        self.assertEqual({204}, {answer.status for answer in answers})
+        self.assertEqual({}, self.records.bound())
+        self.assertLessEqual(self.waits(self.stack.api), 2, self.stack.api.tail())
+        self.wait_until_charged(0)
+
+    def test_bound_again_before_it_could_be_released(self) -> None:
+        """The charge is the new bind's then, and stays."""
+        [arq] = self.client.created(self.profile)
+        self.bind([arq])
+        with self.away("is_refusing"):
+            self.assertEqual(202, self.client.unbind([arq]).status)
+            self.assertEqual(["Unbound"], self.records.states([arq]))
+            self.assertEqual(1, len(self.lines(self.stack.conductor, OPENED)))
+            self.proxy.is_refusing = False
+            # While the breaker is open still, or just closed: before, while or after the release is tried again.
+            machine.wait_until(lambda: self.client.bind([arq], str(uuid.uuid4()), self.rp).status == 202, BACK_SECONDS)
+        self.assertEqual(["Bound"], self.records.states([arq]))
+        self.wait_until_charged(1)
+
+    def test_one_hot_project(self) -> None:
+        """Its rows are locked for longer than a call waits: it gets 503, and nobody else does."""
+        others = self.stack.client(uuid.uuid4().hex)
+        self.bind(self.client.created(self.profile))
+        self.bind(others.created(self.profile), others)
+        locking = f"SELECT id FROM quota_usages WHERE project_id = '{self.project_id}' FOR UPDATE"
+        [arq] = self.client.created(self.profile)
+        with self.sql.begin() as connection:
+            self.assertEqual(1, len(connection.exec_driver_sql(locking).all()))
+            refused = self.client.bind([arq], str(uuid.uuid4()), self.rp)
+            self.assertEqual((503, UNAVAILABLE), (refused.status, refused.message))
+            self.bind(others.created(self.profile), others)
+        self.assertEqual([], self.lines(self.stack.conductor, OPENED))
+        self.bind([arq])
+        self.wait_until_charged(2)
+
+    def test_the_process_dies(self) -> None:
+        """What it had not released is found by a reconciliation."""
+        stays, goes = self.client.created(self.profile, 2)
+        self.bind([stays])
+        self.bind([goes])
+        with self.away("is_refusing"):
+            self.assertEqual(204, self.client.delete([goes]).status)
+            self.stack.api.kill()
+        self.stack.api.start()
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual(0, self.reconcile("--heal").status)
+        self.wait_until_charged(1)

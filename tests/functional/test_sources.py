@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim.source: kept with the reservations, shown, and without part in what is counted."""
+
+from __future__ import annotations
+
+import re
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from tests import base, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestSources(base.LedgerTestCase):
+    def sources(self) -> dict[str | None, set[str | None]]:
+        found: dict[str | None, set[str | None]] = {}
+        for row in self.quotas.list_reservations(base.ADMIN):
+            found.setdefault(row.consumer, set()).add(row.source)
+        return found
+
+    def reserve(self, *claims: Claim) -> list[str]:
+        return self.quotas.reserve_many(self.context, claims)
+
+    def test_kept_by_every_way_to_charge(self) -> None:
+        """One row, several, several at once with and without; committed at once; and with nobody's name."""
+        self.reserve(Claim("one", {"gpu": 1}, source="east"))
+        self.reserve(Claim("two", {"gpu": 1, "fpga": 1}, source="east"))
+        self.reserve(Claim("with", {"gpu": 1}, source="west"), Claim("without", {"gpu": 1}))
+        self.reserve(*[Claim(f"m{number}", {"gpu": 1}, source="east") for number in range(40)])
+        self.quotas.adopt(base.ADMIN, [Claim("adopted", {"gpu": 1}, source="east")], "p1")
+        self.reserve(Claim(None, {"gpu": 1}, source="nameless"))
+        found = self.sources()
+        self.assertEqual([{"east"}] * 2, [found["one"], found["two"]])
+        self.assertEqual([{"west"}, {None}], [found["with"], found["without"]])
+        self.assertEqual({frozenset({"east"})}, {frozenset(found[f"m{number}"]) for number in range(40)})
+        self.assertEqual([{"east"}, {"nameless"}], [found["adopted"], found[None]])
+
+    def test_again(self) -> None:
+        """It is not what makes a claim another one."""
+        first = self.reserve(Claim("a", {"gpu": 1}, source="east"))
+        self.assertEqual(first, self.reserve(Claim("a", {"gpu": 1}, source="west")))
+        self.assertEqual({"a": {"east"}}, self.sources())
+
+    def test_given_afterwards(self) -> None:
+        """Only to what is live and has none."""
+        old, other = self.reserve(Claim("old", {"gpu": 1})), self.reserve(Claim("other", {"gpu": 1}, source="west"))
+        ended = self.reserve(Claim("ended", {"gpu": 1}))
+        self.quotas.rollback(self.context, ended)
+        many = self.reserve(*[Claim(f"m{number}", {"gpu": 1}) for number in range(300)])
+        self.assertEqual(301, self.quotas.set_source(base.ADMIN, [*old, *other, *ended, *many], "east"))
+        self.assertEqual(0, self.quotas.set_source(base.ADMIN, old, "west"))
+        self.assertEqual(0, self.quotas.set_source(base.ADMIN, [], "west"))
+        found = self.sources()
+        wanted = {"old": {"east"}, "other": {"west"}, "ended": {None}, "m7": {"east"}}
+        self.assertEqual(wanted, {one: found[one] for one in wanted})
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
+
+    def test_refused(self) -> None:
+        for bad in ("", " east", "a\nb", "x" * 256, 7):
+            self.assertRaises(exceptions.InvalidName, self.reserve, Claim("a", {"gpu": 1}, source=bad))  # type: ignore[arg-type]
+            self.assertRaises(exceptions.InvalidName, self.quotas.set_source, base.ADMIN, [], bad)
+        self.assertRaises(exceptions.NotAuthorized, self.quotas.set_source, self.context, [], "east")
+        self.assertEqual({}, self.sources())
+
+    def test_without_one_nothing_is_sent_of_it(self) -> None:
+        """Most callers give none: their statements do not name the column."""
+        sent: list[str] = []
+        engine = hooks.database_of(self.engine).engine
+        self.reserve(Claim("first", {"gpu": 1}))
+        sa.event.listen(engine, "before_cursor_execute", lambda *event: sent.append(event[2]))
+        self.reserve(Claim("a", {"gpu": 1}))
+        self.reserve(Claim("b", {"gpu": 1, "fpga": 1}), Claim("c", {"gpu": 1}))
+        self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1})], "p1")
+        self.assertTrue(sent)
+        writes = [statement for statement in sent if not statement.startswith("SELECT")]
+        self.assertEqual([], [statement for statement in writes if re.search(r"\bsource\b|b_source", statement)])
+        self.reserve(Claim("e", {"gpu": 1, "fpga": 1}, source="east"))
+        self.assertTrue([statement for statement in sent if re.search(r"\bsource\b", statement)])

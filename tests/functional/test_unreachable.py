@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DatabaseUnreachable: no connection, or a server that does not answer; and never a lock that was not granted."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, fixtures
+from tests.faults.proxy import Proxy
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+IMPATIENT = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
+
+
+class TestUnreachable(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.proxy = self.useFixture(Proxy(self.url))
+        self.away = self.engine_at(self.proxy.url)
+        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+
+    def engine_at(self, url: str) -> QuotaEngine:
+        made = fixtures.make_engine(url, self.limits, **IMPATIENT)
+        self.addCleanup(made.close)
+        return made
+
+    def reserve(self, engine: QuotaEngine) -> exceptions.DatabaseUnavailable:
+        return self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+
+    def test_refused(self) -> None:
+        """Connections that were open, and new ones."""
+        self.away.reserve(self.context, {"gpu": 1})
+        self.proxy.is_refusing = True
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
+        self.assertFalse(self.away.ping())
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
+        self.proxy.is_refusing = False
+
+    def test_no_answer(self) -> None:
+        self.away.reserve(self.context, {"gpu": 1})
+        self.proxy.is_dead = True
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
+        self.assertFalse(self.away.ping())
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
+        self.proxy.is_dead = False
+
+    def test_back(self) -> None:
+        """A ping opens a connection of its own: those of the pool are dead."""
+        self.away.reserve(self.context, {"gpu": 1})
+        self.proxy.is_cut = lambda _count: True
+        self.assertFalse(self.away.ping())
+        self.proxy.is_cut = lambda _count: False
+        self.assertTrue(self.away.ping())
+
+    def test_a_row_that_is_locked(self) -> None:
+        engine = self.engine_at(self.url)
+        locking = "SELECT id FROM quota_usages WHERE project_id = 'p1' FOR UPDATE"
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql(locking).all()
+            self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
+            self.assertTrue(engine.ping())
+
+    def test_a_wrong_password(self) -> None:
+        """The server answers, and says no."""
+        engine = self.engine_at(self.sql.url.set(username="nobody", password="x").render_as_string(False))
+        self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
+        self.assertTrue(engine.ping())
+
+
+class TestHere(base.LedgerTestCase):
+    def test_here(self) -> None:
+        self.assertTrue(self.engine.ping())
+
+    def test_location(self) -> None:
+        """Without user, password and parameters."""
+        url = self.sql.url
+        place = f"{url.host}:{url.port}/" if url.host else "/"
+        self.assertEqual(f"{url.drivername}://{place}{url.database}", self.engine.location)

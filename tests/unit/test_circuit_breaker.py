@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The circuit breaker: when it opens, and when it closes. The time is what the test says it is."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from cyborg_quota.integrations.cyborg.circuit_breaker import CircuitBreaker
+
+
+class TestCircuitBreaker(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.breaker = CircuitBreaker(2.0)
+
+    def test_opens_at_the_first_failure(self) -> None:
+        """Which has been tried again for as long as the retry policy allows."""
+        self.assertFalse(self.breaker.is_open)
+        self.assertEqual(0.0, self.breaker.open_seconds(50.0))
+        self.assertTrue(self.breaker.record_unreachable(10.0, 18.0))
+        self.assertTrue(self.breaker.is_open)
+        self.assertEqual(3.0, self.breaker.open_seconds(21.0))
+
+    def test_is_opened_once(self) -> None:
+        self.assertTrue(self.breaker.record_unreachable(10.0, 18.0))
+        self.assertFalse(self.breaker.record_unreachable(11.0, 19.0))
+        self.assertEqual(2.0, self.breaker.open_seconds(20.0))
+
+    def test_the_first_successful_probe_closes_it(self) -> None:
+        self.breaker.record_unreachable(10.0, 18.0)
+        self.assertFalse(self.breaker.record_probe(20.0, reached=False))
+        self.assertTrue(self.breaker.is_open)
+        self.assertTrue(self.breaker.record_probe(22.0, reached=True))
+        self.assertFalse(self.breaker.is_open)
+        self.assertFalse(self.breaker.record_probe(24.0, reached=True))
+
+    def test_a_call_of_the_outage_that_is_over(self) -> None:
+        """It began before the probe that closed the breaker, and ends after it."""
+        self.breaker.record_unreachable(10.0, 18.0)
+        self.breaker.record_probe(20.0, reached=True)
+        self.assertFalse(self.breaker.record_unreachable(19.0, 27.0))
+        self.assertFalse(self.breaker.is_open)
+        self.assertTrue(self.breaker.record_unreachable(20.0, 28.0))
+
+    def test_when_to_call_again(self) -> None:
+        """Behind the next probe, in whole seconds; never at once."""
+        self.breaker.record_unreachable(10.0, 18.0)
+        self.assertEqual([3, 2, 1, 1], [self.breaker.retry_after_seconds(now) for now in (18.0, 19.5, 20.0, 25.0)])
+        self.breaker.record_probe(21.0, reached=False)
+        self.assertEqual(3, self.breaker.retry_after_seconds(21.0))
+        self.assertEqual(2.0, self.breaker.seconds_to_probe(21.0))

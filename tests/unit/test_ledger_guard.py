@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls through the circuit breaker, and the thread that probes and retries."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from unittest import mock
+
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import charging, ledger_guard
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerOffline
+
+SOON = 20.0
+
+
+class Ledger:
+    """What the test says it is: reached or not, with or without something to retry."""
+
+    def __init__(self) -> None:
+        self.answers: Iterator[bool] = iter(())
+        self.left: list[bool] = []
+        self.retried = threading.Event()
+        self.pings = 0
+
+    def ping(self) -> bool:
+        self.pings += 1
+        return next(self.answers, True)
+
+    def retry(self) -> bool:
+        self.retried.set()
+        return self.left.pop() if self.left else True
+
+
+class GuardTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("PROBE_SECONDS", "RETRY_SECONDS"):
+            patch = mock.patch.object(ledger_guard, name, 0.01)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.ledger = Ledger()
+        self.guard = LedgerGuard(self.ledger.ping, self.ledger.retry)
+        self.addCleanup(self.guard.close)
+        self.calls = 0
+
+    def fail(self, error: exceptions.QuotaError) -> None:  # type: ignore[override]
+        def call() -> None:
+            self.calls += 1
+            raise error
+
+        self.assertRaises(type(error), self.guard.call, call)
+
+    def wait_for_end(self) -> None:
+        thread = self.guard._thread
+        if thread is not None:
+            thread.join(SOON)
+        self.assertIsNone(self.guard._thread)
+
+
+UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
+
+
+class TestGuard(GuardTestCase):
+    def test_only_an_unreachable_server_opens_it(self) -> None:
+        """Never a lock that was not granted, a deadlock, or retries that were exhausted."""
+        for error in (
+            exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 7.0),
+            exceptions.DatabaseUnavailable("others kept changing the same rows", 6.0),
+            exceptions.DatabaseError("The database refused a statement"),
+            exceptions.OverQuota([]),
+        ):
+            self.fail(error)
+            self.assertFalse(self.guard.is_open)
+        self.ledger.answers = iter([False] * 1000)
+        self.fail(UNREACHABLE)
+        self.assertTrue(self.guard.is_open)
+
+    def test_nothing_is_called_while_it_is_open(self) -> None:
+        self.ledger.answers = iter([False] * 1000)
+        self.fail(UNREACHABLE)
+        error = self.assertRaises(LedgerOffline, self.guard.call, self.fail, UNREACHABLE)
+        self.assertEqual(1, self.calls)
+        self.assertIsInstance(error, exceptions.DatabaseUnavailable)
+        self.assertNotIsInstance(error, exceptions.DatabaseUnreachable)
+        self.assertGreaterEqual(error.retry_after_seconds, 1)
+        self.assertFalse(self.guard.reaches())
+
+    def test_closed_by_the_first_probe_that_reaches_it(self) -> None:
+        self.ledger.answers = iter([False, False, True])
+        self.fail(UNREACHABLE)
+        self.wait_for_end()
+        self.assertEqual((3, False), (self.ledger.pings, self.guard.is_open))
+        self.assertTrue(self.ledger.retried.is_set())
+        self.assertEqual(7, self.guard.call(lambda value: value, 7))
+
+    def test_retried_until_nothing_is_left(self) -> None:
+        self.ledger.left = [True, False, False]
+        self.guard.want_retry()
+        self.wait_for_end()
+        self.assertEqual(([], 0), (self.ledger.left, self.ledger.pings))
+        self.ledger.retried.clear()
+        self.guard.want_retry()  # a thread that has ended is started again
+        self.assertTrue(self.ledger.retried.wait(SOON))
+
+    def test_asked_directly(self) -> None:
+        """What waits for its answer without a limit asks first."""
+        self.assertTrue(self.guard.reaches())
+        self.ledger.answers = iter([False] * 1000)
+        self.assertFalse(self.guard.reaches())
+        self.assertTrue(self.guard.is_open)
+
+    def test_closed_for_good(self) -> None:
+        self.guard.close()
+        self.guard.want_retry()
+        self.assertIsNone(self.guard._thread)
+
+    def test_a_probe_that_raises(self) -> None:
+        """Is one that did not reach the ledger, and not the last one."""
+        with mock.patch.object(self.guard, "_ping", side_effect=[RuntimeError("no memory"), True]):
+            self.fail(UNREACHABLE)
+            self.wait_for_end()
+        self.assertFalse(self.guard.is_open)
+
+
+class TestFork(base.BaseTestCase):
+    def test_a_child_has_its_own(self) -> None:
+        """Forked while the parent's lock is held, its breaker is open, and its thread runs."""
+        engine = mock.Mock(**{"ping.return_value": False})
+        charger = charging.Charger(engine, bind_expire_seconds=60)
+        self.addCleanup(charger.close)
+        self.assertRaises(
+            exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE)
+        )
+        engine.release.side_effect = UNREACHABLE
+        self.assertFalse(charger.release("a1", "p1"))
+        with charger.guard._lock, charger._releaser._lock:
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    engine.release.side_effect = None
+                    is_fresh = not charger.guard.is_open and not charger._releaser.pending
+                    status = 0 if is_fresh and charger.release("a2", "p1") else 2
+                finally:
+                    os._exit(status)
+            _, status = os.waitpid(pid, 0)
+        self.assertEqual(0, os.waitstatus_to_exitcode(status))
+        self.assertTrue(charger.guard.is_open)
