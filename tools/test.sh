@@ -83,6 +83,8 @@ ensure_venv() {
 runs() { cat .stestr/next-stream 2>/dev/null || echo 0; }
 
 unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+# Where the environment is active, its python3 must not be the one that removes and makes it.
+[[ ${VIRTUAL_ENV:-} != "$venv" ]] || PATH=${PATH//"$venv/bin:"/}
 
 # Everything that is installed, side by side; only on a Debian without python3-venv must that be there first.
 trap wait EXIT
