@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyborg.conductor import rpcapi
+from cyborg_quota.integrations.cyborg import compatibility
 
-from cyborg_quota.integrations.cyborg import current, refusing
+compatibility.check_services()  # first: what follows imports names that another Cyborg may not have
+
+from cyborg.conductor import rpcapi  # noqa: E402
+
+from cyborg_quota.integrations.cyborg import current, refusing  # noqa: E402
 
 
 class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
