@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cyborg_quota.integrations.cyborg.reconciling import Reconciler
     from cyborg_quota.integrations.cyborg.records import Records
 
+
 def records(conf: cfg.ConfigOpts) -> Records:
     """Cyborg's records, by its own configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
     compatibility.check_records()
