@@ -3,7 +3,7 @@
 #
 #   tools/test.sh [FILTER...]    what follows goes to stestr: a regular expression, --serial, ...
 #
-# Needs python3. The rest it makes: .venv-test, .venv-keystone (a real Keystone), .venv-cyborg (a real Cyborg),
+# Needs python3. The rest it makes: .venv-test, .venv-keystone (a real Keystone), .venv-cyborg and .venv-cyborg16 (a real Cyborg),
 # and, on Debian as root or with sudo and no prompt, the system packages of bindep.txt. CYBORG_QUOTA_NO_INSTALL=1 forbids the latter.
 # The last line is `N passed, N failed, N skipped`; the exit status is 0 when none failed and some ran.
 set -euo pipefail

@@ -17,10 +17,10 @@ PROG: Final = "cyborg-quota-conductor"
 
 def main() -> int:
     """Run the service; returns the exit status."""
-    from cyborg_quota.integrations.cyborg import host
+    from cyborg_quota.integrations.cyborg import compatibility
 
     try:
-        host.version()
+        compatibility.check_services()
         from cyborg_quota.integrations.cyborg import conductor
 
         conductor.serve(sys.argv)

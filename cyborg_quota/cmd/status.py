@@ -34,7 +34,7 @@ started, after an upgrade, and whenever something looks wrong. It writes nothing
   database          are its tables those of this release?
   limits            does the limit driver answer?
   counters          do they agree with the reservations?
-  Cyborg's version  is it one that cyborg_quota is tested with?
+  Cyborg's version  has it all that cyborg_quota needs, and do the tests run with it?
   resource classes  can all that device profiles ask for be charged?
   Cyborg's records  does the ledger agree with what is attached?
 """
@@ -106,13 +106,14 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(SUCCESS, "agree with the reservations")
 
     def _version(self) -> Result:
-        from cyborg_quota.integrations.cyborg import host
+        from cyborg_quota.integrations.cyborg import compatibility
 
-        version = host.version()
-        if version.startswith(host.KNOWN_VERSIONS):
+        compatibility.check_services()
+        version = compatibility.version()
+        if compatibility.is_tested(version):
             return Result(SUCCESS, version)
-        known = ", ".join(f"{one}x" for one in host.KNOWN_VERSIONS)
-        return Result(WARNING, f"{version} is not one that cyborg_quota is tested with ({known})")
+        tested = " and ".join(map(str, compatibility.TESTED))
+        return Result(WARNING, f"{version} has all that cyborg_quota needs; the tests run with Cyborg {tested}")
 
     def _classes(self) -> Result:
         from cyborg_quota.integrations.cyborg import host, mapping

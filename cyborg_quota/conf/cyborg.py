@@ -101,6 +101,16 @@ OPTS: list[cfg.Opt] = [
         help="How much of the ledger one reconciliation may change, in percent of the accelerators compared. More "
         "asks a person for --force; up to ten changes never do.",
     ),
+    cfg.IntOpt(
+        "max_unbound_requests",
+        default=-1,
+        min=-1,
+        help="How many accelerator requests that belong to no instance a project may have; a POST that would make more "
+        "is refused with 403. -1: no limit. It protects Cyborg's table from a project that makes requests without end, "
+        "and is not exact: POSTs that run at the same time may together pass it by what each of them makes. Nova makes "
+        "the requests of a server before it binds them, so choose a number above what all servers that a project "
+        "starts at the same time ask for. Each POST reads up to so many rows.",
+    ),
     cfg.MultiStrOpt(
         "config_file",
         default=[],

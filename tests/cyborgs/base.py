@@ -10,6 +10,7 @@ from typing import ClassVar
 from oslotest import base
 
 from tests import installing, needs
+from tests.cyborgs import environment
 from tests.cyborgs import stack as stacks
 from tests.cyborgs.client import Client
 
@@ -17,18 +18,20 @@ from tests.cyborgs.client import Client
 class StackTestCase(base.BaseTestCase):
     """``stack``, shared by the tests of a process, with no ARQs; ``rp``, its first host's device of 16 handles.
 
-    What differs from a Cyborg as it is shipped, a class says in ``conductor``, ``api`` and ``config``.
+    What differs from a Cyborg as it is shipped, a class says in ``conductor``, ``api`` and ``config``; ``version`` is
+    Cyborg's.
     """
 
     conductor: ClassVar[Sequence[str]] = stacks.CONDUCTOR
     api: ClassVar[str] = stacks.API
     config: ClassVar[str] = ""
     hosts: ClassVar[int] = 1
+    version: ClassVar[str] = environment.VERSIONS[0]
 
     def setUp(self) -> None:
         super().setUp()
         try:
-            self.stack = stacks.running(self.conductor, self.api, self.config, self.hosts)
+            self.stack = stacks.running(self.conductor, self.api, self.config, self.hosts, self.version)
         except installing.NotAvailable as reason:
             needs.missing(self, f"no Cyborg: {reason}")
         self.records = self.stack.records

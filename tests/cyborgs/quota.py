@@ -94,6 +94,7 @@ class QuotaTestCase(base.StackTestCase):
     conductor: ClassVar[Sequence[str]] = CONDUCTOR
     api: ClassVar[str] = API
     options: ClassVar[str] = ""
+    ledger: ClassVar[str] = LEDGER
 
     @property
     def config(self) -> str:  # type: ignore[override]
@@ -103,11 +104,11 @@ class QuotaTestCase(base.StackTestCase):
     def setUp(self) -> None:
         fixtures.need_server(self, "mariadb")
         # Before the services are started, and before super().setUp(): they read it.
-        self.url = fixtures.synced_url("mariadb", os.getpid(), LEDGER)
+        self.url = fixtures.synced_url("mariadb", os.getpid(), self.ledger)
         self.conf_file = write_conf(environment.PLACE, self.way_to(self.url), self.options)
         self.addCleanup(self.conf_file.unlink, missing_ok=True)
         super().setUp()
-        self.useFixture(fixtures.EmptyLedger("mariadb", LEDGER))
+        self.useFixture(fixtures.EmptyLedger("mariadb", self.ledger))
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
         self.engine: QuotaEngine = cyborg_quota.make_engine(conf)
         self.addCleanup(self.engine.close)

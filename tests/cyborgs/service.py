@@ -96,6 +96,10 @@ class Service:
     def finish(self) -> None:
         """Of a command that ends by itself: run it to its end. Raises ServiceError."""
         self.launch()
+        self.join()
+
+    def join(self) -> None:
+        """Of a command that was launched: wait for its end. Raises ServiceError."""
         assert self._process is not None
         try:
             status = self._process.wait(START_TIMEOUT_SECONDS)

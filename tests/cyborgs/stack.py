@@ -38,10 +38,11 @@ class Stack:
     ``isolated`` begins a command whose program runs by itself: it imports what is installed, wherever it is started.
 
     :param hosts: how many fake hosts, with 16 attach handles each.
+    :param version: Cyborg's, one of environment.VERSIONS.
     """
 
-    def __init__(self, hosts: int = 1) -> None:
-        self.programs = environment.ensure()
+    def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0]) -> None:
+        self.programs = environment.ensure(version)
         self.isolated = [str(self.programs / "python"), "-I"]
         if reason := fixtures.missing_server("mariadb"):
             raise NotAvailable(reason)
@@ -204,10 +205,10 @@ def _serves(url: str) -> bool:
 
 
 @functools.cache
-def of_this_process(_pid: int) -> Stack | NotAvailable | ServiceError:
+def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
     """The one that this process's tests share, or why there is none: nobody tries again for each test."""
     try:
-        made = Stack()
+        made = Stack(version=version)
     except NotAvailable as reason:
         return reason
     fixtures.at_exit(made.close)
@@ -219,9 +220,15 @@ def of_this_process(_pid: int) -> Stack | NotAvailable | ServiceError:
     return made
 
 
-def running(conductor: Sequence[str] = CONDUCTOR, api: str = API, config: str = "", hosts: int = 1) -> Stack:
+def running(
+    conductor: Sequence[str] = CONDUCTOR,
+    api: str = API,
+    config: str = "",
+    hosts: int = 1,
+    version: str = environment.VERSIONS[0],
+) -> Stack:
     """The stack of this process, with this API, this one conductor, and no ARQs. Raises NotAvailable, ServiceError."""
-    found = of_this_process(os.getpid())
+    found = of_this_process(os.getpid(), version)
     if isinstance(found, Exception):
         raise found
     found.end_further()

@@ -4,7 +4,8 @@
 A service starts in a second and a half, and most of that is the import of what all of them need. Here that is done
 once. Of Cyborg, Placement and cyborg_quota nothing is loaded before a program asks for it, nor of oslo.service, whose
 way to run each program chooses: it runs as it would alone. The interpreter is isolated (-I), so that all of them import
-what is installed. Orders come as lines of JSON: see starting.py.
+what is installed. Orders come as lines of JSON: see starting.py. Arguments name packages that the libraries must do
+without while they are loaded here: Nova refuses to start where eventlet has been imported.
 """
 
 import ctypes
@@ -60,8 +61,12 @@ def become(order):
 
 
 def main():
+    for name in sys.argv[1:]:
+        sys.modules[name] = None  # an import of it fails
     for name in LIBRARIES:
         importlib.import_module(name)
+    for name in sys.argv[1:]:
+        del sys.modules[name]
     assert not NOT_LOADED & sys.modules.keys()
     for line in sys.stdin:
         order = json.loads(line)

@@ -51,10 +51,11 @@ class Starter:
     """The process that starts them; they end with it, and it with the thread that made it.
 
     :param python: of Cyborg's environment.
+    :param not_imported: packages that it does not import itself; its programs may.
     """
 
-    def __init__(self, python: pathlib.Path, place: pathlib.Path) -> None:
-        command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py"))]
+    def __init__(self, python: pathlib.Path, place: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
+        command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py")), *not_imported]
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         self._log = place / "starter.log"

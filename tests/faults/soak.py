@@ -43,7 +43,7 @@ from tests.faults.proxy import Proxy
 from tests.servers import galera
 
 TOP = pathlib.Path(__file__).parents[2]
-CYBORG = "tests.cyborgs.soak"
+CYBORG, NOVA = "tests.cyborgs.soak", "tests.novas.soak"
 SERVERS = ("mariadb", "postgresql")
 MOST_PROBLEMS = 5
 """A scene that has found so many is not gone on with."""
@@ -229,15 +229,25 @@ def upgrade(stage: Stage) -> None:
 
 
 def cyborg(stage: Stage) -> None:
-    """The real Cyborg, its conductors killed: a program of its own, whose summary is taken as one round."""
+    """The real Cyborg, its conductors killed."""
+    _run_program(stage, CYBORG)
+
+
+def nova(stage: Stage) -> None:
+    """The real Nova, its compute hosts killed."""
+    _run_program(stage, NOVA)
+
+
+def _run_program(stage: Stage, program: str) -> None:
+    """A program of its own, whose summary is taken as one round."""
     backends("mariadb")
     with tempfile.TemporaryDirectory() as directory:
         figures = pathlib.Path(directory) / "figures.json"
         minutes = str(stage.seconds / 60)
-        command = [sys.executable, "-m", CYBORG, "--minutes", minutes, "--seed", str(stage.seed), "--json", figures]
+        command = [sys.executable, "-m", program, "--minutes", minutes, "--seed", str(stage.seed), "--json", figures]
         done = subprocess.run(command, cwd=TOP, stdout=subprocess.DEVNULL, check=False)
         if not figures.exists():
-            raise Skipped(f"{CYBORG} ended with {done.returncode}, and has no summary: see its words above")
+            raise Skipped(f"{program} ended with {done.returncode}, and has no summary: see its words above")
         summary = json.loads(figures.read_text())
     report = Report(
         calls=sum(summary["outcomes"].values()), checks=summary["rounds"], problems=list(summary["faults"])
@@ -257,6 +267,7 @@ SCENES = [
     Scene("crash", "workers are killed (-9) at random points", crash),
     Scene("upgrade", "old release and new side by side, db sync under load", upgrade),
     Scene("cyborg", "16 projects on a real Cyborg, conductors and API killed", cyborg),
+    Scene("nova", "servers with accelerators on a real Nova, compute hosts killed", nova),
 ]
 """A scene more is a line more."""
 

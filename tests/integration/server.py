@@ -41,9 +41,13 @@ class People:
 
 
 class Keystone:
-    """A server whose data lives as long as this process."""
+    """A server whose data lives as long as this process.
 
-    def __init__(self) -> None:
+    :param threads: that serve it. With one, SQLite is never locked, however many services ask for tokens at once.
+    """
+
+    def __init__(self, threads: int = 4) -> None:
+        self._threads = threads
         self._environment = environment.ensure()
         self.port = machine.free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
@@ -53,6 +57,7 @@ class Keystone:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
         database.close()
         self.model = ""
+        self.password = self._environment.password
         self._process: subprocess.Popen[bytes] | None = None
         self.admin = self._log_in()
 
@@ -63,7 +68,8 @@ class Keystone:
         self.stop()
         self.model = model
         config = environment.write_config(self.place, model)
-        serve = [str(self._environment.python), str(pathlib.Path(__file__).with_name("serve.py")), str(self.port)]
+        program = str(pathlib.Path(__file__).with_name("serve.py"))
+        serve = [str(self._environment.python), program, str(self.port), str(self._threads)]
         if setpriv := shutil.which("setpriv"):
             serve = [setpriv, "--pdeathsig", "KILL", "--", *serve]
         with (self.place / "serve.log").open("ab") as log:
@@ -144,8 +150,12 @@ class Keystone:
         if system_role is not None:
             self.admin.put(f"/system/users/{user_id}/roles/{self._role_id(system_role)}")
         if project_id is not None:
-            self.admin.put(f"/projects/{project_id}/users/{user_id}/roles/{self._role_id('member')}")
+            self.grant(user_id, project_id, "member")
         return name, password
+
+    def grant(self, user_id: str, project_id: str, role: str) -> None:
+        """Give a user a role in a project."""
+        self.admin.put(f"/projects/{project_id}/users/{user_id}/roles/{self._role_id(role)}")
 
     def _role_id(self, name: str) -> str:
         return str(self.admin.get("/roles", params={"name": name}).json()["roles"][0]["id"])

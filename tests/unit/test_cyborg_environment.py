@@ -16,7 +16,7 @@ class TestWithoutCyborg(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         reason = installing.NotAvailable("the package index is away")
-        self.useFixture(fx.MockPatchObject(stack, "of_this_process", lambda _pid: reason))
+        self.useFixture(fx.MockPatchObject(stack, "of_this_process", lambda _pid, _version: reason))
         for name in ("CI", "CYBORG_QUOTA_REQUIRE_SERVERS"):
             self.useFixture(fx.EnvironmentVariable(name))
 

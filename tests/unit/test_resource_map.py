@@ -105,3 +105,10 @@ class TestResourceMap(base.BaseTestCase):
         found = group("FPGA", "PGPU", A="required", B="forbidden")
         self.assertEqual(["FPGA", "PGPU"], mapping.classes_of(found))
         self.assertEqual(["A"], mapping.traits_of(found))
+
+    def test_requests_of(self) -> None:
+        """As many as Cyborg makes: one for each unit, and two for a Xilinx FPGA."""
+        self.assertEqual(3, mapping.requests_of({"resources:FPGA": "2", "resources:PGPU": "1", "accel:x": "9"}))
+        self.assertEqual(4, mapping.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}))
+        self.assertEqual(2, mapping.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "forbidden"}))
+        self.assertEqual(0, mapping.requests_of({"trait:CUSTOM_A": "required"}))

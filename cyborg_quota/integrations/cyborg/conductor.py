@@ -65,7 +65,13 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
 
     arqs = [uuid for uuid, patch in patch_list.items() if patch[0]["op"] == "add"]
     wishes = [_wish(context, uuid, group, valid_fields[uuid]) for uuid, group in records.groups_to_bind(context, arqs)]
-    flights = current.charger().take_off(wishes)
+    try:
+        flights = current.charger().take_off(wishes)
+    except exceptions.QuotaError as error:
+        # Nova tells a user of a server that failed, and not why: an administrator looks for the server's UUID here.
+        instances = sorted({wish.instance for wish in wishes})
+        LOG.info("Instances %s: accelerator requests %s cannot be bound: %s", instances, arqs, error)
+        raise
     token = quota_objects.FLIGHTS.set(flights)
     try:
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg import mapping
+from cyborg_quota.integrations.cyborg import compatibility, mapping
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 
 if TYPE_CHECKING:
@@ -21,24 +20,10 @@ if TYPE_CHECKING:
     from cyborg_quota.integrations.cyborg.reconciling import Reconciler
     from cyborg_quota.integrations.cyborg.records import Records
 
-DISTRIBUTION: Final = "openstack-cyborg"
-KNOWN_VERSIONS: Final = ("17.",)
-"""Against these the tests run."""
-
-
-def version() -> str:
-    """Of the Cyborg that is installed here. Raises ConfigurationError."""
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        raise exceptions.ConfigurationError(
-            "Cyborg is not installed in this Python environment; install cyborg_quota into the one that Cyborg runs in."
-        ) from None
-
 
 def records(conf: cfg.ConfigOpts) -> Records:
     """Cyborg's records, by its own configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
-    version()
+    compatibility.check_records()
     from cyborg.conf import CONF
 
     arguments = [part for path in conf.cyborg.config_file for part in ("--config-file", path)]

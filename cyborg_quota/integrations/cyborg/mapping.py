@@ -18,6 +18,7 @@ from cyborg_quota import exceptions, names
 
 RESOURCES_PREFIX: Final = "resources:"
 TRAIT_PREFIX: Final = "trait:"
+XILINX_TRAIT: Final = "trait:CUSTOM_FPGA_XILINX"
 
 
 class ClassNotCounted(exceptions.QuotaError):
@@ -141,3 +142,13 @@ def traits_of(group: Mapping[str, str]) -> list[str]:
         for key, value in group.items()
         if key.startswith(TRAIT_PREFIX) and value == "required"
     ]
+
+
+def requests_of(group: Mapping[str, str]) -> int:
+    """How many ARQs Cyborg makes of a device profile group: one for each unit, two for each Xilinx FPGA.
+
+    The rule is that of ARQsController.post in Cyborg 16 and 17.
+    """
+    if group.get(XILINX_TRAIT) == "required":
+        return 2 * int(group.get(f"{RESOURCES_PREFIX}FPGA", 0))
+    return sum(int(value) for key, value in group.items() if key.startswith("resources"))

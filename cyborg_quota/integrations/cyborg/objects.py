@@ -19,7 +19,7 @@ from cyborg.objects.extarq import fpga_ext_arq
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import charging, current, records, refusing
+from cyborg_quota.integrations.cyborg import charging, compatibility, current, records, refusing
 from cyborg_quota.integrations.cyborg.charging import Flight
 
 LOG = logging.getLogger(__name__)
@@ -132,8 +132,9 @@ class FPGAExtARQ(_Quota, fpga_ext_arq.FPGAExtARQ):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Have Cyborg make these: after its configuration is read. May be repeated."""
+    """Have Cyborg make these: after its configuration is read. May be repeated. Raises ConfigurationError."""
     objects.register_all()
     for replacement in (ExtARQ, FPGAExtARQ):
         objects_base.CyborgObjectRegistry.register(replacement)
     utils.factory_register(ext_arq.ExtARQ, constants.FPGA)(FPGAExtARQ)
+    compatibility.check_registered(ExtARQ, FPGAExtARQ)

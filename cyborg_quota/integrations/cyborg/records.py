@@ -85,6 +85,11 @@ def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Map
         yield arq, groups[profile][record.device_profile_group_id]
 
 
+def groups_of(context: Any, device_profile_id: int) -> list[Mapping[str, str]]:
+    """The groups of a device profile."""
+    return _groups(db_api.get_instance().device_profile_get_by_id(context, device_profile_id))
+
+
 def class_of_provider(context: Any, rp_uuid: str) -> str | None:
     """The resource class of the deployable behind a resource provider; None where there is none."""
     db = db_api.get_instance()

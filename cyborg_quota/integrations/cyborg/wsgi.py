@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import pecan
-from cyborg.conductor import rpcapi
+from cyborg_quota.integrations.cyborg import compatibility
 
-from cyborg_quota.integrations.cyborg import current, refusing
+compatibility.check_services()  # first: what follows imports names that another Cyborg may not have
+
+import pecan  # noqa: E402
+from cyborg.conductor import rpcapi  # noqa: E402
+
+from cyborg_quota.integrations.cyborg import current, refusing, unbound_requests  # noqa: E402
+
+CHECKED = "cyborg_quota.unbound_requests_checked"
+"""In a request's WSGI environment: that its project may make what it asks for."""
 
 
 class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
     """The way to the conductor, by which a refusal comes back as one sentence."""
+
+    def arq_create(self, context: Any, obj_extarq: Any, devprof_id: int) -> Any:
+        """Cyborg calls this for each ARQ of a POST. The first call checks for all of them."""
+        maximum = current.conf().cyborg.max_unbound_requests
+        if maximum >= 0 and not pecan.request.environ.get(CHECKED):
+            unbound_requests.check(context, devprof_id, maximum)
+            pecan.request.environ[CHECKED] = True
+        return super().arq_create(context, obj_extarq, devprof_id)
 
     def arq_apply_patch(self, context: Any, patch_list: Any, valid_fields: Any) -> Any:
         try:

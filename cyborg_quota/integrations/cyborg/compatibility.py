@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Cyborg this integration works with: its version, and everything of it that is called, subclassed or replaced.
+
+Checked once, when a service or a command starts, so that a Cyborg that has changed is refused then, with one sentence,
+and not during a bind. This is the only place that knows what Cyborg must offer: what the other modules use of it is
+listed here. Nothing here connects to anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cyborg_quota import exceptions
+
+DISTRIBUTION: Final = "openstack-cyborg"
+TESTED: Final = (16, 17)
+"""Against these major versions the tests run. Later ones are let run where all that is listed below is there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A function or a class of Cyborg, and how it is called: with so many positional arguments, and these keywords.
+
+    ``self`` counts as one.
+    """
+
+    module: str
+    name: str
+    positional: int
+    keywords: tuple[str, ...] = ()
+
+
+_MISSING: Final = object()
+_DB: Final = "cyborg.db.sqlalchemy.api"
+_EXTARQ: Final = "cyborg.objects.ext_arq"
+_FPGA: Final = "cyborg.objects.extarq.fpga_ext_arq"
+_MANAGER: Final = "cyborg.conductor.manager"
+_RPCAPI: Final = "cyborg.conductor.rpcapi"
+
+_RECORD_CALLS: Final = (
+    Call("cyborg.context", "get_admin_context", 0),
+    Call("cyborg.db.api", "get_instance", 0),
+    Call(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
+    Call(_DB, "Connection.extarq_list", 2, ("limit", "marker")),
+    Call(_DB, "Connection.extarq_get", 3, ("project_id",)),
+    Call(_DB, "Connection.device_profile_get_by_id", 3),
+    Call(_DB, "Connection.device_profile_list", 2),
+    Call(_DB, "Connection.deployable_get_by_rp_uuid", 3),
+    Call(_DB, "Connection.attribute_get_by_deployable_id", 3),
+    Call(_DB, "Connection.attribute_get_by_filter", 3),
+)
+_SERVICE_CALLS: Final = (
+    Call("cyborg.common.service", "prepare_service", 1),
+    Call("cyborg.common.service", "RPCService", 3),
+    Call("cyborg.common.utils", "factory_register", 2),
+    Call("cyborg.objects", "register_all", 0),
+    Call("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
+    Call("cyborg.api.hooks", "ConductorAPIHook", 0),
+    Call(_MANAGER, "ConductorManager.init_host", 1),
+    Call(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
+    Call(_MANAGER, "ConductorManager.arq_apply_patch", 4),
+    Call(_RPCAPI, "ConductorAPI.arq_apply_patch", 4),
+    Call(_RPCAPI, "ConductorAPI.arq_create", 4),
+    Call(_DB, "Connection.extarq_list", 2, ("project_id", "instance_uuid", "limit")),
+    Call(_EXTARQ, "ExtARQ.apply_patch", 3),
+    Call(_EXTARQ, "ExtARQ.factory", 1),
+    Call(_EXTARQ, "ExtARQ.start_bind_job", 3),
+    Call(_EXTARQ, "ExtARQ.bind", 3),
+    Call(_EXTARQ, "ExtARQ.unbind", 2),
+    Call(_EXTARQ, "ExtARQ.destroy", 2),
+    Call(_EXTARQ, "ExtARQ.update_check_state", 3),
+    Call(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
+    Call(_FPGA, "FPGAExtARQ.start_bind_job", 3),
+    Call(_FPGA, "FPGAExtARQ.bind", 3),
+)
+_RECORD_NAMES: Final = {
+    "cyborg.common.constants": ("ARQ_BOUND", "ARQ_BIND_STARTED", "ARQ_STATES_TRANSFORM_MATRIX"),
+    "cyborg.common.exception": ("ARQBadState", "CyborgException", "ResourceNotFound"),
+    "cyborg.db.sqlalchemy.models": tuple(
+        f"ExtArq.{column}"
+        for column in (
+            "id",
+            "uuid",
+            "state",
+            "project_id",
+            "instance_uuid",
+            "deployable_id",
+            "device_profile_id",
+            "device_profile_group_id",
+        )
+    ),
+}
+_SERVICE_NAMES: Final = {
+    "cyborg.common.constants": ("ARQ_BIND_FAILED", "CONDUCTOR_TOPIC", "FPGA"),
+    "cyborg.db.api": ("NULL_FILTER",),
+}
+_STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
+"""{error of Cyborg: the status that its API answers}, of those that the integration raises."""
+
+
+def version() -> str:
+    """Of the Cyborg that is installed here. Raises ConfigurationError."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise exceptions.ConfigurationError(
+            "Cyborg is not installed in this Python environment; install cyborg_quota into the one that Cyborg runs in."
+        ) from None
+
+
+def is_tested(found: str) -> bool:
+    """Whether the tests run against this version of Cyborg."""
+    return _major(found) in TESTED
+
+
+def check_records() -> None:
+    """Refuse a Cyborg whose records cannot be read by a command. Raises ConfigurationError."""
+    _refuse_first(_problems(_RECORD_CALLS, _RECORD_NAMES))
+
+
+def check_services() -> None:
+    """Refuse a Cyborg whose conductor or API cannot run with quota. Raises ConfigurationError."""
+    _refuse_first(_service_problems())
+
+
+def check_registered(*replacements: type[Any]) -> None:
+    """Refuse a Cyborg that does not make our objects after they were registered. Raises ConfigurationError.
+
+    ``replacements``: of Cyborg's ExtARQ and FPGAExtARQ, in this order.
+    """
+    from cyborg import objects
+    from cyborg.common import constants
+
+    registered = objects.ExtARQ, objects.FPGAExtARQ
+    made = objects.ExtARQ, objects.ExtARQ.factory(constants.FPGA)
+    if not registered == made == replacements:
+        _refuse_first(iter(["cyborg.objects does not make the ExtARQ that was registered last"]))
+
+
+def _refuse_first(problems: Iterator[str]) -> None:
+    found = version()
+    if (major := _major(found)) is not None and major < TESTED[0]:
+        raise exceptions.ConfigurationError(f"Cyborg {found} is too old: cyborg_quota works with Cyborg {_tested()}.")
+    for problem in problems:
+        raise exceptions.ConfigurationError(
+            f"Cyborg {found} cannot run with cyborg_quota, which works with Cyborg {_tested()}: {problem}."
+        )
+
+
+def _major(found: str) -> int | None:
+    number = re.match(r"\d+", found)
+    return None if number is None else int(number[0])
+
+
+def _tested() -> str:
+    return " and ".join(map(str, TESTED))
+
+
+def _service_problems() -> Iterator[str]:
+    if importlib.util.find_spec("cyborg") is None or importlib.util.find_spec("cyborg.wsgi") is None:
+        yield "cyborg.wsgi is missing"
+    yield from _problems(_RECORD_CALLS, _RECORD_NAMES)
+    yield from _problems(_SERVICE_CALLS, _SERVICE_NAMES)
+    yield from _status_problems()
+    yield from _replacement_problems()
+
+
+def _problems(calls: tuple[Call, ...], names: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    for module, members in names.items():
+        for name in members:
+            _, problem = _found(module, name)
+            if problem:
+                yield problem
+    for call in calls:
+        member, problem = _found(call.module, call.name)
+        if problem:
+            yield problem
+        elif not _takes(member, call):
+            arguments = [*["..."] * call.positional, *(f"{name}=..." for name in call.keywords)]
+            yield f"{call.module}.{call.name} does not take ({', '.join(arguments)})"
+
+
+def _found(module: str, name: str) -> tuple[Any, str]:
+    """The member and no problem, or None and the problem."""
+    try:
+        member: Any = importlib.import_module(module)
+    except ImportError as error:
+        return None, f"{module} cannot be imported ({error})"
+    for part in name.split("."):
+        member = getattr(member, part, _MISSING)
+        if member is _MISSING or getattr(member, "__isabstractmethod__", False):
+            return None, f"{module}.{name} is missing"
+    return member, ""
+
+
+def _takes(member: Any, call: Call) -> bool:
+    try:
+        inspect.signature(member).bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
+    except TypeError:
+        return False
+    return True
+
+
+def _status_problems() -> Iterator[str]:
+    from cyborg.common import exception
+
+    for name, status in _STATUSES.items():
+        if getattr(getattr(exception, name, None), "code", None) != status:
+            yield f"cyborg.common.exception.{name} does not stand for HTTP status {status}"
+
+
+def _replacement_problems() -> Iterator[str]:
+    """What is subclassed and put in the place of Cyborg's own must not refer to itself by its module's name."""
+    from cyborg.api import hooks
+    from cyborg.conductor import rpcapi
+    from cyborg.objects import ext_arq
+    from cyborg.objects.extarq import fpga_ext_arq
+
+    if getattr(hooks, "rpcapi", None) is not rpcapi:
+        yield "cyborg.api.hooks does not look up cyborg.conductor.rpcapi.ConductorAPI"
+    if "ConductorAPI" in rpcapi.ConductorAPI.__init__.__code__.co_names:
+        yield "cyborg.conductor.rpcapi.ConductorAPI calls super() with its own name, and cannot be replaced"
+    if not issubclass(fpga_ext_arq.FPGAExtARQ, ext_arq.ExtARQ) or ext_arq.ExtARQ.obj_name() != "ExtARQ":
+        yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ is no ExtARQ"
+    if getattr(fpga_ext_arq.FPGAExtARQ.bind, "is_job", None) is not True:
+        yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ.bind is not marked as a job"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborgs that differ in one thing from the one installed: what compatibility.py says of each. Run by its Python.
+
+    python doctored.py                 prints {what was changed: the error, or null}, as JSON
+    python doctored.py start VERSION   runs cyborg-quota-conductor in a Cyborg that says it is of this version
+    python doctored.py serve VERSION   loads the API's module there
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import sys
+import types
+from unittest import mock
+
+sys.path.pop(0)  # this directory
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import compatibility
+
+
+def ask(check=compatibility.check_services):
+    try:
+        check()
+    except exceptions.ConfigurationError as error:
+        return str(error)
+    return None
+
+
+def of_version(version):
+    return mock.patch.object(compatibility.importlib.metadata, "version", return_value=version)
+
+
+def holder(module, name):
+    *parts, last = name.split(".")
+    return functools.reduce(getattr, parts, importlib.import_module(module)), last
+
+
+@contextlib.contextmanager
+def missing(module, name):
+    """Also where it is inherited: from whichever class has it."""
+    where, last = holder(module, name)
+    if hasattr(where, "__mapper__"):  # SQLAlchemy lets no column go
+        kept = {one: getattr(where, one) for one in list(where.__mapper__.columns.keys()) if one != last}
+        with mock.patch.object(sys.modules[module], where.__name__, types.SimpleNamespace(**kept)):
+            yield
+        return
+    owner = next(one for one in getattr(where, "__mro__", [where]) if last in vars(one))
+    value = vars(owner)[last]
+    delattr(owner, last)
+    try:
+        yield
+    finally:
+        setattr(owner, last, value)
+
+
+def other_signature(module, name):
+    where, last = holder(module, name)
+    return mock.patch.object(where, last, lambda: None)
+
+
+def own_name(self):
+    super(ConductorAPI, self).__init__()  # noqa: F821  (as Cyborg 15 has it)
+
+
+def doctor():
+    from cyborg.api import hooks
+    from cyborg.common import exception
+    from cyborg.conductor import rpcapi
+    from cyborg.objects import base
+    from cyborg.objects.extarq import fpga_ext_arq
+
+    found = {"nothing": ask(), "nothing, records": ask(compatibility.check_records)}
+    for version in ("15.0.1", "16.0.1", "18.0.0", "17.0.0.0rc1", "unknown"):
+        with of_version(version):
+            found[f"version {version}"] = ask()
+    for module, names in (*compatibility._RECORD_NAMES.items(), *compatibility._SERVICE_NAMES.items()):
+        for name in names:
+            with missing(module, name):
+                found[f"without {module}.{name}"] = ask()
+    for call in (*compatibility._RECORD_CALLS, *compatibility._SERVICE_CALLS):
+        with missing(call.module, call.name):
+            found[f"without {call.module}.{call.name}"] = ask()
+        if call.positional or call.keywords:
+            with other_signature(call.module, call.name):
+                found[f"other arguments of {call.module}.{call.name}"] = ask()
+    for name in compatibility._STATUSES:
+        with mock.patch.object(getattr(exception, name), "code", 418):
+            found[f"other status of {name}"] = ask()
+    with mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name):
+        found["super() with its own name"] = ask()
+    with mock.patch.object(hooks, "rpcapi", None):
+        found["hooks with an rpcapi of their own"] = ask()
+    with mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False):
+        found["bind is no job"] = ask()
+    with mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}):
+        found["a module that is gone"] = ask()
+    with mock.patch.object(base.CyborgObjectRegistry, "registration_hook", lambda *_: None):
+        from cyborg_quota.integrations.cyborg import objects
+
+        found["a registry that keeps its own objects"] = ask(objects.install)
+    found["our objects, registered"] = ask(objects.install)
+    return found
+
+
+if sys.argv[1:]:
+    what, version = sys.argv[1:]
+    sys.argv[1:] = []
+    with of_version(version):
+        if what == "serve":
+            importlib.import_module("cyborg_quota.integrations.cyborg.wsgi")
+        from cyborg_quota.cmd import conductor as command
+
+        sys.exit(command.main())
+
+print(json.dumps(doctor()))

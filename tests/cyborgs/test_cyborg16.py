@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg 16, the oldest that is supported: it starts with quota, charges, refuses and releases."""
+
+from __future__ import annotations
+
+import uuid
+
+from tests.cyborgs import quota
+
+
+class TestCyborg16(quota.QuotaTestCase):
+    version = "16.0.1"
+    ledger = "cyborg16"  # the conductor of the other Cyborg expires what it finds in its own
+    options = "max_unbound_requests = 3"
+
+    def test_bind_refuse_release(self) -> None:
+        self.set_limit(2)
+        arqs = self.client.created(self.profile, 3)
+        instance = self.bind(arqs[:2])
+        answer = self.client.bind(arqs[2:], str(uuid.uuid4()), self.rp)
+        self.assertEqual(403, answer.status)
+        self.assertEqual(
+            f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 2, reserved 0, requested 1",
+            answer.message,
+        )
+        self.assert_agree()
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual(204, self.client.delete_instance(instance).status)
+        self.assertEqual((0, 0), self.figures())
+        self.bind(arqs[2:])
+        self.assertEqual(202, self.client.unbind(arqs[2:]).status)
+        self.assert_agree()
+        self.assertEqual(quota.Said(0, "", ""), self.reconcile())
+
+    def test_failed_bind_and_unbound_requests(self) -> None:
+        arqs = self.client.created(self.profile, 3)
+        self.assertEqual(403, self.client.create(self.profile).status)
+        self.assertEqual(404, self.client.bind(arqs[:1], str(uuid.uuid4()), str(uuid.uuid4())).status)
+        self.assert_agree()
+        self.assertEqual((0, 0), self.figures())

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test of the real Nova starts from: a cloud that the tests of a process share, and a project of its own."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslotest import base
+
+import cyborg_quota
+from cyborg_quota.conf import loading
+from tests import base as ledger_base
+from tests import fixtures, installing, invariants, needs
+from tests.cyborgs.service import ServiceError
+from tests.novas.cloud import Cloud
+from tests.servers import machine
+
+VARIABLE = "CYBORG_QUOTA_TEST_NOVA"
+AGREE_SECONDS = 60.0
+OPTIONS = "bind_expire = 30\nreconcile_interval = 0"
+"""No reconciliation: what is charged must be right without one."""
+
+
+@functools.cache
+def of_this_process(_pid: int) -> Cloud | installing.NotAvailable | ServiceError:
+    """The one that this process's tests share, or why there is none."""
+    try:
+        made = Cloud(OPTIONS)
+    except installing.NotAvailable as reason:
+        return reason
+    fixtures.at_exit(made.close)
+    try:
+        made.start()
+    except (installing.NotAvailable, ServiceError) as reason:
+        made.close()
+        return reason
+    return made
+
+
+class Ledger:
+    """What the ledger says, and whether Cyborg says the same."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(cloud.quota_conf)])
+        self.engine = cyborg_quota.make_engine(conf)
+        self._sql = sa.create_engine(cloud.databases["ledger"], poolclass=sa.NullPool)
+
+    def set_limit(self, project_id: str, limit: int) -> None:
+        self.engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
+
+    def used(self, project_id: str) -> tuple[int, int]:
+        """(used, reserved)"""
+        usage = self.engine.get_usages(ledger_base.ADMIN, project_id)["fpga"]
+        return usage.used, usage.reserved
+
+    def problems(self, *, arqs: bool = True) -> list[str]:
+        """What differs now between the counters and Cyborg's bound ARQs. ``arqs``: and which other ARQs are left."""
+        return [*self._problems(), *(self._unbound() if arqs else [])]
+
+    def _unbound(self) -> Iterator[str]:
+        for arq in self._cloud.records.arqs().values():
+            if arq.state != "Bound":
+                yield f"ARQ {arq.uuid} is {arq.state}"
+
+    def _problems(self) -> Iterator[str]:
+        charged = {
+            one.project_id: one.usage.used
+            for one in self.engine.list_usages(ledger_base.ADMIN)
+            if one.resource == "fpga" and one.usage.used
+        }
+        bound = self._cloud.records.bound()
+        if charged != bound:
+            yield f"charged {charged}, bound {bound}"
+        for row in self.engine.list_reservations(ledger_base.ADMIN, state="reserved"):
+            yield f"reserved for ARQ {row.consumer}"
+        with self._sql.connect() as connection:
+            yield from map(str, invariants.broken(connection))
+
+    def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
+        """Wait until nothing differs; what still does."""
+        machine.wait_until(lambda: not self.problems(arqs=arqs), AGREE_SECONDS)
+        return self.problems(arqs=arqs)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class NovaTestCase(base.BaseTestCase):
+    """``cloud``; ``user`` of a new project, whose limit is 3; the ledger's view. Skips unless it is asked for."""
+
+    limit = 3
+
+    def setUp(self) -> None:
+        super().setUp()
+        if not os.environ.get(VARIABLE):
+            self.skipTest(f"a whole cloud takes minutes: tox -e nova, or {VARIABLE}=1")
+        try:
+            self.cloud = self._cloud()
+        except installing.NotAvailable as reason:
+            needs.missing(self, f"no Nova: {reason}")
+        self.ledger = Ledger(self.cloud)
+        self.addCleanup(self.ledger.close)
+        self.user = self.cloud.create_user()
+        self.project_id = self.user.project_id
+        self.ledger.set_limit(self.project_id, self.limit)
+        self.one, self.two = self.cloud.flavors
+        self.addCleanup(self.delete_all)
+
+    @staticmethod
+    def _cloud() -> Cloud:
+        found = of_this_process(os.getpid())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def delete_all(self) -> None:
+        """Leave the hosts' devices free for the next test."""
+        self.user.delete(*self.user.servers())
+
+    def assert_charged(self, count: int) -> None:
+        """So many are charged to the project, and every counter of the ledger equals what Cyborg has bound."""
+        self.assertEqual([], self.ledger.wait_until_equal())
+        self.assertEqual((count, 0), self.ledger.used(self.project_id))
+
+    def active(self, flavor: str, count: int = 1) -> list[str]:
+        """New servers that run."""
+        servers = self.user.create_servers(flavor, count)
+        self.assertEqual(["ACTIVE"] * count, [self.user.wait(server) for server in servers])
+        return servers

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers with accelerators on the real Nova: what each of its operations charges and releases."""
+
+from __future__ import annotations
+
+import re
+
+from keystoneauth1 import exceptions as ksa_exceptions
+
+from tests.novas import base
+from tests.novas.cloud import HOSTS
+from tests.servers import machine
+
+REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 0, requested {requested}"
+
+
+class TestLimit(base.NovaTestCase):
+    def test_one_device_each(self) -> None:
+        """By the command: three are admitted, the fourth is refused, and after a delete one more is admitted."""
+        servers = [self.user.create_server(self.one) for _ in range(4)]
+        self.assertEqual(["ACTIVE"] * 3 + ["ERROR"], [self.user.wait(one) for one in servers])
+        self.assert_charged(3)
+        self.user.openstack("server", "delete", "--wait", servers[0])
+        self.assert_charged(2)
+        self.active(self.one)
+        self.assert_charged(3)
+
+    def test_two_devices_each(self) -> None:
+        """All of a server's devices or none: one that is left is not taken, and a server of one still fits."""
+        self.active(self.two)
+        [refused] = self.user.create_servers(self.two)
+        self.assertEqual("ERROR", self.user.wait(refused))
+        self.assert_charged(2)
+        self.active(self.one)
+        self.assert_charged(3)
+
+    def test_what_is_said_of_a_refusal(self) -> None:
+        """Cyborg's answer has the sentence. Nova 34 keeps only its status; the conductor's log names the server."""
+        self.active(self.two)
+        [refused] = self.user.create_servers(self.two)
+        self.assertEqual("ERROR", self.user.wait(refused))
+        shown = self.user.openstack("server", "show", "-f", "json", refused)
+        fault = shown["fault"]["message"]
+        self.assertIn("Invalid response from Cyborg: <Response [403]>", fault)
+        arqs = re.findall(r"[0-9a-f-]{36}", fault)
+        self.assertEqual(2, len(arqs), fault)
+        words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
+        lines = [line for line in self.cloud.conductor.said().splitlines() if refused in line and words in line]
+        self.assertEqual(1, len(lines), self.cloud.conductor.tail())
+        self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
+
+
+class TestLife(base.NovaTestCase):
+    def test_delete(self) -> None:
+        servers = [*self.active(self.one), *self.active(self.two)]
+        self.assert_charged(3)
+        self.user.delete(servers[1])
+        self.assert_charged(1)
+        self.user.delete(servers[0])
+        self.assert_charged(0)
+
+    def test_rebuild(self) -> None:
+        """On its host, with the same devices."""
+        [server] = self.active(self.two)
+        before = set(self.cloud.records.arqs())
+        self.user.act(server, "rebuild", {"imageRef": self.cloud.image_id})
+        self.assertEqual("ACTIVE", self.user.wait(server))
+        self.assert_charged(2)
+        self.assertEqual(before, set(self.cloud.records.arqs()))
+
+    def test_shelve_and_unshelve(self) -> None:
+        """A server that is shelved frees its devices; it comes back when there is room for them."""
+        [server] = self.active(self.two)
+        self.user.act(server, "shelve")
+        self.assertEqual("SHELVED_OFFLOADED", self.user.wait(server))
+        self.assert_charged(0)
+        others = self.active(self.one, 2)
+        self.user.act(server, "unshelve")
+        self.assertEqual("SHELVED_OFFLOADED", self.user.wait(server))
+        self.assert_charged(2)
+        self.user.delete(*others)
+        self.user.act(server, "unshelve")
+        machine.wait_until(lambda: self.user.wait(server) == "ACTIVE", 30.0)
+        self.assertEqual("ACTIVE", self.user.wait(server))
+        self.assert_charged(2)
+
+    def test_resize_is_refused_by_nova(self) -> None:
+        """Nova resizes and migrates no server with accelerators, on any hypervisor; nothing is charged for the try."""
+        [server] = self.active(self.one)
+        flavors = {one["name"]: one["id"] for one in self.user.call("compute", "GET", "/flavors")["flavors"]}
+        for user, action, details in (
+            (self.user, "resize", {"flavorRef": flavors[self.two]}),
+            (self.cloud.admin, "migrate", None),
+        ):
+            error = self.assertRaises(ksa_exceptions.ClientException, user.act, server, action, details)
+            self.assertIn("not supported with instances that have accelerators", error.response.text)
+        self.assertEqual("ACTIVE", self.user.wait(server))
+        self.assert_charged(1)
+
+
+class TestDeadHost(base.NovaTestCase):
+    def host_of(self, server: str) -> str:
+        return str(self.cloud.admin.show(server)["OS-EXT-SRV-ATTR:host"])
+
+    def test_evacuate(self) -> None:
+        """The old devices are released; the new ones are charged to the project whose token Nova used, the admin's.
+
+        So Cyborg hides them from the server's own project, whose delete leaves them bound. They stay charged as long.
+        """
+        [server] = self.active(self.two)
+        host = self.host_of(server)
+        with self.cloud.dead(host):
+            self.cloud.admin.act(server, "evacuate", {})
+            machine.wait_until(lambda: self.host_of(server) != host, 60.0)
+            self.assertEqual("SHUTOFF", self.user.wait(server))  # as of API version 2.95
+            self.assert_charged(0)
+            self.assertEqual({self.cloud.admin_project_id: 2}, self.cloud.records.bound())
+        self.user.delete(server)
+        self.assert_charged(0)
+        self.assertEqual({self.cloud.admin_project_id: 2}, self.cloud.records.bound())
+        path = f"/v2/accelerator_requests?instance={server}"
+        self.assertRaises(ksa_exceptions.Forbidden, self.cloud.admin.call, "accelerator", "DELETE", path)
+        self.cloud.admin.call("accelerator", "DELETE", path, service_token=self.cloud.services.token)
+        self.assert_charged(0)
+        self.assertEqual({}, self.cloud.records.bound())
+
+    def test_evacuated_and_deleted_by_the_admin(self) -> None:
+        [server] = self.active(self.one)
+        host = self.host_of(server)
+        with self.cloud.dead(host):
+            self.cloud.admin.act(server, "evacuate", {})
+            machine.wait_until(lambda: self.host_of(server) != host, 60.0)
+            self.assertEqual("SHUTOFF", self.user.wait(server))
+            self.assertEqual({self.cloud.admin_project_id: 1}, self.cloud.records.bound())
+            self.cloud.admin.delete(server)
+            machine.wait_until(lambda: server not in self.user.servers(), 60.0)
+            self.assert_charged(0)
+            self.assertEqual({}, self.cloud.records.bound())
+
+    def test_delete_while_the_host_is_dead(self) -> None:
+        [server] = self.active(self.two)
+        with self.cloud.dead(self.host_of(server)):
+            self.user.delete(server)
+            self.assert_charged(0)
+
+    def test_killed_in_the_middle_of_a_spawn(self) -> None:
+        """The devices are bound and charged as long as Nova has the server, and free when it is deleted."""
+        hold = self.cloud.place / "hold"
+        self.addCleanup(hold.unlink, missing_ok=True)
+        hold.touch()
+        [server] = self.user.create_servers(self.two)
+        reached = self.cloud.place / "hold.reached"
+        machine.wait_until(reached.exists, 60.0)
+        self.assertTrue(reached.exists())
+        reached.unlink()
+        host = self.host_of(server)
+        self.assertIn(host, HOSTS)
+        self.cloud.computes[host].kill()
+        self.assert_charged(2)
+        hold.unlink()
+        self.cloud.computes[host].start()
+        self.assertEqual("ERROR", self.user.wait(server))
+        self.assert_charged(2)
+        self.user.delete(server)
+        self.assert_charged(0)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user of the cloud: by the `openstack` command, and by the services' APIs where a command would take seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.v3 import Password
+from keystoneauth1.session import Session
+
+from tests.novas.configuration import REGION
+from tests.servers import machine
+
+if TYPE_CHECKING:
+    from tests.novas.cloud import Cloud
+
+CALL_SECONDS = 120.0
+STATE_SECONDS = 120.0
+COMPUTE_VERSION = "2.96"
+MICROVERSIONS = {"compute": f"compute {COMPUTE_VERSION}", "accelerator": "accelerator 2.1"}
+
+
+class CommandError(Exception):
+    """`openstack` ended with an error; the message is what it said."""
+
+
+class User:
+    """Of one project. ``project_id`` is None for the administrator, who needs none here."""
+
+    def __init__(self, cloud: Cloud, name: str, password: str, project: str, project_id: str = "") -> None:
+        self._cloud = cloud
+        self.project_id = project_id
+        self._environ = {
+            "OS_AUTH_URL": cloud.keystone.url,
+            "OS_USERNAME": name,
+            "OS_PASSWORD": password,
+            "OS_PROJECT_NAME": project,
+            "OS_USER_DOMAIN_ID": "default",
+            "OS_PROJECT_DOMAIN_ID": "default",
+            "OS_REGION_NAME": REGION,
+            "OS_COMPUTE_API_VERSION": COMPUTE_VERSION,
+        }
+        auth = Password(
+            cloud.keystone.url,
+            username=name,
+            password=password,
+            project_name=project,
+            user_domain_id="default",
+            project_domain_id="default",
+        )
+        self._session = Session(auth, timeout=CALL_SECONDS)
+
+    # --- the command ---
+
+    def openstack(self, *arguments: str) -> Any:
+        """Run `openstack`, and return what it prints, parsed where that is JSON. Raises CommandError."""
+        with tempfile.TemporaryDirectory() as directory:
+            out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
+            environ = {"PATH": os.environ["PATH"], "HOME": directory, **self._environ}
+            command = [str(self._cloud.programs / "openstack"), *arguments]
+            status = self._cloud.starter.start(command, out, err, environ, pathlib.Path(directory)).wait(CALL_SECONDS)
+            text = out.read_text()
+            if status != 0:
+                raise CommandError(f"openstack {' '.join(arguments)}: {err.read_text()[-2000:]}")
+        return json.loads(text) if text.startswith(("{", "[")) else text
+
+    def create_server(self, flavor: str, name: str = "server") -> str:
+        """`openstack server create`; returns the UUID. What becomes of it: see ``wait``."""
+        options = ("--flavor", flavor, "--image", self._cloud.image_id, "--nic", "none", "-f", "json")
+        return str(self.openstack("server", "create", *options, name)["id"])
+
+    # --- the APIs ---
+
+    def adapter(self, kind: str) -> Adapter:
+        version = {"default_microversion": COMPUTE_VERSION} if kind == "compute" else {}
+        return Adapter(self._session, service_type=kind, region_name=REGION, interface="public", **version)
+
+    @property
+    def token(self) -> str:
+        return str(self._session.get_token())
+
+    def call(self, kind: str, method: str, path: str, body: Any = None, service_token: str = "") -> Any:
+        """One call of a service of this type; the parsed body, None where there is none. Raises ClientException."""
+        base = {"accelerator": self._cloud.urls["cyborg"]}.get(kind)
+        version = {"OpenStack-API-Version": MICROVERSIONS[kind]} if kind in MICROVERSIONS else {}
+        version |= {"X-Service-Token": service_token} if service_token else {}
+        options = {"endpoint_override": base} if base else {}
+        answer = self.adapter(kind).request(path, method, json=body, headers=version, **options)
+        return answer.json() if answer.content else None
+
+    def create_servers(self, flavor: str, count: int = 1) -> list[str]:
+        """The same without the command, one after another; UUIDs."""
+        flavors = self.call("compute", "GET", "/flavors")["flavors"]
+        [flavor_id] = [one["id"] for one in flavors if one["name"] == flavor]
+        asked = {"name": "server", "flavorRef": flavor_id, "imageRef": self._cloud.image_id, "networks": "none"}
+        return [
+            str(self.call("compute", "POST", "/servers", {"server": asked})["server"]["id"]) for _ in range(count)
+        ]
+
+    def act(self, server: str, action: str, details: Any = None) -> None:
+        """POST an action. Raises ClientException."""
+        self.call("compute", "POST", f"/servers/{server}/action", {action: details})
+
+    def show(self, server: str) -> dict[str, Any]:
+        return dict(self.call("compute", "GET", f"/servers/{server}")["server"])
+
+    def servers(self) -> list[str]:
+        return [str(one["id"]) for one in self.call("compute", "GET", "/servers")["servers"]]
+
+    def delete(self, *servers: str) -> None:
+        """Delete them, and wait until they are gone."""
+        for server in servers:
+            self.call("compute", "DELETE", f"/servers/{server}")
+        machine.wait_until(lambda: not set(servers) & set(self.servers()), STATE_SECONDS)
+
+    def wait(self, server: str) -> str:
+        """Its status, when nothing is under way any more: ACTIVE, ERROR, SHELVED_OFFLOADED."""
+        found: dict[str, Any] = {}
+
+        def is_settled() -> bool:
+            found.update(self.show(server))
+            return found["OS-EXT-STS:task_state"] is None and found["status"] not in ("BUILD", "REBUILD", "SHELVED")
+
+        machine.wait_until(is_settled, STATE_SECONDS)
+        return str(found["status"])
