@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "b2f1"
-down_revision = "b2e0"
+down_revision = "f5e0"
 
 
 def upgrade():
@@ -119,10 +119,10 @@ class TestSync(SchemaTestCase):
             error = self.assertRaises(
                 exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1}
             )
-            self.assertEqual(("b2e0", "b2f1"), (error.revision, error.head))
+            self.assertEqual(("f5e0", "b2f1"), (error.revision, error.head))
             self.assertIn("cyborg-quota db sync", str(error))
 
-            self.assertEqual(("b2e0", "b2f1"), schema.sync(self.database))
+            self.assertEqual(("f5e0", "b2f1"), schema.sync(self.database))
 
             engine.reserve(base.ADMIN, {"gpu": 1})
         columns = {column["name"] for column in sa.inspect(self.sql).get_columns("projects")}
