@@ -181,6 +181,7 @@ class Administration:
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())
+                if usage.limit is not None
             ]
         defaults = self._driver.limits.defaults()
         if defaults is None:
