@@ -74,7 +74,8 @@ class Administration:
 
     def ignored_edges_warning(self, context: Context) -> str | None:
         """One line for a log: what count_ignored_edges found, and what to do about it; None where there is nothing."""
-        counts = self.count_ignored_edges(context)
+        requests.admin_only(context, "ignored_edges_warning")
+        counts = self._driver.count_ignored_edges()
         if not counts:
             return None
         edges = ", ".join(f"{count} of {origin}" for origin, count in counts.items())

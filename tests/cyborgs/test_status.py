@@ -77,11 +77,12 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual((0, ""), (said.status, said.err))
         self.assertEqual(
             {
-                "database": (SUCCESS, "at revision b2e0"),
+                "database": (SUCCESS, "at revision f5e0"),
                 "limits": (
                     SUCCESS,
                     "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
                 ),
+                "project tree": (SUCCESS, "no edge is ignored"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),
                 "resource classes": (SUCCESS, "every device profile's can be charged"),
@@ -158,7 +159,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return self.check()["database"]
 
     def test_an_empty_database(self) -> None:
-        self.assertEqual((FAILURE, "at revision none, needed is b2e0: cyborg-quota db sync"), self.database())
+        self.assertEqual((FAILURE, "at revision none, needed is f5e0: cyborg-quota db sync"), self.database())
 
     def test_somebody_elses_database(self) -> None:
         """Cyborg's has tables of these names."""
@@ -170,11 +171,11 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         """Behind, and ahead of this release: the latter runs."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         for revision, code, words in (
-            ("a1c0", FAILURE, "at revision a1c0, needed is b2e0: cyborg-quota db sync"),
+            ("a1c0", FAILURE, "at revision a1c0, needed is f5e0: cyborg-quota db sync"),
             ("ffff", WARNING, "at revision ffff, which a newer release of cyborg_quota has made"),
         ):
             self.run_sql(self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{revision}'")
-            self.addCleanup(self.run_sql, self.url, "UPDATE cyborg_quota_alembic_version SET version_num = 'b2e0'")
+            self.addCleanup(self.run_sql, self.url, "UPDATE cyborg_quota_alembic_version SET version_num = 'f5e0'")
             self.assertEqual((code, words), self.check()["database"])
 
     def test_a_database_that_is_away(self) -> None:
