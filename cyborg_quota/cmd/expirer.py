@@ -124,14 +124,18 @@ class Expirer(cotyledon.Service):
                 self._job(self._upkeep.expire, "Expired %d reservations.", conf.quota.expire_interval),
                 self._job(self._upkeep.purge, "Purged %d reservations.", conf.quota.purge_interval),
                 self._job(self._upkeep.tell, "Told of %d crossed thresholds.", conf.notices.interval),
-                (periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)(self._check_tree), (), {}),
+                (self._tree_check(), (), {}),
             ],
             # A long purge must not keep expiry waiting.
             executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
         )
 
-    def _check_tree(self) -> None:
-        self._upkeep.warn_of_ignored_edges()
+    def _tree_check(self) -> Callable[[], None]:
+        @periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)
+        def check() -> None:
+            self._upkeep.warn_of_ignored_edges()
+
+        return check
 
     def _job(
         self, job: Callable[[], int], done: str, interval_seconds: int
