@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import authority, exceptions, names, requests
@@ -11,7 +11,7 @@ from cyborg_quota.authority import Authority
 from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.requests import Context
 from cyborg_quota.shown import shown
-from cyborg_quota.types import MAX_LIMIT, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
+from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
 
 if TYPE_CHECKING:
     from cyborg_quota.drivers.keeping import LimitKeeper
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Administration:
     """Limits and projects. Every call needs an admin's context; a project's limit others may set too, by a rule.
 
-    Where ``[limits] driver`` is not ``database`` every call but ``list_limits`` raises LimitsReadOnly.
+    Where ``[limits] driver`` is not ``database`` every call but ``list_limits``, ``count_ignored_edges`` and
+    ``detach_projects`` raises LimitsReadOnly.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Authority) -> None:
@@ -61,6 +62,53 @@ class Administration:
         """Forget a project that holds nothing and has no children, with its limits. Raises ProjectRefused."""
         requests.admin_only(context, "remove_project")
         self._keeper.remove(names.check_name("project_id", project_id))
+
+    def count_ignored_edges(self, context: Context) -> dict[str, int]:
+        """By origin, how many projects another limit driver put below a parent that does not limit them now.
+
+        For every limit driver. After a switch of ``[limits] driver``, the edges of the previous one remain in the tree,
+        and are ignored.
+        """
+        requests.admin_only(context, "count_ignored_edges")
+        return self._driver.count_ignored_edges()
+
+    def ignored_edges_warning(self, context: Context) -> str | None:
+        """One line for a log: what count_ignored_edges found, and what to do about it; None where there is nothing."""
+        requests.admin_only(context, "ignored_edges_warning")
+        counts = self._driver.count_ignored_edges()
+        if not counts:
+            return None
+        edges = ", ".join(f"{count} of {origin}" for origin, count in counts.items())
+        example = f"cyborg-quota project detach --origin {next(iter(counts))}"
+        return (
+            f"The project tree has edges that a previous limit driver made ({edges}). They are ignored: those parents "
+            f"do not limit the projects below them. To remove the edges: {example}; to make them your own, so that "
+            f"the limits of the parents apply: {example} --keep."
+        )
+
+    def detach_projects(
+        self,
+        context: Context,
+        origin: str,
+        *,
+        keep: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[tuple[str, str]]:
+        """Make the projects roots that ``origin`` (keystone) put below a parent; returns (project_id, parent_id).
+
+        ``keep``: they stay, and their edges are the operator's from now on, so that the parents' limits apply. In
+        bounded batches, each a transaction; ``progress`` is told the size of each. ``dry_run`` writes nothing. For
+        every limit driver but the one of that origin. Raises InvalidName, InvalidRequest, LimitRefused (``keep``).
+        """
+        requests.admin_only(context, "detach_projects")
+        if origin not in ORIGINS:
+            raise exceptions.InvalidName("origin", origin, f"the origins are {', '.join(ORIGINS)}")
+        if origin == self._driver.limits.origin:
+            raise exceptions.InvalidRequest(
+                f"[limits] driver = {origin} follows these edges, and makes them again; change the driver first."
+            )
+        return self._driver.clear_origin(origin, keep=keep, dry_run=dry_run, progress=progress)
 
     # --- limits ---
 
@@ -134,6 +182,7 @@ class Administration:
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())
+                if usage.limit is not None
             ]
         defaults = self._driver.limits.defaults()
         if defaults is None:

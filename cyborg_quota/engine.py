@@ -212,14 +212,29 @@ class QuotaEngine:
 
     # --- looking ---
 
-    def get_usages(self, context: Context, project_id: str | None = None) -> dict[str, Usage]:
-        """{resource: Usage(limit, used, reserved, available)} of one project."""
-        return self._driver.get_usages(requests.project_of(context, project_id), self._resources)
+    def get_usages(
+        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        """{resource: Usage(limit, used, reserved, available)} of one project.
 
-    def list_usages(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
-        """Every project's usage, or one's; sorted by project and resource. Admin only."""
+        Where the source of the limits cannot be asked: raises LimitsUnavailable, or (``allow_unknown_limits``) logs a
+        warning and returns each Usage with limit None.
+        """
+        return self._driver.get_usages(
+            requests.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
+        )
+
+    def list_usages(
+        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        """Every project's usage, or one's; sorted by project and resource. Admin only.
+
+        ``allow_unknown_limits``: as in get_usages.
+        """
         requests.admin_only(context, "list_usages")
-        return self._driver.list_usages(requests.optional_name("project_id", project_id))
+        return self._driver.list_usages(
+            requests.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
+        )
 
     def list_reservations(
         self,

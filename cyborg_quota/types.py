@@ -38,6 +38,10 @@ LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 
 Scope = Literal["project", "subtree"]
 
+KEYSTONE: Final = "keystone"
+ORIGINS: Final = (KEYSTONE,)
+"""The sources of limits that put projects into the tree: see LimitDriver.origin."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
@@ -93,16 +97,17 @@ class Figures:
 class Usage:
     """A project's standing for one resource.
 
-    ``available`` is limit - (used + reserved): negative after a limit was lowered, None when unlimited.
+    ``limit`` is None where it is unknown, which only a call with ``allow_unknown_limits`` returns. ``available`` is
+    limit - (used + reserved): negative after a limit was lowered, None when the limit is unlimited or unknown.
     """
 
-    limit: int
+    limit: int | None
     used: int
     reserved: int
 
     @property
     def available(self) -> int | None:
-        if self.limit == UNLIMITED:
+        if self.limit is None or self.limit == UNLIMITED:
             return None
         return self.limit - (self.used + self.reserved)
 

@@ -30,6 +30,9 @@ PROG: Final = "cyborg-quota-expirer"
 _JITTER: Final = 0.1
 """How much of an interval a turn may be late: services started together must not march in step."""
 
+_CHECK_SECONDS: Final = 60
+"""How long after a failed check of the project tree the next one is, until one succeeds."""
+
 STOP_SECONDS: Final = 30
 """After SIGTERM: longer than a batch may take, retries and all. The unit file allows more."""
 
@@ -68,6 +71,17 @@ class Upkeep:
         for notice in notices:
             notifying.tell(notice, self._send)
         return len(notices)
+
+    def warn_of_ignored_edges(self) -> None:
+        """Log once that the project tree has edges of another limit driver; again later if the ledger is away."""
+        try:
+            warning = self._engine.administration.ignored_edges_warning(self._context)
+        except exceptions.QuotaError as error:
+            LOG.debug("The project tree could not be checked: %s", error)
+            return
+        if warning is not None:
+            LOG.warning("%s", warning)
+        raise periodics.NeverAgain("checked")
 
     def turn(self, job: Callable[[], int], done: str, longest_wait_seconds: float) -> None:
         """One turn of the service: waits a little, does the job, logs what came of it. Raises nothing."""
@@ -110,10 +124,18 @@ class Expirer(cotyledon.Service):
                 self._job(self._upkeep.expire, "Expired %d reservations.", conf.quota.expire_interval),
                 self._job(self._upkeep.purge, "Purged %d reservations.", conf.quota.purge_interval),
                 self._job(self._upkeep.tell, "Told of %d crossed thresholds.", conf.notices.interval),
+                (self._tree_check(), (), {}),
             ],
             # A long purge must not keep expiry waiting.
             executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
         )
+
+    def _tree_check(self) -> Callable[[], None]:
+        @periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)
+        def check() -> None:
+            self._upkeep.warn_of_ignored_edges()
+
+        return check
 
     def _job(
         self, job: Callable[[], int], done: str, interval_seconds: int

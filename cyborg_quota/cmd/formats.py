@@ -52,6 +52,13 @@ class Available(_Column):
         return "unlimited" if self._value is None else str(self._value)
 
 
+class Unknown(_Column):
+    """What cannot be looked up now: null for programs, ``unknown`` for persons."""
+
+    def human_readable(self) -> str:
+        return "unknown"
+
+
 class Default(_Column):
     """Whose limit it is: null for programs, ``(default)`` for persons where it is everybody's."""
 

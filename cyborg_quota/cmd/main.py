@@ -158,6 +158,9 @@ class Shell(app.App):
         # These tell their whole life at INFO and DEBUG.
         for chatty in ("stevedore", "alembic", "matplotlib", "PIL"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        if level > logging.DEBUG:
+            # It warns of a Keystone that cannot be reached, which our own message says with the reason.
+            logging.getLogger("keystoneauth.identity").setLevel(logging.ERROR)
         try:
             yield
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on the project tree: list, add, move, remove."""
+"""Commands on the project tree: list, add, move, detach, remove."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota.cmd import base, formats
+from cyborg_quota.types import ORIGINS
 
 COLUMNS = ("project_id", "parent_id")
 
@@ -68,6 +69,37 @@ class Move(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.administration.move_project(self.context, parsed_args.project, parsed_args.parent)
+
+
+class Detach(base.Lister):
+    """Make the projects roots that Keystone put below their domains.
+
+    For a ledger whose [limits] driver was keystone (with strict_two_level) and is
+    another one now. What is left of Keystone's tree is ignored then: a domain
+    limits none of its projects. This command takes these projects out of their
+    domains, in batches, while they reserve and commit. With --keep, they stay
+    where they are, and the edges become your own: the limits of the domains
+    apply from then on. Prints the projects and where they were.
+    """
+
+    example = "cyborg-quota project detach --origin keystone --dry-run"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--origin", required=True, choices=ORIGINS, help="which source put them there")
+        parser.add_argument("--keep", action="store_true", help="keep them there, as if by `project move`")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing: print which projects are meant")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        with base.progress_bar(None, "projects") as progress:
+            return COLUMNS, self.engine.administration.detach_projects(
+                self.context,
+                parsed_args.origin,
+                keep=parsed_args.keep,
+                dry_run=parsed_args.dry_run,
+                progress=progress,
+            )
 
 
 class Remove(base.Command):

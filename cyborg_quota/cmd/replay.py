@@ -108,7 +108,7 @@ class Replay(base.ShowOne):
         return {
             (record.project_id, record.resource): record.usage.limit
             for record in self.engine.list_usages(self.context)
-            if (record.project_id, record.resource) in wanted
+            if (record.project_id, record.resource) in wanted and record.usage.limit is not None
         }
 
     def _report(self, replay: Any, seconds: float) -> tuple[Sequence[str], Iterable[Any]]:

@@ -33,6 +33,7 @@ started, after an upgrade, and whenever something looks wrong. It writes nothing
 
   database          are its tables those of this release?
   limits            does the limit driver answer?
+  project tree      has it edges of another limit driver?
   counters          do they agree with the reservations?
   Cyborg's version  has it all that cyborg_quota needs, and do the tests run with it?
   resource classes  can all that device profiles ask for be charged?
@@ -59,6 +60,7 @@ class Checks(upgradecheck.UpgradeCommands):
         self._upgrade_checks = (
             ("database", (Checks._look, {"look": self._database})),
             ("limits", (Checks._look, {"look": self._limits})),
+            ("project tree", (Checks._look, {"look": self._tree})),
             ("counters", (Checks._look, {"look": self._counters})),
             ("Cyborg's version", (Checks._look, {"look": self._version})),
             ("resource classes", (Checks._look, {"look": self._classes})),
@@ -94,6 +96,14 @@ class Checks(upgradecheck.UpgradeCommands):
             engine.close()
         found = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
         return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; of a new project: {found}")
+
+    def _tree(self) -> Result:
+        engine = self._engine()
+        try:
+            warning = engine.administration.ignored_edges_warning(requests.admin_context())
+        finally:
+            engine.close()
+        return Result(SUCCESS, "no edge is ignored") if warning is None else Result(WARNING, warning)
 
     def _counters(self) -> Result:
         engine = self._engine()

@@ -25,7 +25,8 @@ DRIFT_COLUMNS = (
 class List(base.Lister):
     """List what projects have attached (used) and in flight (reserved), and their limits.
 
-    With --project, also the resources of which it has nothing.
+    With --project, also the resources of which it has nothing. Where the source
+    of the limits cannot be asked, they are shown as unknown (json: null).
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -38,20 +39,22 @@ class List(base.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.project is None:
             found = [
-                (record.project_id, record.resource, record.usage) for record in self.engine.list_usages(self.context)
+                (record.project_id, record.resource, record.usage)
+                for record in self.engine.list_usages(self.context, allow_unknown_limits=True)
             ]
         else:
-            usages = self.engine.get_usages(self.context, parsed_args.project)
+            usages = self.engine.get_usages(self.context, parsed_args.project, allow_unknown_limits=True)
             found = [(parsed_args.project, resource, usage) for resource, usage in usages.items()]
         return COLUMNS, [(project, resource, *_figures(usage)) for project, resource, usage in found]
 
 
 def _figures(usage: Usage) -> tuple[Any, ...]:
+    is_known = usage.limit is not None
     return (
-        formats.Limit(usage.limit),
+        formats.Limit(usage.limit) if is_known else formats.Unknown(None),
         usage.used,
         usage.reserved,
-        formats.Available(usage.available),
+        formats.Available(usage.available) if is_known else formats.Unknown(None),
     )
 
 

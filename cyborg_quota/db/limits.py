@@ -52,7 +52,7 @@ def of_path(
 
 
 Book = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, overrides by (project, resource), parents by project."""
+"""Defaults by resource, overrides by (project, resource), parents by project (along the edges that limits follow)."""
 
 
 def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> Book:
@@ -62,14 +62,14 @@ def read_book(connection: Connection, project_ids: Collection[str] | None = None
     query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
     if project_ids is None:
         overrides = {(row.project_id, row.resource): row.most for row in connection.execute(query)}
-        return defaults, overrides, projects.edges(connection)
+        return defaults, overrides, projects.limiting_edges(connection)
     overrides, parents = {}, {}
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
         found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
         overrides.update({(row.project_id, row.resource): row.most for row in found})
-        parents.update(projects.edges(connection, some))
+        parents.update(projects.limiting_edges(connection, some))
     return defaults, overrides, parents
 
 
@@ -78,7 +78,7 @@ def read_family(connection: Connection, project_id: str) -> Book:
 
     The book of the project, its ancestors, its siblings and all its descendants.
     """
-    path = projects.read_way(connection, project_id, []).project_ids
+    path = projects.read_way(connection, project_id, []).limiting(None)
     family = projects.subtree_of(connection, project_id).union(path)
     if len(path) > 1:
         family |= projects.children_of(connection, path[1])

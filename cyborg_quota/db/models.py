@@ -124,6 +124,8 @@ projects = sa.Table(
     sa.Column("project_id", _name(), primary_key=True),
     # NULL is a root; a project without a row is a root too, so an empty table is a flat cloud.
     sa.Column("parent_id", _name()),
+    # Which source of limits put the project below its parent ('keystone'); NULL: an operator did. See record 0032.
+    sa.Column("origin", sa.String(16)),
     # Changed by everything that needs the edges at this project to hold still; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id"),

@@ -45,6 +45,8 @@ _project = projects_table.c
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     """Add these projects, and move those, which are known. No cycle may come of it: that is the caller's to see.
 
+    Their edges are the operator's afterwards (origin NULL), also where a project stays below its parent.
+
     For a transaction that has taken its turn (see limits.take_turns). Raises DBDuplicateEntry for an added project
     that somebody has made known meanwhile, TransactionMoved when an edge has changed meanwhile.
     """
@@ -229,7 +231,7 @@ _SET_PARENTS = ListStatement(
     lambda size: (
         sa.update(projects_table)
         .where(any_of(_project.project_id, size))
-        .values(parent_id=_by_key(_project.project_id, _project.parent_id, size))
+        .values(parent_id=_by_key(_project.project_id, _project.parent_id, size), origin=sa.null())
     )
 )
 

@@ -32,7 +32,7 @@ _DEFAULT: Final = "default"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathState:
-    """One point in time. ``project_ids``: the project and its ancestors, leaf first.
+    """One point in time. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
     ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
     default limits) by resource; what is not stored is missing.
@@ -49,12 +49,16 @@ class PathState:
         return sorted({resource for _, resource in [*self.counters, *self.overrides]} | set(self.defaults))
 
 
-def read(connection: sa.Connection, project_id: str) -> PathState:
-    """What is stored for ``project_id`` and its ancestors now. One statement."""
+def read(connection: sa.Connection, project_id: str, origin: str | None) -> PathState:
+    """What is stored for ``project_id`` and its ancestors now. One statement.
+
+    ``origin`` is the limit driver's: the path ends at the first edge that the driver ignores (see Way.limiting).
+    """
     statement = _statement(is_postgresql=connection.dialect.name == "postgresql")
+    values = {"b_project": project_id, "b_origin": origin}
     distances: list[tuple[int, str]] = []
     counters, overrides, defaults = {}, {}, {}
-    for kind, owner, resource, first, second, third in connection.execute(statement, {"b_project": project_id}):
+    for kind, owner, resource, first, second, third in connection.execute(statement, values):
         if kind == _PATH:
             distances.append((first, owner))
         elif kind == _USAGE:
@@ -68,7 +72,7 @@ def read(connection: sa.Connection, project_id: str) -> PathState:
 
 @functools.cache
 def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
-    path = projects.path_cte()
+    path = projects.path_cte(for_limits=True)
     usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:

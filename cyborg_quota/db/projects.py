@@ -12,6 +12,10 @@ Three rules make I9 hold while the tree changes under running charges:
     project's row here (``hold``). These exclude each other, so no usage row can appear unseen while its project moves,
     or after it is gone. The change is a real one (generation + 1): Galera certifies writes, not locks.
 3.  A project that has a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
+
+``origin`` names the source of limits that put a project below its parent; it is NULL where an operator did. Counters
+follow every edge. Limits follow the edges of no origin, and those of the limit driver's own origin. To change an
+origin is a move (also where the parent stays the same): a charge that was checked on the old path starts again.
 """
 
 from __future__ import annotations
@@ -35,8 +39,10 @@ MAX_DEPTH: Final = 64
 _ROWS_A_STATEMENT: Final = 100
 
 
-def path_cte() -> sa.CTE:
+def path_cte(*, for_limits: bool = False) -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
+
+    ``for_limits``: up to the first edge of another origin than ``:b_origin`` (NULL: than none).
 
     Each parent is looked up by a scalar subquery, which no database executes but by the primary key. (With a join,
     SQLite that knows the size of the table reads all of it first, to make a Bloom filter.)
@@ -44,16 +50,24 @@ def path_cte() -> sa.CTE:
     name = projects.c.project_id.type
     leaf_id = sa.cast(sa.bindparam("b_project"), name)
     leaf = sa.select(
-        leaf_id.label("project_id"), _parent_of(leaf_id).label("parent_id"), sa.literal_column("0").label("distance")
+        leaf_id.label("project_id"),
+        _parent_of(leaf_id, for_limits=for_limits).label("parent_id"),
+        sa.literal_column("0").label("distance"),
     ).cte("path", recursive=True)
-    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id), leaf.c.distance + sa.literal_column("1")).where(
-        leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH))
-    )
+    step = sa.select(
+        leaf.c.parent_id,
+        _parent_of(leaf.c.parent_id, for_limits=for_limits),
+        leaf.c.distance + sa.literal_column("1"),
+    ).where(leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH)))
     return leaf.union_all(step)
 
 
-def _parent_of(project_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
-    return sa.select(projects.c.parent_id).where(projects.c.project_id == project_id).scalar_subquery()
+def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.ScalarSelect[Any]:
+    query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
+    if for_limits:
+        own = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
+        query = query.where(sa.or_(projects.c.origin.is_(None), own))
+    return query.scalar_subquery()
 
 
 def is_on_path(owner: sa.ColumnElement[str], path: sa.CTE, *, is_postgresql: bool) -> sa.ColumnElement[bool]:
@@ -74,7 +88,9 @@ def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
     name = sa.cast(sa.null(), usage.resource.type)
-    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation).where(
+    origin = sa.select(projects.c.origin).where(projects.c.project_id == path.c.project_id).scalar_subquery()
+    no_origin = sa.cast(sa.null(), projects.c.origin.type)
+    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin).where(
         is_on_path(usage.project_id, path, is_postgresql=is_postgresql),
         usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
     )
@@ -85,6 +101,7 @@ def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
             number.label("id"),
             name.label("resource"),
             number.label("generation"),
+            origin.label("origin"),
         ),
         rows,
     )
@@ -94,13 +111,29 @@ _PATH: Final = {is_postgresql: _path_query(is_postgresql=is_postgresql) for is_p
 
 
 class Way:
-    """The path of one project, leaf first, and the usage rows along it, by resource."""
+    """The path of one project, leaf first, and the usage rows along it, by resource.
 
-    __slots__ = ("_rows", "project_ids")
+    ``origins`` has the origin of the edge above each project of the path (None for the root).
+    """
 
-    def __init__(self, project_ids: Sequence[str], rows: dict[str, tuple[usages.Node, ...]]) -> None:
+    __slots__ = ("_rows", "origins", "project_ids")
+
+    def __init__(
+        self,
+        project_ids: Sequence[str],
+        rows: dict[str, tuple[usages.Node, ...]],
+        origins: Sequence[str | None] | None = None,
+    ) -> None:
         self.project_ids = tuple(project_ids)
+        self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
         self._rows = rows
+
+    def limiting(self, origin: str | None) -> tuple[str, ...]:
+        """The projects whose limits apply: up to the first edge of another origin than None and ``origin``."""
+        for index, found in enumerate(self.origins):
+            if found is not None and found != origin:
+                return self.project_ids[: index + 1]
+        return self.project_ids
 
     def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
         """The rows to charge, leaf first; None when one of them has yet to be made."""
@@ -126,14 +159,16 @@ def read_way(connection: sa.Connection, project_id: str, resources: Collection[s
     statement = _PATH[connection.dialect.name == "postgresql"]
     rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
     distances: dict[str, int] = {}
-    for distance, name in sorted((row.distance, row.project_id) for row in rows if row.id is None):
-        distances.setdefault(name, distance)
+    origins: dict[str, str | None] = {}
+    for row in sorted((row for row in rows if row.id is None), key=lambda row: int(row.distance)):
+        distances.setdefault(row.project_id, row.distance)
+        origins.setdefault(row.project_id, row.origin)
     height = len(distances) - 1
     found: dict[str, list[usages.Node]] = {}
     for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
         node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
         found.setdefault(row.resource, []).append(node)
-    return Way(list(distances), {name: tuple(nodes) for name, nodes in found.items()})
+    return Way(list(distances), {name: tuple(nodes) for name, nodes in found.items()}, list(origins.values()))
 
 
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
@@ -256,7 +291,7 @@ _OWN_ROWS = sa.select(quota_usages.c.resource, quota_usages.c.subtree).where(
 _SET_PARENT = (
     sa.update(projects)
     .where(projects.c.project_id == sa.bindparam("b_project"))
-    .values(parent_id=sa.bindparam("b_parent"))
+    .values(parent_id=sa.bindparam("b_parent"), origin=sa.bindparam("b_origin"))
 )
 
 
@@ -265,9 +300,10 @@ def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
     return sorted(row.resource for row in connection.execute(_OWN_ROWS, {"b_project": project_id}))
 
 
-def move(connection: sa.Connection, project_id: str, parent_id: str | None) -> None:
+def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
     """Put a known project, with all that is below it, under a known parent (None: make it a root).
 
+    ``origin``: the source of limits that says so; None: an operator does.
     What the subtree holds leaves the old ancestors' totals and enters the new ones' in the same transaction. Raises
     ValueError when the parent lies below the project; TransactionMoved when rows along the new path have yet to be
     made (the caller makes them, and comes again) or when the tree changed meanwhile.
@@ -294,12 +330,12 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None) -> N
     for change in usages.merge(changes):
         if change.subtree and not usages.charge(connection, change):
             raise TransactionMoved
-    set_parent(connection, project_id, parent_id)
+    set_parent(connection, project_id, parent_id, origin)
 
 
-def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None) -> None:
+def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
     """Change an edge, and nothing else. For a transaction that holds the project and moves the totals."""
-    connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id})
+    connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id, "b_origin": origin})
 
 
 _EDGES = sa.select(projects.c.project_id, projects.c.parent_id)
@@ -311,30 +347,71 @@ def edges(connection: sa.Connection, project_ids: Collection[str] | None = None)
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
 
 
-_CHILDREN = sa.select(projects.c.project_id).where(projects.c.parent_id == sa.bindparam("b_project"))
+_LIMITING_EDGES = sa.select(
+    projects.c.project_id, sa.case((projects.c.origin.is_(None), projects.c.parent_id)).label("parent_id")
+)
+
+
+def limiting_edges(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[str, str | None]:
+    """The same, with None where a source of limits made the edge: for limits that an operator sets here."""
+    query = _LIMITING_EDGES
+    if project_ids is not None:
+        query = query.where(projects.c.project_id.in_(sorted(project_ids)))
+    return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
+
+
+_MARKED = sa.select(projects.c.project_id, projects.c.parent_id).where(
+    projects.c.parent_id.is_not(None), projects.c.origin.is_not(None)
+)
+
+
+def marked_edges(connection: sa.Connection, origin: str | None = None, limit: int | None = None) -> dict[str, str]:
+    """Parent by project, sorted, for the edges that ``origin`` made (None: that any did); at most ``limit``."""
+    query = _MARKED if origin is None else _MARKED.where(projects.c.origin == origin)
+    rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
+    return {row.project_id: row.parent_id for row in rows}
+
+
+_COUNT_BY_ORIGIN = (
+    sa.select(projects.c.origin, sa.func.count().label("edges"))
+    .where(projects.c.parent_id.is_not(None), projects.c.origin.is_not(None))
+    .group_by(projects.c.origin)
+)
+
+
+def count_by_origin(connection: sa.Connection) -> dict[str, int]:
+    """How many edges each source of limits made."""
+    return {row.origin: row.edges for row in connection.execute(_COUNT_BY_ORIGIN)}
+
+
+_CHILDREN = sa.select(projects.c.project_id).where(
+    projects.c.parent_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
+)
 
 
 def children_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The projects directly below."""
+    """The projects that an operator put directly below."""
     return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
 
 
 def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The project and all its descendants; one query for each level of each branch that has children."""
+    """The project and all that operators put below it; one query for each level of each branch that has children."""
     found = {project_id}
     level = [project_id]
     while level:
         some, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
-        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(some))
+        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(some), projects.c.origin.is_(None))
         new = set(connection.execute(below).scalars()) - found  # (a cycle made by hand must end)
         found |= new
         level += sorted(new)
     return found
 
 
-_PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bindparam("b_project"))
+_PARENT = sa.select(projects.c.parent_id).where(
+    projects.c.project_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
+)
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
-    """The project above; None for a root, and for a project nobody placed."""
+    """The project that an operator put above; None for a root, and for a project nobody placed."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()

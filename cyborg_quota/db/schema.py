@@ -29,7 +29,7 @@ _CLAIM_TABLE: Final = "cyborg_quota_sync"
 """Is there while a sync runs on a Galera cluster."""
 
 
-REVISIONS: Final = ("e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
+REVISIONS: Final = ("f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
 """Every revision, the newest first. (alembic knows them too, but takes longer to ask than a command to run.)"""
 
 

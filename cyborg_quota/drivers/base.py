@@ -65,11 +65,13 @@ class QuotaDriver(abc.ABC):
         """What would block ``request`` now. Writes nothing."""
 
     @abc.abstractmethod
-    def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
+    def get_usages(
+        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
         """The project's standing for each of ``resources`` and for all else it ever held."""
 
     @abc.abstractmethod
-    def list_usages(self, project_id: str | None) -> list[UsageRecord]:
+    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         """Every usage row, or one project's; sorted."""
 
     @abc.abstractmethod
@@ -109,6 +111,19 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
         """Repair them; returns what was repaired, with the figures before and after. ``progress``: rows looked at."""
+
+    @abc.abstractmethod
+    def count_ignored_edges(self) -> dict[str, int]:
+        """By origin, how many edges of the project tree the limit driver ignores (see LimitDriver.origin)."""
+
+    @abc.abstractmethod
+    def clear_origin(
+        self, origin: str, *, keep: bool, dry_run: bool, progress: Callable[[int], None] | None
+    ) -> list[tuple[str, str]]:
+        """Make the edges of ``origin`` the operator's own (``keep``), or make their projects roots.
+
+        Returns these edges: (project_id, parent_id). ``dry_run``: writes nothing.
+        """
 
     @property
     def location(self) -> str:

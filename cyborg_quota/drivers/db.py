@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from cyborg_quota import exceptions, overs
 from cyborg_quota.db import inserting, listing, path_state, projects, schema, sources, upkeep, usages
@@ -23,6 +24,7 @@ from cyborg_quota.drivers.healing import Healer
 from cyborg_quota.drivers.keeping import LimitKeeper
 from cyborg_quota.drivers.lanes import Lanes
 from cyborg_quota.drivers.open_cap import OpenCap
+from cyborg_quota.drivers.origin_clearing import OriginClearing
 from cyborg_quota.drivers.pace import Pace
 from cyborg_quota.drivers.paths import Paths
 from cyborg_quota.drivers.reserving import Order, Reserver
@@ -47,6 +49,9 @@ from cyborg_quota.types import (
     UsageRecord,
 )
 
+LOG = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
 Progress = Callable[[int], None] | None
 _SOURCE_ROWS: Final = 256
 """How many rows one transaction gives a source."""
@@ -139,7 +144,8 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
         # The path as it is now: a remembered one is proven only by a charge, and nothing is charged here.
-        path = self._database.read(lambda connection: projects.read_way(connection, project_id, request)).project_ids
+        way = self._database.read(lambda connection: projects.read_way(connection, project_id, request))
+        path = way.limiting(self._limits.origin)
         parent_id = self._limits.parent_of(project_id)
         if parent_id is not None and path[1:2] != (parent_id,):
             path = (project_id, parent_id)  # where its first charge will put it
@@ -148,24 +154,24 @@ class DbQuotaDriver(base.QuotaDriver):
         found = overs.judge(project_id, constraints, figures, request)
         return found if sees_all else overs.veiled(found, project_id)
 
-    def get_usages(self, project_id: str, resources: Collection[str]) -> dict[str, Usage]:
-        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+    def get_usages(
+        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
         held = {resource for owner, resource in state.counters if owner == project_id}
         names = sorted(held.union(resources))
-        limits = self._limits.get_limits_on_path(state, names)
-        return {
-            name: _usage(state.counters.get((project_id, name), Figures()), limits.get(name, UNLIMITED))
-            for name in names
-        }
+        limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
+        return {name: _usage(state.counters.get((project_id, name), Figures()), limits, name) for name in names}
 
-    def list_usages(self, project_id: str | None) -> list[UsageRecord]:
+    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         figures = self._patient.read(
             lambda connection: usages.read(connection, None if project_id is None else [project_id])
         )
-        limits = self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures})
-        return [
-            UsageRecord(*key, usage=_usage(counters, limits.get(key, UNLIMITED))) for key, counters in figures.items()
-        ]
+        limits = _look_up(
+            lambda: self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures}),
+            allow_unknown=allow_unknown_limits,
+        )
+        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in figures.items()]
 
     def list_reservations(
         self,
@@ -224,6 +230,21 @@ class DbQuotaDriver(base.QuotaDriver):
     def heal(self, progress: Progress = None) -> list[Drift]:
         return self._healer.heal(progress)
 
+    def count_ignored_edges(self) -> dict[str, int]:
+        counts = self._patient.read(projects.count_by_origin)
+        return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def clear_origin(
+        self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None
+    ) -> list[tuple[str, str]]:
+        clearing = OriginClearing(self._database.thinking, self._limits, origin, keep=keep)
+        if dry_run:
+            return clearing.find()
+        try:
+            return clearing.run(progress or (lambda _: None))
+        finally:
+            self._paths.forget_all()
+
     def _in_batches(self, batch: Callable[[int], int], progress: Progress, catch_up: CatchUp | None = None) -> int:
         """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here.
 
@@ -261,5 +282,17 @@ class DbQuotaDriver(base.QuotaDriver):
         return total
 
 
-def _usage(figures: Figures, limit: int) -> Usage:
+def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
+    """The limits, or None where they are unavailable and that is allowed."""
+    try:
+        return limits()
+    except exceptions.LimitsUnavailable as error:
+        if not allow_unknown:
+            raise
+        LOG.warning("The limits are unknown: %s", error.reason)
+        return None
+
+
+def _usage(figures: Figures, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+    limit = None if limits is None else limits.get(key, UNLIMITED)
     return Usage(limit=limit, used=figures.used, reserved=figures.reserved)

@@ -13,7 +13,7 @@ from typing import Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import moves
+from cyborg_quota.db import moves, projects
 from cyborg_quota.db.api import Connection, Database, DuplicateEntry
 from cyborg_quota.limits import document
 from cyborg_quota.limits.book import Book
@@ -36,11 +36,11 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
     def work(connection: Connection) -> list[LimitChange]:
         if not dry_run:
             tables.take_turns(connection)
-        before = Book(*tables.read_book(connection), limits.starts)
+        before = Book(*tables.read_book(connection), limits.starts, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
-        problems = _problems(limits, after, changes) + _too_many(connection, changes)
-        if problems:
-            raise exceptions.LimitRefused(problems, changes)
+        found = problems(limits, after, changes) + _too_many(connection, changes)
+        if found:
+            raise exceptions.LimitRefused(found, changes)
         if not dry_run:
             _write(connection, before, after, changes)
         return changes
@@ -82,20 +82,20 @@ def _write(connection: Connection, before: Book, after: Book, changes: Iterable[
     moves.place_all(connection, added, moved)
 
 
-def _problems(limits: DatabaseLimitDriver, after: Book, changes: Iterable[LimitChange]) -> list[str]:
+def problems(limits: DatabaseLimitDriver, after: Book, changes: Iterable[LimitChange]) -> list[str]:
     """What stands against a book, at all that was changed; once each."""
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    problems = _too_deep(after, placed, limits.max_depth)
+    found = _too_deep(after, placed, limits.max_depth)
     near = placed | {child for one in placed for child in after.children_of.get(one, ())}
-    problems += limits.policy.problems(after, near, after.resources)
+    found += limits.policy.problems(after, near, after.resources)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             whose = after.projects if change.project_id is None else [change.project_id]
             limited.setdefault(change.resource, set()).update(whose)
     for resource, project_ids in sorted(limited.items()):
-        problems += limits.policy.problems(after, project_ids, [resource])
-    return list(dict.fromkeys(problems))
+        found += limits.policy.problems(after, project_ids, [resource])
+    return list(dict.fromkeys(found))
 
 
 def _too_deep(after: Book, placed: set[str], most: int) -> list[str]:

@@ -41,7 +41,7 @@ class LimitKeeper:
 
     def path(self, project_id: str) -> tuple[PathState, Book]:
         """Everything stored for a project and its ancestors, at one moment; and their limits."""
-        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
         return state, self._limits.book_of_path(state)
 
     def figures(self) -> dict[tuple[str, str], Figures]:

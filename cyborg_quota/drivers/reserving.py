@@ -184,14 +184,15 @@ class Reserver:
         What no limit can refuse (an adoption, negative deltas) does not ask that source, and so cannot fail with it.
         """
         if is_limited and order.life_microseconds is not None:
-            self._tree.follow(order.project_id, self._limits.parent_of(order.project_id))
+            self._tree.follow(order.project_id, self._limits.parent_of(order.project_id), self._limits.origin)
         return self._paths.get(order.project_id, resources)
 
     def _constraints(self, order: Order, way: projects.Way, request: dict[str, int]) -> list[Constraint]:
         if order.life_microseconds is None or not request:
             return []
-        constraints = self._limits.get_constraints(way.project_ids, sorted(request))
-        strangers = {constraint.project_id for constraint in constraints} - set(way.project_ids)
+        path = way.limiting(self._limits.origin)
+        constraints = self._limits.get_constraints(path, sorted(request))
+        strangers = {constraint.project_id for constraint in constraints} - set(path)
         if strangers:
             raise exceptions.ConfigurationError(
                 f"The limit driver named {', '.join(sorted(strangers))}, not an ancestor of {order.project_id}."
@@ -207,7 +208,7 @@ class Reserver:
         """
         self._paths.forget(order.project_id)
         way = self._paths.get(order.project_id, sorted(request))
-        if way.project_ids != charged.project_ids:
+        if (way.project_ids, way.origins) != (charged.project_ids, charged.origins):
             return
         figures = self._database.read_surely(lambda connection: usages.read(connection, way.project_ids, request))
         found = overs.judge(order.project_id, constraints, figures, request)

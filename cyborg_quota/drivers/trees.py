@@ -34,12 +34,17 @@ class Tree:
         """Parent by project, for all that are known."""
         return self._database.read(projects.edges)
 
-    def place(self, project_id: str, parent_id: str | None, check: Check | None = None) -> None:
-        """Make a project known, and put it (with all below it) under its parent. Raises ProjectRefused."""
+    def place(
+        self, project_id: str, parent_id: str | None, check: Check | None = None, *, origin: str | None = None
+    ) -> None:
+        """Make a project known, and put it (with all below it) under its parent. Raises ProjectRefused.
+
+        ``origin``: the source of limits that says so; None: an operator does.
+        """
         began = time.monotonic()
         for _ in range(_MOST_TRIES):
             try:
-                self._database.write(lambda connection: _place(connection, project_id, parent_id, check))
+                self._database.write(lambda connection: _place(connection, project_id, parent_id, check, origin))
             except _RowsLacking:
                 self._make_rows(project_id, str(parent_id))
             else:
@@ -51,13 +56,16 @@ class Tree:
         """Read every path again: the tree has changed."""
         self._paths.forget_all()
 
-    def follow(self, project_id: str, parent_id: str | None) -> None:
-        """Put a project where the limits' source says it is; None: it does not say."""
+    def follow(self, project_id: str, parent_id: str | None, origin: str | None) -> None:
+        """Put a project where the limits' source (``origin``) says it is; None: it does not say.
+
+        Where the project is there already, its edge is marked as the source's.
+        """
         if parent_id is None:
             return
         way = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
-        if way.project_ids[1:2] != (parent_id,):
-            self.place(project_id, parent_id)
+        if way.project_ids[1:2] != (parent_id,) or way.origins[0] != origin:
+            self.place(project_id, parent_id, origin=origin)
 
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
@@ -84,7 +92,9 @@ class Tree:
         self._paths.forget_all()
 
 
-def _place(connection: Connection, project_id: str, parent_id: str | None, check: Check | None) -> None:
+def _place(
+    connection: Connection, project_id: str, parent_id: str | None, check: Check | None, origin: str | None
+) -> None:
     tables.take_turns(connection)
     if check is not None:
         check(connection)
@@ -95,6 +105,6 @@ def _place(connection: Connection, project_id: str, parent_id: str | None, check
         if projects.read_way(connection, parent_id, resources).missing(resources):
             raise _RowsLacking
     try:
-        projects.move(connection, project_id, parent_id)
+        projects.move(connection, project_id, parent_id, origin)
     except ValueError:
         raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None

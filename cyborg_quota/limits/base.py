@@ -29,6 +29,12 @@ class LimitDriver(abc.ABC):
     bounds_subtree: bool = False
     """Whether a project's limit is held against all that lies below it too, for display and notices."""
 
+    origin: ClassVar[str | None] = None
+    """Marks the edges of the project tree that ``parent_of`` determines (one of types.ORIGINS).
+
+    An edge that another source than this one marked is ignored: the projects above it do not limit those below it.
+    """
+
     @classmethod
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:
@@ -41,7 +47,8 @@ class LimitDriver(abc.ABC):
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         """What a charge of ``resources`` to a project must keep to.
 
-        ``path`` is the project and its ancestors, leaf first; every constraint names one project of it. If the
+        ``path`` is the project and its ancestors, leaf first, up to the first edge that is ignored (see ``origin``);
+        every constraint names one project of it. If the
         tree changes before the charge, the driver is asked again with the new path.
         """
 

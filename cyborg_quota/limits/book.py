@@ -49,17 +49,22 @@ def effective(is_root: bool, override: int | None, default: int | None, starts: 
 
 @dataclasses.dataclass(slots=True)
 class Book:
-    """Defaults by resource, overrides by (project, resource), parents by project; and what follows from them."""
+    """Defaults by resource, overrides by (project, resource), parents by project; and what follows from them.
+
+    ``ignored`` has the stored parent of each project whose edge these limits ignore (its entry in ``parents`` is None).
+    Only an import needs it, and reads it.
+    """
 
     defaults: dict[str, int]
     overrides: dict[tuple[str, str], int]
     parents: dict[str, str | None]
     starts: Starts
+    ignored: dict[str, str] = dataclasses.field(default_factory=dict)
     _children: dict[str, list[str]] | None = None
 
     def copy(self) -> Book:
         """One to try a change on."""
-        return Book(dict(self.defaults), dict(self.overrides), dict(self.parents), self.starts)
+        return Book(dict(self.defaults), dict(self.overrides), dict(self.parents), self.starts, dict(self.ignored))
 
     @property
     def resources(self) -> list[str]:

@@ -205,8 +205,9 @@ def apply(book: Book, document: Document) -> tuple[Book, list[LimitChange]]:
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents:
             changes.append(LimitChange("add project", project_id, None, None, parent_id))
-        elif after.parents[project_id] != parent_id:
-            changes.append(LimitChange("move project", project_id, None, after.parents[project_id], parent_id))
+        elif project_id in after.ignored or after.parents[project_id] != parent_id:
+            before = after.ignored.pop(project_id, after.parents[project_id])
+            changes.append(LimitChange("move project", project_id, None, before, parent_id))
         after.parents[project_id] = parent_id
         for resource, limit in by_project.get(project_id, ()):
             changes += _put(after.overrides, (project_id, resource), limit, project_id, resource)

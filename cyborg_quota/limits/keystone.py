@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.limits import base
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.types import Constraint
+from cyborg_quota.types import KEYSTONE, Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_client import KeystoneClient, Limits, Project, RegisteredLimit, Service
@@ -85,6 +85,7 @@ class KeystoneLimitDriver(base.LimitDriver):
 
     set_where: ClassVar[str] = "in Keystone (openstack registered limit set, openstack limit set)"
     bounds_subtree = True
+    origin = KEYSTONE
 
     def __init__(
         self,

@@ -16,8 +16,9 @@ from tests.cli import base
 COMMANDS = (
     (
         "check commit complete db_purge db_sync db_version expire extend help limit_export limit_import limit_list "
-        "limit_over limit_set limit_show limit_tree limit_unset project_add project_list project_move project_remove "
-        "release replay reservation_list reservation_show reserve rollback usage_audit usage_heal usage_list"
+        "limit_over limit_set limit_show limit_tree limit_unset project_add project_detach project_list "
+        "project_move project_remove release replay reservation_list reservation_show reserve rollback usage_audit "
+        "usage_heal usage_list"
     )
     .replace("_", "\0")
     .split()

@@ -83,6 +83,7 @@ class TestWithCyborg(quota.QuotaTestCase):
                     SUCCESS,
                     "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
                 ),
+                "project tree": (SUCCESS, "no edge is ignored"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),
                 "resource classes": (SUCCESS, "every device profile's can be charged"),

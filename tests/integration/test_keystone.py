@@ -230,6 +230,38 @@ class TestTwoLevels(KeystoneTestCase):
         self.assertIn("Keystone does not know it", str(error))
 
 
+class TestSwitchOfDriver(KeystoneTestCase):
+    """From strict_two_level to the driver database, and back, on one ledger."""
+
+    model = "strict_two_level"
+
+    def test_there_and_back(self) -> None:
+        self.keystone.set_limit(self.service, "gpu", 8, domain_id=self.dom)
+        for project_id in (self.p1, self.p2):
+            self.reserve(project_id, 3)
+
+        engine = self.make_quotas(limits__driver="database")
+        by_database: QuotaEngine = fixtures.Checked(engine, self.url)  # type: ignore[assignment]
+        administration = by_database.administration
+        self.assertEqual({"keystone": 2}, administration.count_ignored_edges(base.ADMIN))
+        administration.set_limit(base.ADMIN, "gpu", 5)
+        for project_id in (self.p1, self.p2):
+            by_database.reserve(base.Context(project_id), {"gpu": 2})  # 10 in the domain
+            error = self.assertRaises(exceptions.OverQuota, by_database.reserve, base.Context(project_id), {"gpu": 1})
+            self.assertEqual([(project_id, 5)], [(over.project_id, over.limit) for over in error.overs])
+
+        self.assertEqual([(self.dom, "subtree", 8)], self.blocking(self.p1))
+        self.keystone.set_limit(self.service, "gpu", 11, domain_id=self.dom)
+        time.sleep(TTL)
+        self.reserve(self.p3)
+        self.assertEqual([(self.dom, "subtree", 11)], self.blocking(self.p3))
+
+        edges = administration.detach_projects(base.ADMIN, "keystone")
+        self.assertEqual(sorted((one, self.dom) for one in (self.p1, self.p2, self.p3)), edges)
+        self.assert_invariants()
+        by_database.reserve(base.Context(self.p3), {"gpu": 4})
+
+
 class TestOutage(KeystoneTestCase):
     timeout_seconds = 1.0
 
@@ -254,6 +286,24 @@ class TestOutage(KeystoneTestCase):
         self.keystone.start(self.model)
         self.eventually(lambda: self.reserve(self.p1, 10), exceptions.LimitsUnavailable, 5.0)
         self.assertIn("Limits can be read again", self.log.output)
+
+    def test_usage_without_limits(self) -> None:
+        """By an engine that was started while Keystone was stopped."""
+        self.reserve(self.p1, 4)
+        self.keystone.stop()
+        quotas = self.make_quotas()
+        context = base.Context(self.p1)
+        self.assertRaises(exceptions.LimitsUnavailable, quotas.get_usages, context)
+        self.assertRaises(exceptions.LimitsUnavailable, quotas.list_usages, base.ADMIN)
+        usage = quotas.get_usages(context, allow_unknown_limits=True)["gpu"]
+        self.assertEqual((None, 4, None), (usage.limit, usage.reserved, usage.available))
+        (record,) = quotas.list_usages(base.ADMIN, allow_unknown_limits=True)
+        self.assertEqual((self.p1, usage), (record.project_id, record.usage))
+        self.assertIn("The limits are unknown: Keystone at", self.log.output)
+
+        self.keystone.start(self.model)
+        self.eventually(lambda: quotas.get_usages(context), exceptions.LimitsUnavailable, 30.0)
+        self.assertEqual(10, quotas.get_usages(context)["gpu"].limit)
 
     def test_hung(self) -> None:
         self.reserve(self.p1)

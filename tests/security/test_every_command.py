@@ -39,8 +39,8 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These are about everything there is, and say so.
 OF_ALL = {
-    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project list",
-    "reconcile", "replay", "usage audit", "usage heal",
+    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project detach",
+    "project list", "reconcile", "replay", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")

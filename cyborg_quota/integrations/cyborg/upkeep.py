@@ -38,6 +38,7 @@ class Upkeep:
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
         self._reconciling: threading.Thread | None = None
+        self._has_checked_tree = False
 
     def turn(self) -> float:
         """Do what is due. Returns after how many seconds something may be."""
@@ -52,6 +53,8 @@ class Upkeep:
             self._expire_at = now + float(self._conf.quota.expire_interval)
             self._try("What was bound could not be committed.", self._recover)
             self._try("Overdue reservations could not be expired.", self._expire)
+            if not self._has_checked_tree:
+                self._try("The project tree could not be checked.", self._check_tree)
         if now >= self._reconcile_at and (self._reconciling is None or not self._reconciling.is_alive()):
             self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
             # It waits for its grace; a bind that runs must be extended meanwhile.
@@ -75,6 +78,13 @@ class Upkeep:
     def _recover(self) -> None:
         found = records.Records(self._resource_map)
         recovering.commit_bound(self._charger.engine, found, self._charger.arqs(), mapping.source(self._conf))
+
+    def _check_tree(self) -> None:
+        """Once after the start: warn of edges that a previous limit driver made."""
+        warning = self._charger.engine.administration.ignored_edges_warning(self._admin)
+        self._has_checked_tree = True
+        if warning is not None:
+            LOG.warning("%s", warning)
 
     def _expire(self) -> None:
         count = self._charger.engine.expire(self._admin)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and the expirer, with limits from a Keystone that cannot be reached (its port is closed)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+
+from tests.cli import base
+
+KEYSTONE = """
+[limits]
+driver = keystone
+keystone_timeout = 1
+[oslo_limit]
+auth_type = password
+auth_url = http://127.0.0.1:{port}/v3
+username = cyborg
+password = not-to-be-seen
+system_scope = all
+user_domain_id = default
+endpoint_id = cyborg
+[DEFAULT]
+log_file = {log}
+[quota]
+expire_interval = 1
+"""
+
+
+class KeystoneDownTest(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for project_id, amount in (("p1", 2), ("p2", 3)):
+            self.good("reserve", "--project", project_id, "--consumer", "c", f"gpu={amount}")
+        self.good("commit", "--project", "p1", "--consumer", "c")
+        reserved = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(reserved.close)
+        self.port = reserved.getsockname()[1]
+        reserved.close()
+        self.log = self.directory / "expirer.log"
+        self.configure(KEYSTONE.format(port=self.port, log=self.log))
+
+    def unknown(self, *argv: str) -> base.Ended:
+        """Run a command that succeeds with a warning, which has one line; returns how it ended."""
+        ended = self.call("usage", "list", *argv)
+        self.assertEqual(0, ended.status, ended.err)
+        self.assertRegex(
+            ended.err, r"\AWARNING: The limits are unknown: Keystone at http://127.0.0.1:\d+/v3 [^\n]*\n\Z"
+        )
+        self.assertNotIn("not-to-be-seen", ended.err)
+        return ended
+
+    def test_usage_list_shows_what_is_known(self) -> None:
+        rows = [tuple(row.values()) for row in self.unknown("-f", "json").json]
+        self.assertEqual([("p1", "gpu", None, 2, 0, None), ("p2", "gpu", None, 0, 3, None)], rows)
+        rows = [tuple(row.values()) for row in self.unknown("--project", "p1", "-f", "json").json]
+        self.assertEqual([("p1", "fpga", None, 0, 0, None), ("p1", "gpu", None, 2, 0, None)], rows)
+
+    def test_usage_list_as_a_table(self) -> None:
+        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   |"
+        self.assertIn(line, self.unknown().out)
+        self.assertIn(line, self.unknown("--project", "p1").out)
+
+    def test_what_needs_a_limit_still_fails(self) -> None:
+        self.assertIn("Limits have been unavailable", self.refused(1, "check", "--project", "p1", "gpu=1"))
+        self.assertIn("Limits have been unavailable", self.refused(1, "limit", "list", "--project", "p1"))
+
+    def test_commands_that_need_no_limit(self) -> None:
+        for line in ("db sync", "usage audit", "expire", "reservation list", "release --project p2 --consumer c"):
+            ended = self.call(*line.split())
+            self.assertEqual((0, ""), (ended.status, ended.err), line)
+
+    def test_the_expirer_starts_and_expires(self) -> None:
+        self.make_overdue()
+        process = self.spawn(program="cyborg-quota-expirer", start_new_session=True)
+        deadline = time.monotonic() + 60
+        while not (self.log.exists() and "Expired 1 reservations." in self.log.read_text()):
+            self.assertIsNone(process.poll(), "it ended")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        self.assertEqual(0, process.returncode)
+        self.assertNotIn("Traceback", self.log.read_text())
