@@ -52,7 +52,7 @@ class FormatTest(base.CliTestCase):
     def test_no_rows(self) -> None:
         for form, nothing in (("table", ""), ("json", "[]\n"), ("yaml", "[]\n"), ("value", "")):
             self.assertEqual(nothing, self.call("reservation", "list", "--project", "none", "-f", form).out)
-        header = "uuid,project_id,resource,delta,state,consumer,group,expire"
+        header = "uuid,project_id,resource,delta,state,consumer,group,source,expire"
         out = self.call("reservation", "list", "--project", "none", "-f", "csv").out
         self.assertEqual(header, out.strip().replace('"', ""))
 
