@@ -67,7 +67,10 @@ class OriginClearing:
         book = Book(*tables.read_book(connection), self._limits.starts)
         for project_id, parent_id in edges.items():
             book.place(project_id, parent_id)
-        changes = [LimitChange("move project", *edge[:1], None, edge[1], edge[1]) for edge in edges.items()]
+        changes = [
+            LimitChange("move project", project_id, None, parent_id, parent_id)
+            for project_id, parent_id in edges.items()
+        ]
         problems = importing.problems(self._limits, book, changes)
         if problems:
             raise exceptions.LimitRefused(problems, changes)

@@ -92,6 +92,21 @@ class TestWithCyborg(quota.QuotaTestCase):
             results(said.out),
         )
 
+    def test_edges_of_another_limit_driver(self) -> None:
+        """The check and the conductor's log tell of them."""
+        administration = self.engine.administration
+        administration.add_project(ledger_base.ADMIN, "a-domain")
+        administration.add_project(ledger_base.ADMIN, self.project_id, "a-domain")
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql("UPDATE projects SET origin = 'keystone' WHERE parent_id = 'a-domain'")
+        said = self.check("--json")
+        code, details = results(said.out)["project tree"]
+        self.assertEqual(WARNING, code)
+        self.assertIn("(1 of keystone)", details)
+
+        self.stack.conductor.restart()
+        self.stack.conductor.wait_for("cyborg-quota project detach --origin keystone")
+
     def test_what_somebody_should_look_at(self) -> None:
         """As a table, with what to do."""
         [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))

@@ -217,7 +217,8 @@ class TestTheTable(EveryCallTestCase):
         """An argument that is new here may name something of another project's."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "resource", "limits", "document", "dry_run", "after", "source",
+            "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
+            "allow_unknown_limits",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:
