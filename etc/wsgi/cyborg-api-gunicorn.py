@@ -16,6 +16,6 @@ graceful_timeout = 65
 limit_request_line = 8190
 
 
-def post_fork(server, worker):
+def post_fork(_server, _worker):
     # Cyborg reads the command line when the worker loads it, and knows none of gunicorn's options.
     sys.argv[1:] = ["--config-file", "/etc/cyborg/cyborg.conf"]
