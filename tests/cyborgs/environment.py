@@ -26,6 +26,8 @@ OF_VERSION = {
 }
 REQUIREMENTS = (
     "PyMySQL==1.1.2",
+    "gunicorn==27.0.1",  # serves the API in test_wsgi_servers
+    "pyuwsgi==2.0.30.post1",  # the same: uWSGI, as a binary wheel
     "setuptools==80.9.0",  # builds cyborg_quota, without asking the index each time
     "waitress==3.0.2",
 )

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.cyborgs.starting import Process, ServiceError, Starter
+from tests.cyborgs.starting import Process, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
 __all__ = ["Service", "ServiceError"]
@@ -43,7 +43,7 @@ class Service:
         ready: Callable[[str], bool],
         environment: Mapping[str, str] | None = None,
         *,
-        starter: Starter,
+        starter: Starter | ProgramStarter,
     ) -> None:
         self.name = name
         self._starter = starter
@@ -51,7 +51,7 @@ class Service:
         self.log = place / f"{name}.log"
         self._ready = ready
         self._environment = dict(environment or {})
-        self._process: Process | None = None
+        self._process: Process | subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @property

@@ -105,3 +105,27 @@ class Starter:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+class ProgramStarter:
+    """Starts programs that are not written in Python, or that must not start as forks of a Python process."""
+
+    def start(
+        self,
+        command: Sequence[str],
+        out: pathlib.Path,
+        err: pathlib.Path,
+        environment: Mapping[str, str],
+        directory: pathlib.Path,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own; its output is appended to these files."""
+        with out.open("ab") as output, err.open("ab") as errors:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,
+            )

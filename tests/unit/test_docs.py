@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import fixtures as fx
+import yaml
 from docutils import nodes
 from docutils.core import publish_doctree
 from oslo_config import cfg
@@ -25,6 +27,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, authority, conf, exceptions, transitions
 from cyborg_quota.administration import Administration
 from cyborg_quota.cmd import expirer, main
+from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
 from cyborg_quota.db.api import Database
 from cyborg_quota.drivers.settings import database_settings
@@ -295,6 +298,41 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual(line, said.splitlines()[0])
         self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", said.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
+
+
+class TestPlaybooks(base.BaseTestCase):
+    """The playbooks are well formed, and what they write is what the package has."""
+
+    def plays(self, name: str) -> list[dict[str, Any]]:
+        plays: list[dict[str, Any]] = yaml.safe_load((EXAMPLES / name).read_text())
+        for play in plays:
+            self.assertLessEqual({"name", "hosts", "become", "tasks"}, set(play))
+            for task in play["tasks"]:
+                self.assertEqual(1, len([key for key in task if key.startswith("ansible.builtin.")]), task)
+        return plays
+
+    def test_ansible(self) -> None:
+        install, api, conductor = self.plays("cyborg_quota_playbook.yml")
+        tasks = {task["name"]: task for task in install["tasks"]}
+        written = tasks["Write the configuration, which holds the password of the database"]["ansible.builtin.copy"]
+        self.assertEqual("0600", written["mode"])
+        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
+        path.write_text(written["content"].replace("{{ cyborg_quota_database | replace('$', '$$') }}", "sqlite://"))
+        self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
+        loaded = loading.load(cfg.ConfigOpts(), ["--config-file", str(path)])
+        self.assertEqual(["fpga", "gpu"], loaded.quota.resources)
+        self.assertEqual(("sqlite://", "database"), (loaded.database.connection, loaded.limits.driver))
+        self.assertEqual(["cyborg_api", "cyborg_conductor"], [api["hosts"], conductor["hosts"]])
+
+    def test_kolla(self) -> None:
+        api, conductor = (play["tasks"][0] for play in self.plays("kolla_cyborg_quota.yml"))
+        line = api["ansible.builtin.lineinfile"]
+        self.assertRegex("module = cyborg.wsgi.api:application", line["regexp"])
+        self.assertIn(line["line"] + "\n", (ROOT / "etc/wsgi/cyborg-api-uwsgi.ini").read_text())
+        edit = conductor["ansible.builtin.replace"]
+        command = '    "command": "cyborg-conductor --config-file /etc/cyborg/cyborg.conf",'
+        expected = command.replace("cyborg-conductor", "cyborg-quota-conductor")
+        self.assertEqual([expected] * 2, [re.sub(edit["regexp"], edit["replace"], one) for one in (command, expected)])
 
 
 class TestReadme(base.BaseTestCase):

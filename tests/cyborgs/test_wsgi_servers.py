@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg's API with quota under uWSGI, gunicorn and Apache, configured by the files that the documentation shows.
+
+Each of them goes through what cyborg.rst shows under "See it work".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests import installing, needs
+from tests.cyborgs import environment, quota
+from tests.cyborgs.client import Client, call
+from tests.cyborgs.service import Service
+from tests.cyborgs.starting import ProgramStarter
+from tests.servers import machine
+
+FILES = installing.TOP / "etc/wsgi"
+PAGE = installing.TOP / "doc/source/cyborg.rst"
+PAGE_PROJECT = "131b7e9f8a7a4b8aab1876484861565c"
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+MOD_WSGI = pathlib.Path(f"/usr/lib/apache2/modules/mod_wsgi.so-{PYTHON.removeprefix('python')}")
+AS_A_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+APACHE = """\
+ServerRoot {directory}
+ServerName 127.0.0.1
+DefaultRuntimeDir {directory}
+PidFile {directory}/apache.pid
+ErrorLog {directory}/apache.log
+WSGISocketPrefix {directory}/wsgi
+LoadModule mpm_event_module {modules}/mod_mpm_event.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule wsgi_module {module}
+Include {site}
+"""
+
+
+def page_refusal() -> Any:
+    """The body of the 403 that the page shows."""
+    [found] = re.findall(r'\{"faultcode".*?\}', PAGE.read_text(), re.DOTALL)
+    return json.loads(re.sub(r"\s+", " ", found))
+
+
+class TestWsgiServers(quota.QuotaTestCase):
+    # The limit driver, its model and what is done without a limit: as the page has them.
+    options = "[limits]\ndriver = database\npolicy = strict_hierarchy\nmissing = refuse\n"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.port = machine.free_port()
+        self.directory = self.stack.place / f"wsgi-{self.port}"
+        self.directory.mkdir()
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        # Like /etc/cyborg/cyborg.conf, which Cyborg finds by itself: oslo.config looks there, too, in a snap.
+        self.cyborg_conf = self.directory / "etc/cyborg/cyborg.conf"
+        self.cyborg_conf.parent.mkdir(parents=True)
+        names = ("cyborg.conf", "extra.conf")
+        self.cyborg_conf.write_text("".join((self.stack.place / name).read_text() for name in names))
+
+    def adapt(self, name: str, changes: Mapping[str, str]) -> pathlib.Path:
+        """The documented file, with the test's own paths and port. Every text that is replaced must be in it."""
+        text = (FILES / name).read_text()
+        own = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
+        for old, new in own.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        path = self.directory / name
+        path.write_text(text)
+        return path
+
+    def serve(self, *command: str) -> Service:
+        """Start the server, and return when it answers."""
+        url = f"http://127.0.0.1:{self.port}"
+        if setpriv := shutil.which("setpriv"):
+            before = AS_A_USER if command[: len(AS_A_USER)] == AS_A_USER else ()
+            command = (*before, setpriv, "--pdeathsig", "KILL", "--", *command[len(before) :])
+        environ = {"SNAP_COMMON": str(self.directory)}
+        server = Service("server", command, self.directory, lambda _: _answers(url), environ, starter=ProgramStarter())
+        self.addCleanup(server.stop)
+        server.start()
+        return server
+
+    def walk_through(self) -> None:
+        """Five of six are bound, the sixth is refused with 403, a delete makes room for it."""
+        client = Client(f"http://127.0.0.1:{self.port}", self.project_id)
+        self.set_limit(5)
+        arqs = client.created(self.new_profile({"resources:FPGA": "5"}))
+        self.assertEqual(202, client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+        [sixth], instance = client.created(self.profile), str(uuid.uuid4())
+        refused = client.bind([sixth], instance, self.rp)
+        self.assertEqual(403, refused.status)
+        expected = page_refusal()
+        expected["faultstring"] = expected["faultstring"].replace(PAGE_PROJECT, self.project_id)
+        self.assertEqual(expected, json.loads(refused.body["error_message"]))
+        self.assertEqual((5, 0), self.figures())
+        self.assertEqual(204, client.delete(arqs[:1]).status)
+        # Released by the server itself: Cyborg deletes in the API's process.
+        self.assertEqual((4, 0), self.figures())
+        self.assertEqual(202, client.bind([sixth], instance, self.rp).status)
+        self.assertEqual((5, 0), self.figures())
+        self.assert_agree()
+
+    def test_uwsgi(self) -> None:
+        changes = {"processes = 4": "processes = 1", "/opt/cyborg/venv": str(environment.PLACE / "env")}
+        path = self.adapt("cyborg-api-uwsgi.ini", changes)
+        self.serve(str(self.stack.programs / "uwsgi"), "--ini", str(path))
+        self.walk_through()
+
+    def test_gunicorn(self) -> None:
+        changes = {"workers = 4": "workers = 1", "/etc/cyborg/cyborg.conf": str(self.cyborg_conf)}
+        path = self.adapt("cyborg-api-gunicorn.py", changes)
+        self.serve(str(self.stack.programs / "gunicorn"), "--config", str(path))
+        self.walk_through()
+
+    def test_apache(self) -> None:
+        if not MOD_WSGI.exists():
+            if any(MOD_WSGI.parent.glob("mod_wsgi.so-*")):
+                self.skipTest(f"Apache's mod_wsgi was built for another Python than {PYTHON}")
+            needs.missing(self, "Apache's mod_wsgi is not installed (bindep.txt names the packages)")
+        changes = {
+            "lib/python3.11/": f"lib/{PYTHON}/",
+            "/opt/cyborg/venv": str(self.system_environment()),
+            "/var/log/apache2/cyborg-api.log": f"{self.directory}/server.log",
+            "processes=4": "processes=1",
+            # Everything runs as one user here, which is not root.
+            "user=cyborg group=cyborg": f"home={self.directory}",
+        }
+        site = self.adapt("cyborg-api-apache.conf", changes)
+        main = self.directory / "apache.conf"
+        main.write_text(APACHE.format(directory=self.directory, site=site, module=MOD_WSGI, modules=MOD_WSGI.parent))
+        self.serve(*self.unprivileged(), machine.find("apache2"), "-D", "FOREGROUND", "-f", str(main))
+        self.walk_through()
+
+    def system_environment(self) -> pathlib.Path:
+        """Cyborg's environment, with the Python of the system.
+
+        mod_wsgi has the system's libpython, which need not load the standard library of another build.
+        """
+        place = self.directory / "venv"
+        packages = place / f"lib/{PYTHON}/site-packages"
+        packages.parent.mkdir(parents=True)
+        packages.symlink_to(environment.PLACE / f"env/lib/{PYTHON}/site-packages")
+        (place / "bin").mkdir()
+        (place / "bin/python3").symlink_to(f"/usr/bin/{PYTHON}")
+        (place / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        return place
+
+    def unprivileged(self) -> Sequence[str]:
+        """How to run a program as another user than root, which mod_wsgi refuses, with root's access to files."""
+        if os.geteuid() != 0:
+            return ()
+        if subprocess.run([*AS_A_USER, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("mod_wsgi does not run as root, and this machine has no user namespaces")
+        return AS_A_USER
+
+
+def _answers(url: str) -> bool:
+    try:
+        return call(url, "GET", "/").status == 200
+    except OSError:
+        return False
