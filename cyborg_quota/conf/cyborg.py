@@ -78,8 +78,8 @@ OPTS: list[cfg.Opt] = [
         "reconcile_heal",
         type=Heal(),
         default="certain",
-        help="What the conductor repairs when it compares the ledger with Cyborg's records. (true means all, false "
-        "means none.)",
+        help="What the conductor repairs when it compares the ledger with Cyborg's records. The value true means all, "
+        "and false means none.",
     ),
     cfg.StrOpt(
         "source",

@@ -34,6 +34,12 @@ LIMITS = {"gpu": 24, "fpga": 16}
 """Low enough that eight workers meet them again and again."""
 
 
+def outcome_of(error: Exception) -> str:
+    """How the journal names an error. Every DatabaseUnavailable means the same to a caller: there was no answer."""
+    kind = exceptions.DatabaseUnavailable if isinstance(error, exceptions.DatabaseUnavailable) else type(error)
+    return kind.__name__
+
+
 class Caller:
     """One engine, one journal: makes calls, and notes them."""
 
@@ -59,7 +65,7 @@ class Caller:
             try:
                 act()
             except exceptions.QuotaError as error:
-                self._note(type(error).__name__, call, thing, str(error)[:200], time.monotonic() - began)
+                self._note(outcome_of(error), call, thing, str(error)[:200], time.monotonic() - began)
                 self.last_error = error
                 if not isinstance(error, exceptions.DatabaseUnavailable) or not may_repeat:
                     return False
@@ -67,7 +73,7 @@ class Caller:
                     return False
                 time.sleep(0.05)
             except Exception as error:
-                self._note(type(error).__name__, call, thing, str(error)[:200])
+                self._note(outcome_of(error), call, thing, str(error)[:200])
                 raise
             else:
                 self._note(OK, call, thing, "", time.monotonic() - began)
