@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import os
 import random
+import signal
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +18,6 @@ from cyborg_quota.drivers import importing
 from cyborg_quota.limits.book import Starts
 from cyborg_quota.limits.policies.flat import Flat
 from tests import base, clouds
-from tests.faults.crashing import Ready, kill_again_and_again
 from tests.functional import test_limits
 from tests.servers import machine
 
@@ -148,29 +150,44 @@ class TestWhileCharging(LargeImportTestCase):
 
 class TestKilled(LargeImportTestCase):
     def test_a_killed_import_is_whole_or_nothing_and_can_be_repeated(self) -> None:
-        """SIGKILL at a random moment of the import; then the same import is made by another process."""
+        """SIGKILL before one of the statements of an import; then another process makes the same import."""
         for number in range(0, PROJECTS, 7):
             self.hold(f"p{number}", 1, "fpga")
         self.engine.close()
-        chance = random.Random()
-        lost = 0
-        for turns in range(1, 6):
-
-            def work(_turn: int, ready: Ready, turns: int = turns) -> None:
-                engine = self.make_limited()
-                engine.check(base.Context("p1"), {"fpga": 1})  # connects
-                ready()
-                engine.administration.import_limits(base.ADMIN, clouds.rotated(PROJECTS, turns))
-                while True:
-                    chance.random()
-
-            kill_again_and_again(work, 1, seed=random.randrange(2**32), longest_seconds=0.6)
-            self.assertIn(self.turns(), ({turns - 1}, {turns}))
+        count = self.import_in_child(1, at=None)
+        self.assertGreater(count, 8)
+        for turns, number in enumerate((2, count // 3, count // 2, count - 1, count), 2):
+            self.assertEqual(-signal.SIGKILL, self.import_in_child(turns, at=number))
+            self.assertEqual({turns - 1}, self.turns())
             self.assert_invariants()
-            lost += self.rotate(turns) != 0
+            self.assertGreater(self.rotate(turns), 0)
             self.assertEqual({turns}, self.turns())
             self.assert_invariants()
-        self.assertGreater(lost, 0, "no import was killed before its end")
+
+    def import_in_child(self, turns: int, at: int | None) -> int:
+        """Import in a process that kills itself before statement ``at``. Returns its status, or the number of statements."""
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=self.import_and_die, args=(turns, at, writer))
+        process.start()
+        writer.close()
+        process.join(60)
+        return int(process.exitcode or 0) if process.exitcode else int(reader.recv())
+
+    def import_and_die(self, turns: int, at: int | None, writer: Any) -> None:
+        numbers = itertools.count(1)
+        sent = 0
+        engine = self.make_limited()
+        engine.check(base.Context("p1"), {"fpga": 1})  # connects
+
+        def before(*_arguments: Any) -> None:
+            nonlocal sent
+            sent = next(numbers)
+            if sent == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", before)
+        engine.administration.import_limits(base.ADMIN, clouds.rotated(PROJECTS, turns))
+        writer.send(sent)
 
     def hold(self, project_id: str, amount: int, resource: str = "gpu") -> None:
         context = base.Context(project_id)
