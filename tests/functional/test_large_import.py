@@ -165,7 +165,7 @@ class TestKilled(LargeImportTestCase):
             self.assert_invariants()
 
     def import_in_child(self, turns: int, at: int | None) -> int:
-        """Import in a process that kills itself before statement ``at``; its exit status, or the number of statements."""
+        """Import in a process that kills itself before statement ``at``. Returns its status, or how many it sent."""
         reader, writer = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(target=self.import_and_die, args=(turns, at, writer))
         process.start()

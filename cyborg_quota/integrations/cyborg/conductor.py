@@ -67,10 +67,10 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     wishes = [_wish(context, uuid, group, valid_fields[uuid]) for uuid, group in records.groups_to_bind(context, arqs)]
     try:
         flights = current.charger().take_off(wishes)
-    except exceptions.QuotaError as error:
-        # Nova tells a user of a server that failed, and not why: an administrator looks for the server's UUID here.
+    except exceptions.QuotaError:
+        # Nova does not show the reason to its user. This line helps to find it by the UUID of the server.
         instances = sorted({wish.instance for wish in wishes})
-        LOG.info("Instances %s: accelerator requests %s cannot be bound: %s", instances, arqs, error)
+        LOG.info("Accelerator requests %s of instances %s are not bound; the reason follows.", arqs, instances)
         raise
     token = quota_objects.FLIGHTS.set(flights)
     try:

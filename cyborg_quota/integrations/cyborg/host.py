@@ -45,14 +45,18 @@ def records(conf: cfg.ConfigOpts) -> Records:
 
 
 def connection(host: Any) -> str | None:
-    """The database's URL in Cyborg's configuration. Raises ConfigurationError, which does not quote it."""
+    """The database's URL in Cyborg's configuration; None if it is not set. Raises ConfigurationError without the URL.
+
+    Cyborg's own default, an SQLite file, is set when some of its modules are imported. It is not a setting.
+    """
     try:
         url: str | None = host.database.connection
     except cfg.Error:
         raise exceptions.ConfigurationError(
             "Cyborg's configuration: [database] connection names another option: write $$ for a $."
         ) from None
-    return url
+    defaults = (cfg.Locations.opt_default, cfg.Locations.set_default)
+    return None if host.get_location("connection", "database").location in defaults else url
 
 
 def reconciler(
