@@ -25,7 +25,7 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base as ledger_base
 from tests import fixtures
 from tests.cyborgs import base, environment, quota
@@ -39,20 +39,20 @@ WARM_UP = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class Counters:
     """Of one way: milliseconds of a PATCH."""
 
     median: float
     p90: float
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Figures:
+    def of(cls, seconds: list[float]) -> Counters:
         ordered = sorted(seconds)
         return cls(1000 * statistics.median(ordered), 1000 * ordered[len(ordered) * 9 // 10])
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class ProjectPath:
     """One Cyborg, ready to bind; ``profiles`` by how many ARQs one of them makes."""
 
     client: Client
@@ -70,16 +70,16 @@ class Way:
         return seconds
 
 
-def ready(stack: stacks.Stack, project_id: str) -> Way:
+def ready(stack: stacks.Stack, project_id: str) -> ProjectPath:
     """What runs there."""
     admin = stack.client(base.new_id(), "admin", "member", "reader")
     profiles = {count: f"bench-{count}" for count in SIZES}
     for count, name in profiles.items():
         assert admin.create_profile(name, {"resources:FPGA": str(count)}).status == 201
-    return Way(stack.client(project_id), profiles, stack.rps[0])
+    return ProjectPath(stack.client(project_id), profiles, stack.rps[0])
 
 
-def compare(ways: dict[str, Way], count: int, binds: int) -> dict[str, Figures]:
+def compare(ways: dict[str, ProjectPath], count: int, binds: int) -> dict[str, Counters]:
     """Let the ways take turns, each first as often as the other."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(WARM_UP + binds):
@@ -87,10 +87,10 @@ def compare(ways: dict[str, Way], count: int, binds: int) -> dict[str, Figures]:
             seconds = ways[name].bind(count)
             if turn >= WARM_UP:
                 taken[name].append(seconds)
-    return {name: Figures.of(seconds) for name, seconds in taken.items()}
+    return {name: Counters.of(seconds) for name, seconds in taken.items()}
 
 
-def table(title: str, figures: dict[str, Figures]) -> str:
+def table(title: str, figures: dict[str, Counters]) -> str:
     """The figures for a person."""
     lines = [title, f"  {'':8} {'median ms':>10} {'p90 ms':>8}"]
     lines += [f"  {name:8} {one.median:10.1f} {one.p90:8.1f}" for name, one in figures.items()]

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from benchmarks import harness
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures
 
 FLOOD = 10_000

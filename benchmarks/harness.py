@@ -104,7 +104,7 @@ def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: An
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class Counters:
     """Several rounds of one way, medians."""
 
     rate: float
@@ -116,7 +116,7 @@ class Figures:
 
 def compare(
     ways: dict[str, Worker], processes: int, rounds: int, seconds: float, *, against: str
-) -> dict[str, Figures]:
+) -> dict[str, Counters]:
     """Let the ways take turns; ``ratio`` is each one's rate over that of ``against``, the median of the rounds."""
     samples: dict[str, list[Sample]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -125,11 +125,11 @@ def compare(
     return summarize(samples, against=against)
 
 
-def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Figures]:
+def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Counters]:
     """The medians of each way's rounds."""
     base = [sample.rate for sample in samples[against]]
     return {
-        name: Figures(
+        name: Counters(
             rate=statistics.median(one.rate for one in taken),
             spread=(max(one.rate for one in taken) - min(one.rate for one in taken))
             / statistics.median(one.rate for one in taken),
@@ -162,7 +162,7 @@ def main(about: str | None, run: Callable[[str, int, float], dict[str, object]])
         arguments.json.write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=2) + "\n")
 
 
-def table(title: str, figures: dict[str, Figures]) -> str:
+def table(title: str, figures: dict[str, Counters]) -> str:
     """The figures for a person."""
     width = max(map(len, figures))
     lines = [title, f"  {'':{width}}  {'cycles/s':>9} {'spread':>7} {'p50 ms':>7} {'p99 ms':>7} {'ratio':>6}"]

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.limits.policies.flat import Flat
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
 from tests import base, clouds, fixtures
 
 CHARGERS = 2
@@ -31,7 +31,7 @@ CHARGERS = 2
 def make_engine(url: str) -> QuotaEngine:
     """An engine with limits from the database, durable as the server is."""
     how = fixtures.settings(url, sqlite_synchronous=True, statement_timeout_seconds=60, retry_seconds=120)
-    limits = DatabaseLimitDriver(Flat(), Starts(child=None))
+    limits = DatabaseLimitDriver(Flat(), InitialLimits(child=None))
     engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
     engine.register_resources(["fpga", "gpu"])
     return engine

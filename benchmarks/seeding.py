@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import fixtures
 
 _NUMBERS = {

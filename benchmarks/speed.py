@@ -14,7 +14,7 @@ from benchmarks import cinder_processes, floor, harness
 from benchmarks.report import Figure, Report
 from cyborg_quota import Claim
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures
 
 MOST = 10**9
@@ -104,7 +104,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
 
 def show(
     report: Report, title: str, ways: dict[str, harness.Round], processes: int, *, rounds: int, seconds: float
-) -> dict[str, harness.Figures]:
+) -> dict[str, harness.Counters]:
     """Let the ways take turns; tell their table, and return its figures."""
     samples: dict[str, list[harness.Sample]] = {name: [] for name in ways}
     for _ in range(rounds):

@@ -14,12 +14,12 @@ from benchmarks import harness
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import projects, schema
-from cyborg_quota.db.api import Database
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from tests import base, fixtures, trees
 
 MOST = 10**9
@@ -31,7 +31,7 @@ def make_engine(url: str) -> QuotaEngine:
     """An engine with limits from the database, durable as the server is."""
     driver = DbQuotaDriver(
         DriverSettings(database=fixtures.settings(url, sqlite_synchronous=True)),
-        DatabaseLimitDriver(StrictHierarchy(), Starts(child=None)),
+        DatabaseLimitDriver(StrictHierarchy(), InitialLimits(child=None)),
     )
     engine = QuotaEngine(driver)
     engine.register_resources(["gpu"])

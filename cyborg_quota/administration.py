@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import authority, exceptions, names, requests
-from cyborg_quota.authority import Authority
-from cyborg_quota.drivers.base import QuotaDriver
-from cyborg_quota.requests import Context
-from cyborg_quota.shown import shown
-from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Figures, LimitChange, LimitRecord, TreeRow
+from cyborg_quota import exceptions, names, policy, validation
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.policy import Policy
+from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Counters, LimitChange, LimitRecord, TreeRow
+from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
-    from cyborg_quota.drivers.keeping import LimitKeeper
-    from cyborg_quota.limits.book import Book
+    from cyborg_quota.ledger.limit_changes import LimitKeeper
+    from cyborg_quota.limits.limit_tree import LimitTree
 
 
 class Administration:
@@ -25,10 +25,10 @@ class Administration:
     ``detach_projects`` raises LimitsReadOnly.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Authority) -> None:
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
         self._driver = driver
         self._resources = resources
-        self._authority = authority
+        self._authority = policy
 
     @property
     def _keeper(self) -> LimitKeeper:
@@ -38,8 +38,8 @@ class Administration:
 
     def list_projects(self, context: Context) -> list[tuple[str, str | None]]:
         """(project_id, parent_id) of every known project, sorted."""
-        requests.admin_only(context, "list_projects")
-        return sorted(self._keeper.book().parents.items())
+        validation.admin_only(context, "list_projects")
+        return sorted(self._keeper.tree().parents.items())
 
     def add_project(self, context: Context, project_id: str, parent_id: str | None = None) -> None:
         """Put a project into the tree, below a known parent or (None) as a root.
@@ -53,14 +53,14 @@ class Administration:
         self._place(context, "move_project", project_id, parent_id, is_new=False)
 
     def _place(self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
-        requests.admin_only(context, action)
+        validation.admin_only(context, action)
         project_id = names.check_name("project_id", project_id)
-        parent_id = requests.optional_name("parent_id", parent_id)
+        parent_id = validation.optional_name("parent_id", parent_id)
         self._keeper.place(project_id, parent_id, is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str) -> None:
         """Forget a project that holds nothing and has no children, with its limits. Raises ProjectRefused."""
-        requests.admin_only(context, "remove_project")
+        validation.admin_only(context, "remove_project")
         self._keeper.remove(names.check_name("project_id", project_id))
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
@@ -69,12 +69,12 @@ class Administration:
         For every limit driver. After a switch of ``[limits] driver``, the edges of the previous one remain in the tree,
         and are ignored.
         """
-        requests.admin_only(context, "count_ignored_edges")
+        validation.admin_only(context, "count_ignored_edges")
         return self._driver.count_ignored_edges()
 
     def ignored_edges_warning(self, context: Context) -> str | None:
         """One line for a log: what count_ignored_edges found, and what to do about it; None where there is nothing."""
-        requests.admin_only(context, "ignored_edges_warning")
+        validation.admin_only(context, "ignored_edges_warning")
         counts = self._driver.count_ignored_edges()
         if not counts:
             return None
@@ -101,7 +101,7 @@ class Administration:
         bounded batches, each a transaction; ``progress`` is told the size of each. ``dry_run`` writes nothing. For
         every limit driver but the one of that origin. Raises InvalidName, InvalidRequest, LimitRefused (``keep``).
         """
-        requests.admin_only(context, "detach_projects")
+        validation.admin_only(context, "detach_projects")
         if origin not in ORIGINS:
             raise exceptions.InvalidName("origin", origin, f"the origins are {', '.join(ORIGINS)}")
         if origin == self._driver.limits.origin:
@@ -133,8 +133,8 @@ class Administration:
 
     def _set(self, context: Context, action: str, limits: Mapping[str, int | None], project_id: str | None) -> None:
         if project_id is None:
-            requests.admin_only(context, action)
-        project_id = requests.optional_name("project_id", project_id)
+            validation.admin_only(context, action)
+        project_id = validation.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
             raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
@@ -149,7 +149,7 @@ class Administration:
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized(
-                action, f"an admin's context, or an administrator's of the project's parent (rule {authority.RULE})"
+                action, f"an admin's context, or an administrator's of the project's parent (rule {policy.RULE})"
             )
 
     def list_limits(self, context: Context, project_id: str | None = None) -> list[LimitRecord]:
@@ -157,23 +157,23 @@ class Administration:
 
         Works with every limit driver, but one that knows no defaults raises InvalidRequest without a project.
         """
-        requests.admin_only(context, "list_limits")
-        project_id = requests.optional_name("project_id", project_id)
+        validation.admin_only(context, "list_limits")
+        project_id = validation.optional_name("project_id", project_id)
         try:
             keeper = self._keeper
         except exceptions.LimitsReadOnly:
             return self._ask_driver(project_id)
         if project_id is not None:
-            _, book = keeper.path(project_id)
-            found = {resource: book.limit(project_id, resource) for resource in book.resources}
+            _, tree = keeper.path(project_id)
+            found = {resource: tree.limit(project_id, resource) for resource in tree.resources}
             return [
-                LimitRecord(project_id, resource, limit, (project_id, resource) in book.overrides)
+                LimitRecord(project_id, resource, limit, (project_id, resource) in tree.overrides)
                 for resource, limit in found.items()
                 if limit is not None
             ]
-        book = keeper.book()
-        return [LimitRecord(None, resource, limit) for resource, limit in sorted(book.defaults.items())] + [
-            LimitRecord(*key, limit=limit) for key, limit in sorted(book.overrides.items())
+        tree = keeper.tree()
+        return [LimitRecord(None, resource, limit) for resource, limit in sorted(tree.defaults.items())] + [
+            LimitRecord(*key, limit=limit) for key, limit in sorted(tree.overrides.items())
         ]
 
     def _ask_driver(self, project_id: str | None) -> list[LimitRecord]:
@@ -191,32 +191,32 @@ class Administration:
 
     def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
         """The whole tree, or what lies below one project, parents before their children; a row per resource."""
-        requests.admin_only(context, "tree")
-        project_id = requests.optional_name("project_id", project_id)
-        book = self._keeper.book()
-        tops = book.roots if project_id is None else [project_id]
-        return self._rows(book, self._keeper.figures(), _walk(tops, book.children_of))
+        validation.admin_only(context, "tree")
+        project_id = validation.optional_name("project_id", project_id)
+        tree = self._keeper.tree()
+        tops = tree.roots if project_id is None else [project_id]
+        return self._rows(tree, self._keeper.figures(), _walk(tops, tree.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """What bounds one project: itself and every project above it, root first; a row per resource."""
-        requests.admin_only(context, "path")
-        state, book = self._keeper.path(names.check_name("project_id", project_id))
-        return self._rows(book, state.counters, enumerate(reversed(state.project_ids)))
+        validation.admin_only(context, "path")
+        state, tree = self._keeper.path(names.check_name("project_id", project_id))
+        return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def _rows(
-        self, book: Book, figures: Mapping[tuple[str, str], Figures], walk: Iterable[tuple[int, str]]
+        self, tree: LimitTree, figures: Mapping[tuple[str, str], Counters], walk: Iterable[tuple[int, str]]
     ) -> list[TreeRow]:
-        resources = sorted(set(book.resources) | {resource for _, resource in figures})
+        resources = sorted(set(tree.resources) | {resource for _, resource in figures})
         return [
-            TreeRow(one, book.parents.get(one), depth, resource, book.limit(one, resource), now.used, now.subtree)
+            TreeRow(one, tree.parents.get(one), depth, resource, tree.limit(one, resource), now.used, now.subtree)
             for depth, one in walk
             for resource in resources
-            for now in [figures.get((one, resource), Figures())]
+            for now in [figures.get((one, resource), Counters())]
         ]
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """Where more is held than the limit allows now: after one was lowered, this is how to learn it."""
-        requests.admin_only(context, "list_over")
+        validation.admin_only(context, "list_over")
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
@@ -226,8 +226,8 @@ class Administration:
         """All limits and the whole tree as a document: see limits/document.py, and import_limits."""
         from cyborg_quota.limits import document  # the YAML library is wanted by few
 
-        requests.admin_only(context, "export_limits")
-        return document.write(self._keeper.book())
+        validation.admin_only(context, "export_limits")
+        return document.write(self._keeper.tree())
 
     def import_limits(self, context: Context, document: object, *, dry_run: bool = False) -> list[LimitChange]:
         """Make limits and the tree as a document says, all of it or nothing; returns what that changed.
@@ -238,7 +238,7 @@ class Administration:
         """
         from cyborg_quota.limits import document as documents
 
-        requests.admin_only(context, "import_limits")
+        validation.admin_only(context, "import_limits")
         keeper = self._keeper
         wanted = documents.read(document)
         unknown = wanted.resources - set(self._resources)
@@ -260,7 +260,7 @@ def check_limit(limit: object) -> int:
     """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not UNLIMITED <= limit <= MAX_LIMIT:
         raise exceptions.InvalidRequest(
-            f"A limit must be a whole number of at least -1 (unlimited), not {shown(limit)}."
+            f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
         )
     return limit
 

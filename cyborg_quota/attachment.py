@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import Expire, QuotaEngine
-from cyborg_quota.requests import Context
+from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
 

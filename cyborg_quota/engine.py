@@ -9,11 +9,10 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, names, requests
+from cyborg_quota import exceptions, names, validation
 from cyborg_quota.administration import Administration
-from cyborg_quota.authority import Authority
-from cyborg_quota.drivers.base import QuotaDriver
-from cyborg_quota.requests import Context
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.policy import Policy
 from cyborg_quota.types import (
     MICROSECONDS,
     STATES,
@@ -27,6 +26,7 @@ from cyborg_quota.types import (
     Usage,
     UsageRecord,
 )
+from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class QuotaEngine:
     """
 
     def __init__(
-        self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400, authority: Authority | None = None
+        self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400, authority: Policy | None = None
     ) -> None:
         self._driver = driver
-        self._authority = authority or Authority()
+        self._authority = authority or Policy()
         self._expire_seconds = reservation_expire_seconds
         self._resources: dict[str, Any] = {}
 
@@ -67,7 +67,7 @@ class QuotaEngine:
 
     def register_resources(self, resources: Iterable[Any]) -> None:
         """Count these resources from now on."""
-        for resource in requests.resource_list(resources):
+        for resource in validation.resource_list(resources):
             self.register_resource(resource)
 
     @property
@@ -105,22 +105,22 @@ class QuotaEngine:
         group: str | None = None,
     ) -> list[str]:
         """Reserve for several consumers in one transaction, all or none. Returns UUIDs, claim by claim."""
-        project_id = requests.project_of(context, project_id)
-        checked = requests.check_claims(claims, self._resources)
-        life = names.expire_microseconds(expire, self._expire_seconds)
+        project_id = validation.project_of(context, project_id)
+        checked = validation.check_claims(claims, self._resources)
+        ttl = names.expire_microseconds(expire, self._expire_seconds)
         uuids = self._driver.reserve(
-            project_id, checked, requests.optional_name("group", group), life, sees_all=requests.is_admin(context)
+            project_id, checked, validation.optional_name("group", group), ttl, sees_all=validation.is_admin(context)
         )
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
     def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
         """What would block ``deltas`` now: one entry per offended constraint, sorted. Writes nothing."""
-        project_id = requests.project_of(context, project_id)
+        project_id = validation.project_of(context, project_id)
         request = {
             resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        return self._driver.check(project_id, request, sees_all=requests.is_admin(context)) if request else []
+        return self._driver.check(project_id, request, sees_all=validation.is_admin(context)) if request else []
 
     def adopt(
         self,
@@ -136,14 +136,14 @@ class QuotaEngine:
         deltas raise ReservationConflict. If a reservation in flight is rolled back, released or expires during the
         call, its claim is charged anew.
         """
-        requests.admin_only(context, "adopt")
-        project_id = requests.project_of(context, project_id)
-        checked = requests.check_claims(claims, self._resources)
+        validation.admin_only(context, "adopt")
+        project_id = validation.project_of(context, project_id)
+        checked = validation.check_claims(claims, self._resources)
         for claim in checked:
             for resource, delta in claim.deltas.items():
                 if delta < 0:
                     raise exceptions.InvalidDelta(resource, delta, "what is attached is positive")
-        return self._driver.adopt(project_id, checked, requests.optional_name("group", group))
+        return self._driver.adopt(project_id, checked, validation.optional_name("group", group))
 
     # --- settling ---
 
@@ -161,7 +161,7 @@ class QuotaEngine:
         Raises ReservationNotFound, ReservationExpired (which is then durable), ReservationRolledBack,
         ReservationReleased.
         """
-        self._driver.commit(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
+        self._driver.commit(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def rollback(
         self,
@@ -176,7 +176,7 @@ class QuotaEngine:
 
         Raises ReservationNotFound, ReservationCommitted.
         """
-        self._driver.rollback(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
+        self._driver.rollback(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def release(
         self,
@@ -191,7 +191,7 @@ class QuotaEngine:
 
         Raises ReservationNotFound for an unknown UUID.
         """
-        self._driver.release(requests.selection(context, reservations, project_id, consumer=consumer, group=group))
+        self._driver.release(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
 
     def extend(
         self,
@@ -207,7 +207,7 @@ class QuotaEngine:
 
         Raises as commit does.
         """
-        selection = requests.selection(context, reservations, project_id, consumer=consumer, group=group)
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
         self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
 
     # --- looking ---
@@ -221,7 +221,7 @@ class QuotaEngine:
         warning and returns each Usage with limit None.
         """
         return self._driver.get_usages(
-            requests.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
+            validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
     def list_usages(
@@ -231,9 +231,9 @@ class QuotaEngine:
 
         ``allow_unknown_limits``: as in get_usages.
         """
-        requests.admin_only(context, "list_usages")
+        validation.admin_only(context, "list_usages")
         return self._driver.list_usages(
-            requests.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
+            validation.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
         )
 
     def list_reservations(
@@ -249,19 +249,19 @@ class QuotaEngine:
         after: str | None = None,
     ) -> list[Reservation]:
         """Reservations that match all that is given, oldest first, at most ``limit``, ``after`` a UUID. Admin only."""
-        requests.admin_only(context, "list_reservations")
+        validation.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
         return self._driver.list_reservations(
-            project_id=requests.optional_name("project_id", project_id),
+            project_id=validation.optional_name("project_id", project_id),
             state=state,
             uuids=None
             if reservations is None
-            else [names.check_name("reservation", uuid) for uuid in requests.uuid_list(reservations)],
-            consumer=requests.optional_name("consumer", consumer),
-            group=requests.optional_name("group", group),
-            limit=requests.row_limit(limit),
-            after=requests.optional_name("after", after),
+            else [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
+            consumer=validation.optional_name("consumer", consumer),
+            group=validation.optional_name("group", group),
+            limit=validation.row_limit(limit),
+            after=validation.optional_name("after", after),
         )
 
     # --- upkeep ---
@@ -271,8 +271,8 @@ class QuotaEngine:
 
         Returns how many were changed: those that are live and have no source. A source is never replaced.
         """
-        requests.admin_only(context, "set_source")
-        uuids = [names.check_name("reservation", uuid) for uuid in requests.uuid_list(reservations)]
+        validation.admin_only(context, "set_source")
+        uuids = [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
         source = names.check_name("source", source)
         return self._driver.set_source(uuids, source) if uuids else 0
 
@@ -281,7 +281,7 @@ class QuotaEngine:
 
         Admin only. ``progress`` is told the size of every batch.
         """
-        requests.admin_only(context, "expire")
+        validation.admin_only(context, "expire")
         return self._driver.expire(progress)
 
     def purge(
@@ -295,7 +295,7 @@ class QuotaEngine:
 
         Committed rows of no consumer and no group, as old, become one carried-forward row.
         """
-        requests.admin_only(context, "purge")
+        validation.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
             raise exceptions.InvalidRequest("The age of what is purged must be a whole number of seconds.")
         if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
@@ -304,12 +304,12 @@ class QuotaEngine:
 
     def notices(self, context: Context) -> list[Notice]:
         """Who has crossed a threshold of a limit since anybody last asked; for the periodic job. Admin only."""
-        requests.admin_only(context, "notices")
+        validation.admin_only(context, "notices")
         return self._driver.notices()
 
     def audit(self, context: Context) -> list[Drift]:
         """The counters that differ from the reservations; none, unless somebody wrote them by hand. Admin only."""
-        requests.admin_only(context, "audit")
+        validation.admin_only(context, "audit")
         return self._driver.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
@@ -317,7 +317,7 @@ class QuotaEngine:
 
         ``progress`` is told of every row that was looked at.
         """
-        requests.admin_only(context, "heal")
+        validation.admin_only(context, "heal")
         return self._driver.heal(progress)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota.shown import amounts, shown
+from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
     from cyborg_quota.types import LimitChange, Over
@@ -81,7 +81,7 @@ class InvalidName(InvalidRequest):
         self.field = field
         self.value = value
         self.reason = reason
-        super().__init__(f"Invalid {field} {shown(value)}: {reason}.")
+        super().__init__(f"Invalid {field} {safe_repr(value)}: {reason}.")
 
 
 class UnknownResource(InvalidRequest):
@@ -91,7 +91,7 @@ class UnknownResource(InvalidRequest):
         self.unknown = sorted(unknown)
         self.known = sorted(known)
         super().__init__(
-            f"Unknown resource {', '.join(map(shown, self.unknown))}; registered are "
+            f"Unknown resource {', '.join(map(safe_repr, self.unknown))}; registered are "
             f"{', '.join(self.known) or 'none'}. Register it, or add it to [quota] resources."
         )
 
@@ -103,7 +103,7 @@ class InvalidDelta(InvalidRequest):
         self.resource = resource
         self.delta = delta
         self.reason = reason
-        super().__init__(f"Invalid amount {shown(delta)} for resource {shown(resource)}: {reason}.")
+        super().__init__(f"Invalid amount {safe_repr(delta)} for resource {safe_repr(resource)}: {reason}.")
 
 
 class InvalidClaim(InvalidRequest):
@@ -120,7 +120,7 @@ class InvalidReservationExpiration(InvalidRequest):
     def __init__(self, expire: object, reason: str) -> None:
         self.expire = expire
         self.reason = reason
-        super().__init__(f"Invalid reservation expiration {shown(expire)}: {reason}.")
+        super().__init__(f"Invalid reservation expiration {safe_repr(expire)}: {reason}.")
 
 
 class InvalidDocument(InvalidRequest):
@@ -128,8 +128,8 @@ class InvalidDocument(InvalidRequest):
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
-        shown = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
-        super().__init__(f"Invalid document of limits: {shown} {reason}.")
+        safe_repr = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
+        super().__init__(f"Invalid document of limits: {safe_repr} {reason}.")
 
 
 class UsageOverflow(InvalidRequest):
@@ -154,7 +154,7 @@ class ReservationError(QuotaError):
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
-        super().__init__(f"Reservation {shown(uuid)} {self.reason}.")
+        super().__init__(f"Reservation {safe_repr(uuid)} {self.reason}.")
 
 
 class ReservationNotFound(ReservationError):
@@ -198,7 +198,7 @@ class ReservationConflict(QuotaError):
         self.held = dict(held)
         self.requested = dict(requested)
         super().__init__(
-            f"Consumer {shown(consumer)} already holds {amounts(held)}, which is not the requested "
+            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, which is not the requested "
             f"{amounts(requested)}. Release or roll back what it holds first."
         )
 
@@ -211,7 +211,7 @@ class LimitNotSet(QuotaError):
 
     def __init__(self, resource: str, hint: str) -> None:
         self.resource, self.hint = resource, hint
-        super().__init__(f"No limit is set for resource {shown(resource)}. {hint}")
+        super().__init__(f"No limit is set for resource {safe_repr(resource)}. {hint}")
 
 
 class LimitsUnavailable(QuotaError):
@@ -244,7 +244,7 @@ class ProjectRefused(QuotaError):
 
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
-        super().__init__(f"Project {shown(project_id)} {reason}.")
+        super().__init__(f"Project {safe_repr(project_id)} {reason}.")
 
 
 # --- database ------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
-from cyborg_quota.authority import Authority
-from cyborg_quota.drivers.base import QuotaDriver
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.policy import Policy
 from cyborg_quota.types import Resource
 
 
@@ -26,7 +26,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )
-    engine = QuotaEngine(driver, reservation_expire_seconds=conf.quota.reservation_expire, authority=Authority(conf))
+    engine = QuotaEngine(driver, reservation_expire_seconds=conf.quota.reservation_expire, authority=Policy(conf))
     try:
         engine.register_resources(Resource(name) for name in conf.quota.resources)
     except exceptions.InvalidName as error:

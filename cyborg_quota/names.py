@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.shown import shown
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
@@ -51,7 +51,7 @@ def _plain(value: str) -> str:
 
 def text_of(name: object) -> str:
     """What stands for a name that is none, in an error."""
-    return _plain(name) if isinstance(name, str) else shown(name)
+    return _plain(name) if isinstance(name, str) else safe_repr(name)
 
 
 def check_delta(resource: str, delta: object) -> int:
@@ -96,16 +96,16 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
             return int.__mul__(expire, 1_000_000)  # almost all
         if abs(expire) > MAX_EXPIRE_SECONDS:
             raise exceptions.InvalidReservationExpiration(expire, "it lies more than 100 years away")
-        life = datetime.timedelta(0)
+        ttl = datetime.timedelta(0)
     elif isinstance(expire, datetime.timedelta):
-        life = expire
+        ttl = expire
     elif isinstance(expire, datetime.datetime):
         moment = expire if expire.utcoffset() is not None else expire.replace(tzinfo=datetime.timezone.utc)
-        life = moment - datetime.datetime.now(datetime.timezone.utc)
+        ttl = moment - datetime.datetime.now(datetime.timezone.utc)
     else:
         raise exceptions.InvalidReservationExpiration(expire, "give seconds (an int), a timedelta or a datetime")
-    if life > datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
+    if ttl > datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
         raise exceptions.InvalidReservationExpiration(expire, "it lies more than 100 years away")
-    if life <= datetime.timedelta(0):
+    if ttl <= datetime.timedelta(0):
         raise exceptions.InvalidReservationExpiration(expire, "it must lie in the future")
-    return life // datetime.timedelta(microseconds=1)
+    return ttl // datetime.timedelta(microseconds=1)

@@ -149,7 +149,7 @@ def adjust(shortfall: int, freed: Iterable[Freed], committed: Collection[int] = 
     return reductions
 
 
-def present_life(rows: Sequence[Row]) -> list[Row]:
+def current_attempt(rows: Sequence[Row]) -> list[Row]:
     """Of all the rows a consumer or group ever had, those a call by that name means, in order of id.
 
     Per consumer and resource only one row counts: the live one (there is at most one), else the newest. And what ended

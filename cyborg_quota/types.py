@@ -82,7 +82,7 @@ class Constraint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figures:
+class Counters:
     """The three counters of one usage row."""
 
     used: int = 0
@@ -175,8 +175,8 @@ class Drift:
 
     project_id: str
     resource: str
-    recorded: Figures | None
-    expected: Figures
+    recorded: Counters | None
+    expected: Counters
 
     def __str__(self) -> str:
         recorded = "no row" if self.recorded is None else self.recorded
@@ -254,3 +254,10 @@ class Selection:
     uuids: Sequence[str] | None = None
     consumer: str | None = None
     group: str | None = None
+
+
+def __getattr__(name: str) -> object:
+    """``Figures`` is the former name of ``Counters``; it is kept for programs that use it."""
+    if name == "Figures":
+        return Counters
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

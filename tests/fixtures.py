@@ -18,10 +18,10 @@ import sqlalchemy as sa
 
 from cyborg_quota import Constraint, QuotaEngine
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.api import Database
-from cyborg_quota.db.connecting import DatabaseSettings
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
+from cyborg_quota.db.connect import DatabaseSettings
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
 from tests import invariants, needs
 

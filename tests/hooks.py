@@ -11,7 +11,7 @@ import fixtures
 import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 
 
 def database_of(engine: QuotaEngine) -> Database:

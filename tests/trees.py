@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from cyborg_quota.db import projects
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 
 
 def plant(database: Database, parents: Mapping[str, str | None]) -> None:
@@ -32,7 +32,7 @@ def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
     if resources:
         database.write(
             lambda connection: projects.make_rows(
-                connection, projects.read_way(connection, parent_id, resources), resources
+                connection, projects.read_path(connection, parent_id, resources), resources
             )
         )
 

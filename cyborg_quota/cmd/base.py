@@ -16,7 +16,7 @@ from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import DONE
 from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.requests import Context
+from cyborg_quota.validation import Context
 
 
 def load_conf(

@@ -21,17 +21,17 @@ def open_database(conf: Any, *, verified: bool = True, patient: bool = False) ->
 
     ``verified``: it must have a schema that this code can work with. ``patient``: a statement may take its time.
     """
-    from cyborg_quota.db import api, schema
-    from cyborg_quota.drivers import settings
+    from cyborg_quota.db import database, schema
+    from cyborg_quota.ledger import settings
 
     how = settings.database_settings(conf)
     if patient:
         how = dataclasses.replace(how, statement_timeout_seconds=None)
-    database = api.Database(how, verify=schema.check if verified else None)
+    ledger_database = database.Database(how, verify=schema.check if verified else None)
     try:
-        yield database
+        yield ledger_database
     finally:
-        database.close()
+        ledger_database.close()
 
 
 class Sync(base.ShowOne):
@@ -47,8 +47,8 @@ class Sync(base.ShowOne):
         from cyborg_quota.db import schema
 
         # Another host's sync is waited for, and a large table takes longer to alter than any charge.
-        with open_database(self.conf, verified=False, patient=True) as database:
-            before, after = schema.sync(database)
+        with open_database(self.conf, verified=False, patient=True) as ledger_database:
+            before, after = schema.sync(ledger_database)
         return ("from_revision", "to_revision"), (formats.Optional(before), after)
 
 
@@ -60,8 +60,8 @@ class Version(base.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.db import schema
 
-        with open_database(self.conf, verified=False) as database:
-            revision = schema.version(database)
+        with open_database(self.conf, verified=False) as ledger_database:
+            revision = schema.version(ledger_database)
         return ("revision", "needed"), (formats.Optional(revision), schema.head())
 
 

@@ -20,8 +20,8 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, requests
-from cyborg_quota.cmd import base, notifying
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.cmd import base, notifications
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 
 LOG = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ class Upkeep:
 
     def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
         self._engine = engine
-        self._context = requests.admin_context()
+        self._context = validation.admin_context()
         self._purge_age = conf.quota.purge_age
-        self._send = notifying.sender(conf)
+        self._send = notifications.sender(conf)
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class Upkeep:
         """Tell who has crossed a threshold of a limit; how many crossings."""
         notices = self._engine.notices(self._context)
         for notice in notices:
-            notifying.tell(notice, self._send)
+            notifications.tell(notice, self._send)
         return len(notices)
 
     def warn_of_ignored_edges(self) -> None:

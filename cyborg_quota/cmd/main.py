@@ -18,7 +18,7 @@ from cliff import help as cliff_help
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, requests
+from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 
@@ -42,7 +42,7 @@ class Shell(app.App):
             command_manager=commandmanager.CommandManager("cyborg_quota.cli"),
             deferred_help=True,
         )
-        self.context = requests.admin_context()
+        self.context = validation.admin_context()
 
     def build_option_parser(
         self,

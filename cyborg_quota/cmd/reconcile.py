@@ -63,12 +63,12 @@ class Reconcile(base.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        from cyborg_quota.integrations.cyborg import differences, host
+        from cyborg_quota.integrations.cyborg import cyborg_host, diff
 
         if parsed_args.cyborg_config_file:
             self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
-        records = host.records(self.conf)
-        reconciler = host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
+        records = cyborg_host.records(self.conf)
+        reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source:
             count = reconciler.claim_source()
             print(f"{self.app.NAME}: {count} charges had no source, and have it now.", file=self.app.stderr)
@@ -95,8 +95,8 @@ class Reconcile(base.Lister):
                 one.problem,
                 "" if one.attached is None else one.attached.instance,
                 one.sources,
-                differences.shown(one.before),
-                differences.shown(one.after),
+                diff.shown(one.before),
+                diff.shown(one.after),
             )
             for one in found
         ]

@@ -14,8 +14,8 @@ from cliff.formatters.base import ListFormatter
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import one_line
-from cyborg_quota.cmd.tally import ADMITTED, OUTCOMES, REFUSED
-from cyborg_quota.cmd.trace import Trace
+from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
+from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import UNLIMITED
 
 PROJECT_COLUMNS = ("project_id", "resource", "limit", "admitted", "refused", "used", "reserved")
@@ -58,16 +58,16 @@ class Replay(base.ShowOne):
         limits = arguments.once_each(parsed_args.limit, "limits")
         self._limit(limits)
         if parsed_args.chart is not None:
-            from cyborg_quota.cmd import chart
+            from cyborg_quota.replay import charts
 
-            chart.require(parsed_args.chart)
+            charts.require(parsed_args.chart)
         trace = Trace(parsed_args.trace)
-        replay, seconds = self._run(trace)
-        for resource in sorted(limits.keys() - {key[1] for key in replay.tally.by_project}):
+        session, seconds = self._run(trace)
+        for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
             self._say(f"the trace has no {resource}, which --limit names")
         if parsed_args.chart is not None:
-            chart.draw(parsed_args.chart, trace, replay.refused, self._limits(replay.tally.by_project))
-        return self._report(replay, seconds)
+            charts.draw(parsed_args.chart, trace, session.refused, self._limits(session.tally.by_project))
+        return self._report(session, seconds)
 
     def _limit(self, limits: dict[str, int]) -> None:
         """Before the engine is made: it reads them then. A trace may keep as much open as it likes."""
@@ -77,26 +77,26 @@ class Replay(base.ShowOne):
             self.conf.set_override("limits", limits, group="limits")
 
     def _run(self, trace: Trace) -> tuple[Any, float]:
-        from cyborg_quota.cmd import replaying
+        from cyborg_quota.replay import replay
 
         with (
             open_database(self.conf) as database,
             base.progress_bar(max(trace.lines - 1, 0), "events") as progress,
         ):
-            position = replaying.Position(database, trace.digest, self._terms())
-            replay = replaying.Replay(self.engine, self.context, trace, position, progress)
+            position = replay.Position(database, trace.digest, self._terms())
+            session = replay.Replay(self.engine, self.context, trace, position, progress)
             began = time.monotonic()
             try:
-                replay.run()
+                session.run()
             except KeyboardInterrupt:
-                self._say(f"stopped after {replay.tally.events} events; run it again to go on")
+                self._say(f"stopped after {session.tally.events} events; run it again to go on")
                 raise
             seconds = time.monotonic() - began
-        if replay.is_resumed and not replay.done:
+        if session.is_resumed and not session.done:
             self._say("this trace had been replayed already; nothing was done")
-        elif replay.is_resumed:
-            self._say(f"went on behind event {replay.tally.events - replay.done}")
-        return replay, seconds
+        elif session.is_resumed:
+            self._say(f"went on behind event {session.tally.events - session.done}")
+        return session, seconds
 
     def _terms(self) -> dict[str, Any]:
         """What the totals depend on beside the trace, as far as the configuration has it."""
@@ -111,8 +111,8 @@ class Replay(base.ShowOne):
             if (record.project_id, record.resource) in wanted and record.usage.limit is not None
         }
 
-    def _report(self, replay: Any, seconds: float) -> tuple[Sequence[str], Iterable[Any]]:
-        tally = replay.tally
+    def _report(self, session: Any, seconds: float) -> tuple[Sequence[str], Iterable[Any]]:
+        tally = session.tally
         usages = {(one.project_id, one.resource): one.usage for one in self.engine.list_usages(self.context)}
         projects = []
         for key, outcomes in sorted(tally.by_project.items()):
@@ -126,7 +126,7 @@ class Replay(base.ShowOne):
             "used": sum(one["used"] for one in projects),
             "reserved": sum(one["reserved"] for one in projects),
             "seconds": round(seconds, 3),
-            "events_per_second": round(replay.done / seconds, 1) if replay.done and seconds else None,
+            "events_per_second": round(session.done / seconds, 1) if session.done and seconds else None,
             "projects": projects,
         }
         return tuple(report), tuple(report.values())

@@ -16,7 +16,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 import cyborg_quota
-from cyborg_quota import exceptions, requests
+from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BAD_USAGE, one_line
 from cyborg_quota.cmd.reconcile import wait
@@ -58,16 +58,16 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._upgrade_checks = (
-            ("database", (Checks._look, {"look": self._database})),
-            ("limits", (Checks._look, {"look": self._limits})),
-            ("project tree", (Checks._look, {"look": self._tree})),
-            ("counters", (Checks._look, {"look": self._counters})),
-            ("Cyborg's version", (Checks._look, {"look": self._version})),
-            ("resource classes", (Checks._look, {"look": self._classes})),
-            ("Cyborg's records", (Checks._look, {"look": self._records})),
+            ("database", (Checks._select_rows, {"look": self._database})),
+            ("limits", (Checks._select_rows, {"look": self._limits})),
+            ("project tree", (Checks._select_rows, {"look": self._tree})),
+            ("counters", (Checks._select_rows, {"look": self._counters})),
+            ("Cyborg's version", (Checks._select_rows, {"look": self._version})),
+            ("resource classes", (Checks._select_rows, {"look": self._classes})),
+            ("Cyborg's records", (Checks._select_rows, {"look": self._records})),
         )
 
-    def _look(self, look: Callable[[], Result]) -> Result:
+    def _select_rows(self, look: Callable[[], Result]) -> Result:
         try:
             return look()
         except (exceptions.QuotaError, cfg.Error) as error:
@@ -91,7 +91,7 @@ class Checks(upgradecheck.UpgradeCommands):
         """Whoever has no limit of its own still gets an answer out of a driver that works."""
         engine = self._engine()
         try:
-            usages = engine.get_usages(requests.admin_context(), PROG)
+            usages = engine.get_usages(validation.admin_context(), PROG)
         finally:
             engine.close()
         found = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
@@ -100,7 +100,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def _tree(self) -> Result:
         engine = self._engine()
         try:
-            warning = engine.administration.ignored_edges_warning(requests.admin_context())
+            warning = engine.administration.ignored_edges_warning(validation.admin_context())
         finally:
             engine.close()
         return Result(SUCCESS, "no edge is ignored") if warning is None else Result(WARNING, warning)
@@ -108,7 +108,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def _counters(self) -> Result:
         engine = self._engine()
         try:
-            drifts = engine.audit(requests.admin_context())
+            drifts = engine.audit(validation.admin_context())
         finally:
             engine.close()
         if drifts:
@@ -126,9 +126,9 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(WARNING, f"{version} has all that cyborg_quota needs; the tests run with Cyborg {tested}")
 
     def _classes(self) -> Result:
-        from cyborg_quota.integrations.cyborg import host, mapping
+        from cyborg_quota.integrations.cyborg import cyborg_host, mapping
 
-        records = host.records(self._conf)
+        records = cyborg_host.records(self._conf)
         refused: dict[str, str] = {}
         for group in records.groups():
             for name in mapping.classes_of(group):
@@ -141,11 +141,11 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(SUCCESS, "every device profile's can be charged")
 
     def _records(self) -> Result:
-        from cyborg_quota.integrations.cyborg import host
+        from cyborg_quota.integrations.cyborg import cyborg_host
 
         engine = self._engine()
         try:
-            report = host.reconciler(self._conf, engine, host.records(self._conf), wait=wait).find()
+            report = cyborg_host.reconciler(self._conf, engine, cyborg_host.records(self._conf), wait=wait).find()
         finally:
             engine.close()
         if report.differences:

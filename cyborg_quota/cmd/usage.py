@@ -10,7 +10,7 @@ from typing import Any
 from cyborg_quota import Usage
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import REFUSED
-from cyborg_quota.types import Drift, Figures
+from cyborg_quota.types import Counters, Drift
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available")
 OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "requested")
@@ -128,5 +128,5 @@ def _row(drift: Drift) -> tuple[Any, ...]:
     return (drift.project_id, drift.resource, *figures)
 
 
-def _counter(figures: Figures | None, name: str) -> int | None:
+def _counter(figures: Counters | None, name: str) -> int | None:
     return None if figures is None else int(getattr(figures, name))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.statements import Statement
+from cyborg_quota.db.prepared import Statement
 from cyborg_quota.types import State
 
 _row = reservations.c
@@ -39,15 +39,15 @@ class NewReservation(NamedTuple):
     consumer: str | None
     group: str | None
     state: State
-    life_microseconds: int | None
+    ttl_microseconds: int | None
     place: int | None = None
     source: str | None = None
 
 
-_MOST_ROWS: Final = 64
+_MAX_ROWS: Final = 64
 """So many rows at most go into one INSERT."""
-_OWN: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
-_OWN_WITH_SOURCE: Final = (*_OWN, "source")
+_ROW_COLUMNS: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
+_OWN_WITH_SOURCE: Final = (*_ROW_COLUMNS, "source")
 """Where no row has a source the column is left out: most callers give none, and a parameter costs time."""
 
 
@@ -63,9 +63,9 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def own_values(index: int, *, has_source: bool = False) -> dict[str, sa.ColumnElement[Any]]:
+def row_values(index: int, *, has_source: bool = False) -> dict[str, sa.ColumnElement[Any]]:
     """What is one row's own, by its number: see ``add_own``."""
-    columns = _OWN_WITH_SOURCE if has_source else _OWN
+    columns = _OWN_WITH_SOURCE if has_source else _ROW_COLUMNS
     return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
 
 
@@ -74,7 +74,7 @@ def have_source(rows: Sequence[NewReservation]) -> bool:
     return any(row.source is not None for row in rows)
 
 
-def add_own(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False) -> bool:
+def add_row_values(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False) -> bool:
     """Add the parameters of ``own_values``, for each row. Whether any row has a consumer."""
     has_consumers = False
     if has_source:
@@ -91,10 +91,10 @@ def add_own(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_s
     return has_consumers
 
 
-def holders(size: int) -> sa.Select[Any]:
+def live_rows_of_consumers(size: int) -> sa.Select[Any]:
     """The live rows of the first ``size`` rows' consumers."""
     holder = reservations.alias("holder")
-    consumers = [own_values(index)["consumer_id"] for index in range(size)]
+    consumers = [row_values(index)["consumer_id"] for index in range(size)]
     return sa.select(sa.literal_column("1")).where(
         holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
         holder.c.consumer_id == consumers[0] if size == 1 else holder.c.consumer_id.in_(consumers),
@@ -102,7 +102,7 @@ def holders(size: int) -> sa.Select[Any]:
     )
 
 
-def holds_one(index: int) -> sa.ScalarSelect[int]:
+def live_row_of_consumer(index: int) -> sa.ScalarSelect[int]:
     """1 where the consumer of row so-and-so has a live row, else NULL.
 
     On PostgreSQL only the two unique keys of live consumers can serve it: see decision record 0022.
@@ -111,7 +111,7 @@ def holds_one(index: int) -> sa.ScalarSelect[int]:
     one: sa.ColumnElement[int] = sa.literal_column("1")
     found = sa.select(one).where(
         holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
-        holder.c.consumer_id == own_values(index)["consumer_id"],
+        holder.c.consumer_id == row_values(index)["consumer_id"],
         holder.c.live == one,
     )
     return found.limit(one).scalar_subquery()
@@ -120,16 +120,16 @@ def holds_one(index: int) -> sa.ScalarSelect[int]:
 @functools.cache
 def _insert_of(size: int, *, is_expiring: bool, has_source: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
-    rows = [{**shared, **own_values(index, has_source=has_source)} for index in range(size)]
+    rows = [{**shared, **row_values(index, has_source=has_source)} for index in range(size)]
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
 def _insert_if_free(*, has_source: bool) -> Statement:
     """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
-    values = {**shared, **own_values(0, has_source=has_source), "place": sa.literal_column("1")}
+    values = {**shared, **row_values(0, has_source=has_source), "place": sa.literal_column("1")}
     one = sa.select(sa.literal_column("1").label("one")).subquery("one")
-    free = sa.select(*values.values()).select_from(one).where(~holders(1).exists())
+    free = sa.select(*values.values()).select_from(one).where(~live_rows_of_consumers(1).exists())
     return Statement(sa.insert(reservations).from_select(list(values), free))
 
 
@@ -145,7 +145,7 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
     # (As add_own would, in a third of the time: this is an attach's own INSERT on SQLite.)
     parameters = {
         "b_project": row.project_id,
-        "b_life": row.life_microseconds,
+        "b_life": row.ttl_microseconds,
         "b_state": row.state,
         "b_uuid_0": row.uuid,
         "b_usage_id_0": row.usage_id,
@@ -167,16 +167,16 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     """
     first = rows[0]
     shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state}
-    is_expiring = first.life_microseconds is not None
+    is_expiring = first.ttl_microseconds is not None
     if is_expiring:
-        shared["b_life"] = first.life_microseconds
+        shared["b_life"] = first.ttl_microseconds
     has_source = have_source(rows)
     begin = 0
     while begin < len(rows):
         size = 1
-        while size * 2 <= min(len(rows) - begin, _MOST_ROWS):
+        while size * 2 <= min(len(rows) - begin, _MAX_ROWS):
             size *= 2
         parameters = dict(shared)
-        add_own(parameters, rows[begin : begin + size], has_source=has_source)
+        add_row_values(parameters, rows[begin : begin + size], has_source=has_source)
         _insert_of(size, is_expiring=is_expiring, has_source=has_source)(connection, parameters)
         begin += size

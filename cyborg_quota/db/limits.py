@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, projects
-from cyborg_quota.db.api import Connection
+from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import fences, limit_defaults, project_limits, quota_usages, reservations
 from cyborg_quota.db.models import projects as projects_table
 
@@ -17,11 +17,11 @@ _FENCE = "limits"
 _NAMES_A_QUERY: Final = 500
 
 
-def take_turns(connection: Connection) -> None:
+def serialize_tree_changes(connection: Connection) -> None:
     """Hold every other change of a limit or of the tree until the transaction ends. To be the first statement."""
     bump = sa.update(fences).where(fences.c.name == _FENCE).values(generation=fences.c.generation + 1)
     if connection.execute(bump).rowcount == 0:
-        projects.insert_or_nothing(connection, fences, {"name": _FENCE, "generation": 0}, {})
+        projects.insert_or_ignore(connection, fences, {"name": _FENCE, "generation": 0}, {})
         connection.execute(bump)
 
 
@@ -51,11 +51,11 @@ def of_path(
     return defaults, overrides
 
 
-Book = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
+LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
 """Defaults by resource, overrides by (project, resource), parents by project (along the edges that limits follow)."""
 
 
-def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> Book:
+def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> LimitTree:
     """Every default, every override, and the whole tree; or (``project_ids``) those of these projects alone."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
     defaults = {row.resource: row.most for row in connection.execute(query)}
@@ -73,12 +73,12 @@ def read_book(connection: Connection, project_ids: Collection[str] | None = None
     return defaults, overrides, parents
 
 
-def read_family(connection: Connection, project_id: str) -> Book:
+def read_family(connection: Connection, project_id: str) -> LimitTree:
     """What an enforcement model needs to judge a limit of ``project_id``, and nothing of the rest of the cloud.
 
     The book of the project, its ancestors, its siblings and all its descendants.
     """
-    path = projects.read_way(connection, project_id, []).limiting(None)
+    path = projects.read_path(connection, project_id, []).limiting(None)
     family = projects.subtree_of(connection, project_id).union(path)
     if len(path) > 1:
         family |= projects.children_of(connection, path[1])

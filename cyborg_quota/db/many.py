@@ -15,9 +15,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
-from cyborg_quota.db.projects import Way
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of
+from cyborg_quota.db.projects import ProjectPath
 from cyborg_quota.db.reservations import IS_OVERDUE, ended
-from cyborg_quota.db.statements import ListStatement, Statement, any_of
 from cyborg_quota.db.usages import Change, Node, in_lock_order
 from cyborg_quota.types import EXPIRED
 
@@ -98,16 +98,16 @@ _ROOTS = ListStatement(
 )
 
 
-def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, Way]:
+def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
     """The paths of those of these projects that have a usage row and no parent, by project."""
     nodes: dict[str, dict[str, tuple[Node, ...]]] = {}
     for row in _ROOTS.rows(connection, sorted(project_ids), {}):
         node = Node(row.id, row.project_id, row.resource, row.generation, 0)
         nodes.setdefault(row.project_id, {})[row.resource] = (node,)
-    return {project_id: Way([project_id], rows) for project_id, rows in nodes.items()}
+    return {project_id: ProjectPath([project_id], rows) for project_id, rows in nodes.items()}
 
 
-def can_charge(connection: sa.Connection) -> bool:
+def supports_bulk_charge(connection: sa.Connection) -> bool:
     """Whether this database takes ``charge``'s statement. (MySQL writes VALUES in its own way.)"""
     return connection.dialect.name != "mysql" or bool(getattr(connection.dialect, "is_mariadb", False))
 
@@ -137,7 +137,7 @@ def _numbers(change: Change) -> dict[str, int]:
     return {f"b_{name}": value for name, value in zip(_NAMES, values, strict=True)}
 
 
-def _charging(asked: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
+def _charge_clauses(asked: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
     """UPDATE quota_usages SET reserved = reserved + ..., ... WHERE id = ... AND generation = ... AND none below 0"""
     changed = {column: column + asked[column.name] for column in _COUNTERS}
     return (
@@ -154,7 +154,7 @@ def _charging(asked: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Column
 
 def _charging_row() -> sa.Update:
     """SQLite's: one row. It is in this process, so that each row can be a statement."""
-    return _charging({column.name: sa.bindparam(f"b_{column.name}", type_=sa.BigInteger) for column in _COLUMNS})
+    return _charge_clauses({column.name: sa.bindparam(f"b_{column.name}", type_=sa.BigInteger) for column in _COLUMNS})
 
 
 def _charging_arrays() -> sa.Update:
@@ -172,7 +172,7 @@ def _charging_arrays() -> sa.Update:
     narrow = _usage.id == sa.any_(arrays["id"])
     locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.place)
     asked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
-    return _charging({name: asked.c[name] for name in _NAMES}, narrow)
+    return _charge_clauses({name: asked.c[name] for name in _NAMES}, narrow)
 
 
 def _arrays(changes: Sequence[Change]) -> dict[str, str]:
@@ -190,7 +190,7 @@ def _charging_values() -> sa.Update:
     It locks the rows in the order of the list, or of the table: both are that of their ids (usages.goes_together).
     """
     listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in _NAMES]).subquery("d")
-    return _charging({name: listed.c[name] for name in _NAMES})
+    return _charge_clauses({name: listed.c[name] for name in _NAMES})
 
 
 def _values(changes: Sequence[Change]) -> str:

@@ -27,7 +27,7 @@ from cyborg_quota.db import clock, projects
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.statements import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of
 
 ROWS_A_STATEMENT: Final = 512
 """A power of two (see ListStatement), and less than what makes MariaDB turn the list into a subquery (1,000)."""

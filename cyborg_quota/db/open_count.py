@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.statements import Statement
+from cyborg_quota.db.prepared import Statement
 from cyborg_quota.types import RESERVED
 
 _row = reservations.c

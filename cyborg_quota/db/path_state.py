@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import projects
 from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages
-from cyborg_quota.types import Figures
+from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
@@ -39,7 +39,7 @@ class PathState:
     """
 
     project_ids: Sequence[str]
-    counters: Mapping[tuple[str, str], Figures]
+    counters: Mapping[tuple[str, str], Counters]
     overrides: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
 
@@ -62,7 +62,7 @@ def read(connection: sa.Connection, project_id: str, origin: str | None) -> Path
         if kind == _PATH:
             distances.append((first, owner))
         elif kind == _USAGE:
-            counters[owner, resource] = Figures(first, second, third)
+            counters[owner, resource] = Counters(first, second, third)
         elif kind == _LIMIT:
             overrides[owner, resource] = first
         else:

@@ -31,7 +31,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from cyborg_quota.db import clock, usages
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects, quota_usages
-from cyborg_quota.db.statements import Statement
+from cyborg_quota.db.prepared import Statement
 
 MAX_DEPTH: Final = 64
 """No walk to a root is longer: what keeps a cycle made by hand from hanging us."""
@@ -110,7 +110,7 @@ def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
 _PATH: Final = {is_postgresql: _path_query(is_postgresql=is_postgresql) for is_postgresql in (False, True)}
 
 
-class Way:
+class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by resource.
 
     ``origins`` has the origin of the edge above each project of the path (None for the root).
@@ -154,7 +154,7 @@ class Way:
         return [resource for resource in resources if self.nodes(resource) is None]
 
 
-def read_way(connection: sa.Connection, project_id: str, resources: Collection[str]) -> Way:
+def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
     """Where ``project_id`` stands in the tree now. A project nobody placed is a root."""
     statement = _PATH[connection.dialect.name == "postgresql"]
     rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
@@ -168,7 +168,7 @@ def read_way(connection: sa.Connection, project_id: str, resources: Collection[s
     for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
         node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
         found.setdefault(row.resource, []).append(node)
-    return Way(list(distances), {name: tuple(nodes) for name, nodes in found.items()}, list(origins.values()))
+    return ProjectPath(list(distances), {name: tuple(nodes) for name, nodes in found.items()}, list(origins.values()))
 
 
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
@@ -185,7 +185,7 @@ _GENERATION_BITS: Final = 30
 """Leaves room for a billion moves in the column's 32 bits."""
 
 
-def insert_or_nothing(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
+def insert_or_ignore(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
     """INSERT that does nothing where the row exists, in the dialect's own words. Its row count says nothing."""
     statement: Any
     if connection.dialect.name in ("mysql", "mariadb"):
@@ -227,7 +227,7 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
     """Make a usage row, of zeros. For a transaction that holds the project, or has added it."""
-    insert_or_nothing(
+    insert_or_ignore(
         connection,
         quota_usages,
         _new_usage,
@@ -237,7 +237,7 @@ def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
     """Make the project known, as a root, if it is not."""
-    insert_or_nothing(connection, projects, _ensure, {"b_project": project_id})
+    insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
 
 
 _HOLD = (
@@ -265,16 +265,16 @@ def _hold_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: st
         hold(connection, [leaf])
 
 
-def make_rows(connection: sa.Connection, way: Way, resources: Collection[str]) -> None:
+def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
     """Make the usage rows that ``way`` lacks. A transaction of its own.
 
     It also makes the project known, as a root, if it is not: it may have been removed since ``way`` was read. The
     retry after TransactionMoved must therefore read the path again.
     """
-    leaf = way.project_ids[0]
-    lacking = {(project_id, resource) for resource in way.missing(resources) for project_id in way.lacking(resource)}
+    leaf = path.project_ids[0]
+    lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
     _hold_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
-    if read_way(connection, leaf, resources).project_ids != way.project_ids:
+    if read_path(connection, leaf, resources).project_ids != path.project_ids:
         raise TransactionMoved
     for project_id, resource in sorted(lacking):
         make_row(connection, project_id, resource)
@@ -309,13 +309,13 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
     made (the caller makes them, and comes again) or when the tree changed meanwhile.
     """
     resources = resources_of(connection, project_id)
-    goal = read_way(connection, parent_id, resources).project_ids if parent_id is not None else ()
+    goal = read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
     hold(connection, {project_id, *goal})
-    old = read_way(connection, project_id, resources)
+    old = read_path(connection, project_id, resources)
     connection.execute(_BUMP, {"b_project": project_id})
     held = {row.resource: row.subtree for row in connection.execute(_OWN_ROWS, {"b_project": project_id})}
     changes = []
-    new = read_way(connection, parent_id, held) if parent_id is not None else None
+    new = read_path(connection, parent_id, held) if parent_id is not None else None
     if project_id in goal or (new is not None and project_id in new.project_ids):
         raise ValueError(f"{parent_id!r} lies below {project_id!r}")
     if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.statements import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, State
 
@@ -179,7 +179,7 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
     return statement.changed(connection, sorted(ids), parameters) == len(ids)
 
 
-def ending_flight(size: int, after: State) -> sa.Update:
+def settle_in_flight_update(size: int, after: State) -> sa.Update:
     """Commit or roll back what is in flight and in time, by UUID."""
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
@@ -187,20 +187,20 @@ def ending_flight(size: int, after: State) -> sa.Update:
     return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _unindexed(_NOT_OVERDUE)).values(values)
 
 
-_END_FLIGHT: Final = {
-    COMMITTED: ListStatement(lambda size: ending_flight(size, COMMITTED)),
-    ROLLED_BACK: ListStatement(lambda size: ending_flight(size, ROLLED_BACK)),
+_SETTLE_IN_FLIGHT: Final = {
+    COMMITTED: ListStatement(lambda size: settle_in_flight_update(size, COMMITTED)),
+    ROLLED_BACK: ListStatement(lambda size: settle_in_flight_update(size, ROLLED_BACK)),
 }
 
 
-def end_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
+def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
     """Commit or roll back what is in flight and in time, unseen: all of them, or (False) roll back, and look."""
-    return _END_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
+    return _SETTLE_IN_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
 
 
-def extend(connection: sa.Connection, ids: Sequence[int], life_microseconds: int, grace: int) -> bool:
+def extend(connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int) -> bool:
     """Give rows in flight a new expiry, counted from now: all of them, or (False) roll back."""
-    parameters = {"b_before": RESERVED, "b_life": life_microseconds, "b_grace": grace}
+    parameters = {"b_before": RESERVED, "b_life": ttl_microseconds, "b_grace": grace}
     return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
 

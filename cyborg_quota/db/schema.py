@@ -14,7 +14,7 @@ from oslo_db import exception as oslo_exc
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import errors, models
-from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.db.database import Connection, Database
 
 if TYPE_CHECKING:
     import alembic.config

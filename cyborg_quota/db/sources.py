@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.statements import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of
 
 _row = reservations.c
 

@@ -24,8 +24,8 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.statements import Statement
-from cyborg_quota.types import MAX_AMOUNT, Figures
+from cyborg_quota.db.prepared import Statement
+from cyborg_quota.types import MAX_AMOUNT, Counters
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
@@ -56,38 +56,38 @@ class Change:
     reserved: int = 0
     used: int = 0
     subtree: int = 0
-    room: int | None = None
-    subtree_room: int | None = None
-    reserved_room: int | None = None
+    max_held: int | None = None
+    max_subtree: int | None = None
+    max_reserved: int | None = None
 
 
 by_depth: Final = operator.attrgetter("node.lock_order")
 by_id: Final = operator.attrgetter("node.usage_id")
 
-Shape = tuple[int, int, int, bool, bool]
+ChargeShape = tuple[int, int, int, bool, bool]
 """What a charge asks and writes: the signs of reserved, used, subtree; whether subtree and reserved are bounded."""
 
 
-def shape_of(change: Change) -> Shape:
+def charge_shape(change: Change) -> ChargeShape:
     """The shape of a charge."""
     return (
         (change.reserved > 0) - (change.reserved < 0),
         (change.used > 0) - (change.used < 0),
         (change.subtree > 0) - (change.subtree < 0),
-        change.subtree_room is not None,
-        change.reserved_room is not None,
+        change.max_subtree is not None,
+        change.max_reserved is not None,
     )
 
 
-def charging(shape: Shape | None, suffix: str = "") -> sa.Update:
+def charge_update(shape: ChargeShape | None, suffix: str = "") -> sa.Update:
     """The UPDATE, its parameters' names with ``suffix``; without a shape, one that serves all."""
-    conditions, values = _charging(shape, suffix)
+    conditions, values = _charge_clauses(shape, suffix)
     return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
 
 
-def charging_surely(shape: Shape, suffix: str, count: sa.ColumnElement[int], size: int) -> sa.Update:
+def update_all_or_fail(shape: ChargeShape, suffix: str, count: sa.ColumnElement[int], size: int) -> sa.Update:
     """The same when ``count`` is ``size``. Where it is 0 nothing is; any other, or a row that refuses, is an error."""
-    conditions, values = _charging(shape, suffix)
+    conditions, values = _charge_clauses(shape, suffix)
     zero, one = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
     error = sa.func.mod(one, _usage.id - _usage.id)  # (what is constant, PostgreSQL would divide before it runs)
     agrees = sa.case((sa.and_(*conditions), one), else_=error)
@@ -107,7 +107,7 @@ def _has_id(suffix: str) -> sa.ColumnElement[bool]:
     return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
 
 
-def _charging(shape: Shape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
+def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
     """What must hold of a row, and what it is set to."""
     reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 
@@ -131,7 +131,7 @@ def _charging(shape: Shape | None, suffix: str) -> tuple[list[sa.ColumnElement[b
     return conditions, {**values, "updated_at": clock.utc_now()}
 
 
-def is_unmoved(shape: Shape, suffix: str = "") -> sa.ColumnElement[bool]:
+def row_unchanged(shape: ChargeShape, suffix: str = "") -> sa.ColumnElement[bool]:
     """For the RETURNING of such an UPDATE on PostgreSQL: the row was as it had been when the statement began.
 
     It was not where the statement waited for somebody else, who changed it.
@@ -144,7 +144,7 @@ def is_unmoved(shape: Shape, suffix: str = "") -> sa.ColumnElement[bool]:
     return sa.exists(sa.select(sa.literal_column("1")).select_from(before).where(*conditions))
 
 
-_CHARGE = Statement(charging(None))
+_CHARGE = Statement(charge_update(None))
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:
@@ -170,13 +170,13 @@ def arguments(change: Change, suffix: str = "") -> dict[str, int]:
     """The values of charging()'s parameters."""
     node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
     growth = used + reserved
-    room = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
+    max_held = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
     values = (
         node.usage_id,
         node.generation,
-        room if change.room is None else min(room, change.room),
-        _NO_BOUND if change.subtree_room is None else min(_NO_BOUND, change.subtree_room),
-        _NO_BOUND if change.reserved_room is None else change.reserved_room,
+        max_held if change.max_held is None else min(max_held, change.max_held),
+        _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
+        _NO_BOUND if change.max_reserved is None else change.max_reserved,
         -used if used < 0 else 0,
         -reserved if reserved < 0 else 0,
         -subtree if subtree < 0 else 0,
@@ -187,7 +187,7 @@ def arguments(change: Change, suffix: str = "") -> dict[str, int]:
     return dict(zip(_argument_names(suffix), values, strict=True))
 
 
-def charging_together(size: int) -> sa.Update:
+def charge_update_many(size: int) -> sa.Update:
     """The same for several rows, each with bounds and amounts of its own: ``... <= CASE id WHEN :id_0 THEN ...``"""
     ids = [sa.bindparam(f"b_id_{index}", type_=_usage.id.type) for index in range(size)]
 
@@ -218,34 +218,34 @@ def charging_together(size: int) -> sa.Update:
 
 @functools.cache
 def _charge_of(size: int) -> Statement:
-    return Statement(charging_together(size))
+    return Statement(charge_update_many(size))
 
 
-_MOST_TOGETHER = 64
+_MAX_ROWS_PER_CHARGE = 64
 
 
-def goes_together(connection: sa.Connection, count: int) -> bool:
+def charges_in_one_statement(connection: sa.Connection, count: int) -> bool:
     """Whether so many rows are charged by one statement here.
 
     MariaDB takes them in the order of their ids, and saves a round trip a level (with a statement a row, 8 levels
     ran at 0.64 of one). PostgreSQL promises no order inside a statement, and deadlocks.
     """
-    return 1 < count <= _MOST_TOGETHER and takes_by_id(connection)
+    return 1 < count <= _MAX_ROWS_PER_CHARGE and locks_by_id(connection)
 
 
-def takes_by_id(connection: sa.Connection) -> bool:
+def locks_by_id(connection: sa.Connection) -> bool:
     """Whether rows are taken in the order of their ids here, and not deepest first: see goes_together."""
     return connection.dialect.name == "mysql"
 
 
 def in_lock_order(connection: sa.Connection, changes: Iterable[Change]) -> list[Change]:
     """The order in which everybody takes these rows on this database."""
-    return sorted(changes, key=by_id if takes_by_id(connection) else by_depth)
+    return sorted(changes, key=by_id if locks_by_id(connection) else by_depth)
 
 
 def charge_all(connection: sa.Connection, changes: Sequence[Change]) -> bool:
     """Charge every row, in lock order. False: one refused, and what was written must be rolled back."""
-    if not goes_together(connection, len(changes)):
+    if not charges_in_one_statement(connection, len(changes)):
         return all(charge(connection, change) for change in in_lock_order(connection, changes))
     parameters = {
         f"{name}_{index}": value for index, change in enumerate(changes) for name, value in arguments(change).items()
@@ -272,7 +272,7 @@ def read(
     connection: sa.Connection,
     project_ids: Collection[str] | None = None,
     resources: Collection[str] | None = None,
-) -> dict[tuple[str, str], Figures]:
+) -> dict[tuple[str, str], Counters]:
     """Counters by (project_id, resource), sorted; None means all. One statement: one moment."""
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
     if project_ids is not None:
@@ -280,7 +280,7 @@ def read(
     if resources is not None:
         query = query.where(_usage.resource.in_(sorted(resources)))
     rows = connection.execute(query).all()
-    found = {(row.project_id, row.resource): Figures(row.used, row.reserved, row.subtree) for row in rows}
+    found = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
     return dict(sorted(found.items()))
 
 

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg_quota.types import Constraint
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.api import Database
+    from cyborg_quota.db.database import Database
     from cyborg_quota.db.path_state import PathState
 
 

@@ -31,7 +31,7 @@ MOST_ANSWERS: Final = 20_000
 PAUSE_SECONDS: Final = 2.0
 """After a source failed to answer, nobody asks it again for so long: a hung one would hold every caller in turn."""
 
-_PATIENCES: Final = 4
+_MAX_CALLS_PER_LOOKUP: Final = 4
 """So many calls one answer may take: to find Keystone, to log in there, to find its API, and the question."""
 
 _WARN_EVERY_SECONDS: Final = 60.0
@@ -39,7 +39,7 @@ _EVERYTHING: Final = object()
 """Stands among the keys for the source as a whole."""
 
 
-class Unanswered(Exception):
+class LimitSourceError(Exception):
     """The source did not answer. ``reason`` is for a person, and holds no secret.
 
     ``whole``: nothing else would have been answered either. Otherwise only this question was refused.
@@ -118,13 +118,13 @@ class Cache:
                 return self._ask(key, flight, ask)
             if answer is not None and age is not None and age < self._ttl + self._patience:
                 return answer.value  # type: ignore[no-any-return]
-            if not flight.wait(_PATIENCES * self._patience):
+            if not flight.wait(_MAX_CALLS_PER_LOOKUP * self._patience):
                 raise exceptions.LimitsUnavailable("another thread still waits for the answer", self._clock() - now)
 
     def _take_off(self, key: Hashable, now: float) -> threading.Event:
         """This thread asks. In an outage nobody else does, until there is an answer or plenty of time has passed."""
         for name in {_EVERYTHING, key} & set(self._outages):
-            self._pause(name, now + _PATIENCES * self._patience)
+            self._pause(name, now + _MAX_CALLS_PER_LOOKUP * self._patience)
         flight = self._flights[key] = threading.Event()
         return flight
 
@@ -135,7 +135,7 @@ class Cache:
         began = self._clock()
         try:
             value = ask()
-        except Unanswered as error:
+        except LimitSourceError as error:
             with self._lock:
                 now = self._clock()
                 if not error.whole:

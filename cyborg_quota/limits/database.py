@@ -10,11 +10,11 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
-from cyborg_quota.limits.book import Book, Starts, effective
-from cyborg_quota.limits.policies.base import Policy
+from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
+from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.types import Constraint
 
 _MOST_NAMED: Final = 500
@@ -27,7 +27,7 @@ class DatabaseLimitDriver(base.LimitDriver):
     """A default per resource, an override per project, and a policy over both. Two short reads a reserve."""
 
     def __init__(
-        self, policy: Policy, starts: Starts, *, missing_is_unlimited: bool = False, max_depth: int = 8
+        self, policy: EnforcementModel, starts: InitialLimits, *, missing_is_unlimited: bool = False, max_depth: int = 8
     ) -> None:
         self._database: Database | None = None
         self._missing_is_unlimited = missing_is_unlimited
@@ -40,7 +40,7 @@ class DatabaseLimitDriver(base.LimitDriver):
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
         return cls(
             plugins.load("cyborg_quota.policies", "[limits] policy", conf.limits.policy)(),
-            Starts.parse(conf.limits.child_start, conf.limits.root_start),
+            InitialLimits.parse(conf.limits.child_start, conf.limits.root_start),
             missing_is_unlimited=conf.limits.missing == "unlimited",
             max_depth=conf.limits.max_depth,
         )
@@ -72,21 +72,23 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         names = None if len(project_ids) > _MOST_NAMED else project_ids
-        book = Book(*self._tables.thinking.read(lambda connection: tables.read_book(connection, names)), self.starts)
+        tree = LimitTree(
+            *self._tables.long_transactions.read(lambda connection: tables.read_book(connection, names)), self.starts
+        )
         found = {}
         for project_id in project_ids:
             for resource in resources:
-                limit = book.limit(project_id, resource)
+                limit = tree.limit(project_id, resource)
                 if limit is not None:
                     found[project_id, resource] = limit
         return found
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
-        book = self.book_of_path(state)
-        limits = {resource: book.limit(state.project_ids[0], resource) for resource in resources}
+        tree = self.book_of_path(state)
+        limits = {resource: tree.limit(state.project_ids[0], resource) for resource in resources}
         return {resource: limit for resource, limit in limits.items() if limit is not None}
 
-    def book_of_path(self, state: PathState) -> Book:
+    def book_of_path(self, state: PathState) -> LimitTree:
         """What is set for a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
-        return Book(dict(state.defaults), dict(state.overrides), parents, self.starts)
+        return LimitTree(dict(state.defaults), dict(state.overrides), parents, self.starts)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 
 from cyborg_quota import exceptions, names
-from cyborg_quota.limits.book import Book
+from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
 
 MAX_LEVELS: Final = 64
@@ -176,26 +176,26 @@ def _shown(key: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def write(book: Book) -> dict[str, Any]:
+def write(tree: LimitTree) -> dict[str, Any]:
     """The document of everything that is set, and of the whole tree."""
     limits: dict[str, dict[str, int]] = {}
-    for (project_id, resource), limit in sorted(book.overrides.items()):
+    for (project_id, resource), limit in sorted(tree.overrides.items()):
         limits.setdefault(project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
         found: dict[str, Any] = {"id": project_id}
         if project_id in limits:
             found["limits"] = limits[project_id]
-        if project_id in book.children_of:
-            found["children"] = [entry(child) for child in book.children_of[project_id]]
+        if project_id in tree.children_of:
+            found["children"] = [entry(child) for child in tree.children_of[project_id]]
         return found
 
-    return {"defaults": dict(sorted(book.defaults.items())), "projects": [entry(root) for root in book.roots]}
+    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(root) for root in tree.roots]}
 
 
-def apply(book: Book, document: Document) -> tuple[Book, list[LimitChange]]:
+def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:
     """The book as the document wants it, and what that changes: the defaults, then project by project."""
-    after = book.copy()
+    after = tree.copy()
     changes = []
     for resource, limit in document.defaults.items():
         changes += _put(after.defaults, resource, limit, None, resource)

@@ -15,7 +15,7 @@ from keystoneauth1.adapter import Adapter
 from oslo_config import cfg
 
 from cyborg_quota.limits import keystone_session
-from cyborg_quota.limits.cache import Unanswered
+from cyborg_quota.limits.cache import LimitSourceError
 from cyborg_quota.limits.keystone_session import GROUP, ROLE_HINT, endpoint_option
 
 P = ParamSpec("P")
@@ -61,7 +61,7 @@ def _reads(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return method(*args, **kwargs)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise Unanswered(
+                raise LimitSourceError(
                     f"what was asked for {what} and answered is not Keystone's API; is [{GROUP}] auth_url right?",
                     whole=False,
                 ) from error
@@ -80,7 +80,7 @@ class KeystoneClient:
         connect: Callable[[cfg.ConfigOpts], Adapter] = keystone_session.make_adapter,
     ) -> None:
         self._conf = conf
-        self._connect = connect
+        self._acquire = connect
         self._lock = threading.Lock()
         self._adapter: Adapter | None = None
 
@@ -91,7 +91,7 @@ class KeystoneClient:
         if endpoint_id:
             body = self._get(f"/endpoints/{_quoted(endpoint_id)}")
             if body is None:
-                raise Unanswered(f"Keystone has no endpoint {endpoint_id} ([{GROUP}] endpoint_id)", whole=False)
+                raise LimitSourceError(f"Keystone has no endpoint {endpoint_id} ([{GROUP}] endpoint_id)", whole=False)
             found = _service(body["endpoint"])
         else:
             found = self._service_by_type()
@@ -158,7 +158,7 @@ class KeystoneClient:
     def _list(self, what: str, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
         body = self._get(f"/{what}", {name: value for name, value in query.items() if value is not None})
         if body is None or body.get("truncated"):
-            raise Unanswered(
+            raise LimitSourceError(
                 f"Keystone cuts its list of {what} short; raise list_limit in its configuration", whole=False
             )
         return body[what]  # type: ignore[no-any-return]
@@ -173,23 +173,25 @@ class KeystoneClient:
         if status == 404:
             return None
         if status == 403:
-            raise Unanswered(f"the user of [{GROUP}] may not read {path} in Keystone. {ROLE_HINT}", whole=False)
+            raise LimitSourceError(f"the user of [{GROUP}] may not read {path} in Keystone. {ROLE_HINT}", whole=False)
         if status == 401:
             raise keystone_session.failure(ksa.Unauthorized(), keystone_session.auth_url(self._conf))
         if status != 200:
-            raise Unanswered(f"Keystone answered {status} to {path}", whole=status in (502, 503, 504))
+            raise LimitSourceError(f"Keystone answered {status} to {path}", whole=status in (502, 503, 504))
         try:
             body = response.json()
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise Unanswered(f"Keystone's answer to {path} is no JSON; is [{GROUP}] auth_url Keystone's?", whole=False)
+            raise LimitSourceError(
+                f"Keystone's answer to {path} is no JSON; is [{GROUP}] auth_url Keystone's?", whole=False
+            )
         return body
 
     def _connected(self) -> Adapter:
         with self._lock:
             if self._adapter is None:
-                self._adapter = self._connect(self._conf)
+                self._adapter = self._acquire(self._conf)
             return self._adapter
 
     def _check_sees_all(self) -> None:
@@ -202,7 +204,9 @@ class KeystoneClient:
         except ksa.ClientException as error:
             raise keystone_session.failure(error, keystone_session.auth_url(self._conf)) from None
         if not (getattr(access, "system_scoped", False) or _SEES_ALL_ROLES & set(access.role_names)):
-            raise Unanswered(f"the user of [{GROUP}] is shown its own project's limits only. {ROLE_HINT}", whole=False)
+            raise LimitSourceError(
+                f"the user of [{GROUP}] is shown its own project's limits only. {ROLE_HINT}", whole=False
+            )
 
 
 def _service(endpoint: Mapping[str, Any]) -> Service:
@@ -211,7 +215,7 @@ def _service(endpoint: Mapping[str, Any]) -> Service:
 
 def _only(found: list[dict[str, Any]], what: str) -> dict[str, Any]:
     if len(found) != 1:
-        raise Unanswered(
+        raise LimitSourceError(
             f"Keystone has {len(found)} {what}, and not one; see [{GROUP}] endpoint_id and endpoint_*", whole=False
         )
     return found[0]

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_limit import opts as oslo_limit_opts
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits.cache import Unanswered
+from cyborg_quota.limits.cache import LimitSourceError
 
 GROUP: Final = "oslo_limit"
 
@@ -122,7 +122,7 @@ def _load_auth(conf: cfg.ConfigOpts) -> Any:
     return auth
 
 
-def failure(error: Exception, url: str | None) -> Unanswered:
+def failure(error: Exception, url: str | None) -> LimitSourceError:
     """What an error of keystoneauth1 means. Its own text is left out: it may quote whatever came over the wire."""
     place = f"Keystone at {url}" if url else "Keystone"
     whole = True
@@ -146,4 +146,4 @@ def failure(error: Exception, url: str | None) -> Unanswered:
         whole = error.http_status in (502, 503, 504)
     else:
         reason = f"{place} cannot be asked ({type(error).__name__})"
-    return Unanswered(reason, whole=whole)
+    return LimitSourceError(reason, whole=whole)

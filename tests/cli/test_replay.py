@@ -16,7 +16,7 @@ import fixtures as fx
 import yaml
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.cmd import replaying
+from cyborg_quota.replay import replay
 from tests import fixtures
 from tests.cli import base
 
@@ -271,7 +271,7 @@ class ChartTest(ReplayCase):
 
 class CheckpointTest(ReplayCase):
     def test_checkpoints_bound_what_is_looked_for(self) -> None:
-        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replaying.CHECKPOINT_EVENTS + 10)))
+        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replay.CHECKPOINT_EVENTS + 10)))
         self.replay(path)
         asked = []
         listing = QuotaEngine.list_reservations

@@ -10,11 +10,11 @@ import fixtures as fx
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, requests
+from cyborg_quota import QuotaEngine, validation
 from cyborg_quota.cmd import base as cmd_base
-from cyborg_quota.cmd import replaying
-from cyborg_quota.cmd.trace import Trace
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
+from cyborg_quota.replay import replay
+from cyborg_quota.replay.traces import Trace
 from tests import fixtures
 from tests.cli import base
 
@@ -74,18 +74,18 @@ class Power(fx.Fixture):
                 write(database, work, at_once)
             raise PowerCut
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.api.Database.write", cut))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.database.Database.write", cut))
 
 
 class CrashTest(base.CliTestCase):
-    admin = requests.admin_context()
+    admin = validation.admin_context()
 
     def setUp(self) -> None:
         super().setUp()
         path = self.directory / "trace.csv"
         path.write_text(TRACE)
         self.trace = Trace(str(path))
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.replaying.CHECKPOINT_EVENTS", 7))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.replay.replay.CHECKPOINT_EVENTS", 7))
         conf = cmd_base.load_conf(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
         conf.set_override("sqlite_synchronous", False, group="database")
         conf.set_override("driver", "config", group="limits")
@@ -95,11 +95,11 @@ class CrashTest(base.CliTestCase):
         self.addCleanup(self.engine.close)
         self.addCleanup(self.database.close)
 
-    def run_once(self) -> replaying.Replay:
-        position = replaying.Position(self.database, self.trace.digest, {"gpu": 3})
-        replay = replaying.Replay(self.engine, requests.admin_context(), self.trace, position)
-        replay.run()
-        return replay
+    def run_once(self) -> replay.Replay:
+        position = replay.Position(self.database, self.trace.digest, {"gpu": 3})
+        run = replay.Replay(self.engine, validation.admin_context(), self.trace, position)
+        run.run()
+        return run
 
     def cut(self, last: int, *, is_done: bool) -> bool:
         """Run until the power goes; False where the run came to its end before."""
@@ -111,9 +111,9 @@ class CrashTest(base.CliTestCase):
         return False
 
     def assert_same(self, what: str) -> None:
-        replay = self.run_once()
-        self.assertEqual(EXPECTED, dict(replay.tally.totals), what)
-        self.assertEqual(REFUSED, replay.refused, what)
+        run = self.run_once()
+        self.assertEqual(EXPECTED, dict(run.tally.totals), what)
+        self.assertEqual(REFUSED, run.refused, what)
         usages = {(one.project_id, one.usage.used, one.usage.reserved) for one in self.engine.list_usages(self.admin)}
         self.assertEqual({("p", 2, 0), ("q", 0, 0)}, usages, what)
         self.assertEqual([], self.engine.audit(self.admin), what)

@@ -6,7 +6,7 @@ import sys
 sys.path.pop(0)  # this directory
 
 from cyborg_quota.cmd import conductor as command
-from cyborg_quota.integrations.cyborg import charging
+from cyborg_quota.integrations.cyborg import bind_tracker
 
-charging.Charger.release = lambda self, arq, project_id: True
+bind_tracker.BindTracker.release = lambda self, arq, project_id: True
 sys.exit(command.main())

@@ -20,7 +20,7 @@ import time
 sys.path.pop(0)  # this directory
 
 from cyborg_quota.cmd import conductor as command
-from cyborg_quota.integrations.cyborg import charging
+from cyborg_quota.integrations.cyborg import bind_tracker
 
 DIRECTORY = pathlib.Path(os.environ["CYBORG_QUOTA_TEST_POINTS"])
 
@@ -66,22 +66,22 @@ def at(point: str) -> None:
         time.sleep(0.01)
 
 
-class Charger(charging.Charger):
-    def take_off(self, wishes):
+class BindTracker(bind_tracker.BindTracker):
+    def reserve_binds(self, wishes):
         lose_answers()
-        flights = super().take_off(wishes)
+        flights = super().reserve_binds(wishes)
         at("reserved")
         return flights
 
 
-class Flight(charging.Flight):
+class BindReservation(bind_tracker.BindReservation):
     def commit(self, is_bound):
         at("bound")
         super().commit(is_bound)
         at("committed")
 
 
-charging.Charger, charging.Flight = Charger, Flight
+bind_tracker.BindTracker, bind_tracker.BindReservation = BindTracker, BindReservation
 
 
 def needs_job(self, context, deployable):

@@ -29,7 +29,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base as ledger_base
 from tests import fixtures, invariants
 from tests.cyborgs import base, environment, quota
@@ -162,13 +162,13 @@ class Soak:
             user.outcomes.clear()
         self.summary.kills += killer.kills
         self.summary.rounds += 1
-        self._look(is_deadly=is_deadly)
+        self._select_rows(is_deadly=is_deadly)
 
     def _victims(self) -> list[list[Service]]:
         one = [[conductor] for conductor in self._conductors]
         return [*one, *one, *one, self._conductors, [self._stack.api]]
 
-    def _look(self, *, is_deadly: bool) -> None:
+    def _select_rows(self, *, is_deadly: bool) -> None:
         time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor lives as long as its caller
         machine.wait_until(lambda: not self._in_flight(), SETTLE_SECONDS)
         self._fault_if("still reserved", self._in_flight())

@@ -14,7 +14,7 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base as ledger_base
 from tests import fixtures, installing
 from tests.cyborgs import environment, quota

@@ -27,13 +27,13 @@ PAGED = """
 import sys
 from oslo_config import cfg
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg import host
+from cyborg_quota.integrations.cyborg import cyborg_host
 
 ours, *cyborgs = sys.argv[1:]
 conf = loading.load(cfg.ConfigOpts(), ["--config-file", ours])
 conf.set_override("config_file", cyborgs, group="cyborg")
 records = host.records(conf)
-from cyborg_quota.integrations.cyborg import records as module
+from cyborg_quota.integrations.cyborg import arq_records as module
 
 module.PAGE_ROWS = 1
 for one in records.bound():

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base
 from tests import fixtures as our_fixtures
 from tests.faults import ledger_check

@@ -24,7 +24,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.cmd import expirer
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, needs
 from tests.faults import outages
 from tests.faults.journal import OK
@@ -135,7 +135,7 @@ class TestFailover(FailoverTestCase):
             del calls["commit once more"]  # it changes nothing there
         with (
             fixtures_.FakeLogger(level=logging.WARNING) as log,
-            fixtures_.MonkeyPatch("cyborg_quota.db.budget.waiting", self.no_retry),  # a retry would wait
+            fixtures_.MonkeyPatch("cyborg_quota.db.deadline.waiting", self.no_retry),  # a retry would wait
         ):
             for name, call in calls.items():
                 with self.step(name):
@@ -177,7 +177,9 @@ class TestFailover(FailoverTestCase):
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, context, {"gpu": 1}, consumer="a")
             if self.backend == "postgresql":
                 # The control: without the statement that ensures it, a call is answered that a promotion would lose.
-                with fixtures_.MonkeyPatch("cyborg_quota.db.scripts.make_lasting", lambda _connection: None):
+                with fixtures_.MonkeyPatch(
+                    "cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None
+                ):
                     control.reserve(other, {"gpu": 1}, consumer="b")
         finally:
             self.pair.replica.resume()
@@ -193,8 +195,8 @@ class TestFailover(FailoverTestCase):
         """On PostgreSQL: let the engine learn that others wait for this project's row; see record 0025."""
         if self.backend != "postgresql":
             return
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 1))
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.scripts._HOT_SECONDS", 60))
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENDED_SECONDS", 60))
         change = f"UPDATE quota_usages SET reserved = reserved %s 1 WHERE project_id = '{context.project_id}'"
         call = threading.Thread(target=lambda: engine.rollback(context, engine.reserve(context, {"gpu": 1})))
         sql = sa.create_engine(ledger.url, poolclass=sa.NullPool)

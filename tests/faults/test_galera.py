@@ -19,7 +19,7 @@ from oslotest import base as test_base
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, needs
 from tests.faults import cluster as scenes
 from tests.faults import ledger_check

@@ -12,8 +12,8 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.attachment import attachment
-from cyborg_quota.integrations.cyborg.charging import Caller, Charger, Wish
-from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTracker, Caller
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
 from tests.functional.test_reconciling import Cloud
@@ -118,11 +118,13 @@ class TestCyborg(RestoreTestCase):
 
     def test_bind_and_unbind(self) -> None:
         """A bind that runs is charged; what is given up or unbound is nobody's error."""
-        charger = Charger(self.quotas, bind_expire_seconds=60)
+        charger = BindTracker(self.quotas, bind_expire_seconds=60)
         self.back_up()
-        flights = charger.take_off([Wish(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")])
-        owed = charger.take_off([Wish("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
-        charger.owe(owed, lambda: False)  # it could not be committed, and has been unbound since
+        flights = charger.reserve_binds(
+            [BindRequest(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")]
+        )
+        owed = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
+        charger.retry_commit_later(owed, lambda: False)  # it could not be committed, and has been unbound since
         self.attach("e")
         self.restore()
         with fixtures_.FakeLogger(level=logging.ERROR) as log:

@@ -139,8 +139,8 @@ class TestSlow(base.LedgerTestCase):
 
         held = threading.Barrier(3)
         # (MariaDB takes them by their ids, so the top one last, which was made second.)
-        holders = [threading.Thread(target=hold, args=one) for one in (("p1", 1.5), ("top", 3.3))]
-        for holder in holders:
+        live_rows_of_consumers = [threading.Thread(target=hold, args=one) for one in (("p1", 1.5), ("top", 3.3))]
+        for holder in live_rows_of_consumers:
             holder.start()
         held.wait()
         try:
@@ -148,7 +148,7 @@ class TestSlow(base.LedgerTestCase):
             charged = 1
         except exceptions.DatabaseUnavailable:
             charged = 0
-        for holder in holders:
+        for holder in live_rows_of_consumers:
             holder.join()
         time.sleep(0.5)
         self.assertEqual((0, charged), self.figures())

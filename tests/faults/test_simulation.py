@@ -20,10 +20,10 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota.db import connecting
-from cyborg_quota.db.api import Connection
+from cyborg_quota.db import connect
+from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inserting import NewReservation, new_uuid
-from cyborg_quota.drivers import reserving
+from cyborg_quota.ledger import reserve
 from tests import base, fixtures
 from tests.faults import injecting
 from tests.faults.injecting import Injected
@@ -126,7 +126,7 @@ class TestTheSimulationCatches(base.BackendTestCase):
     def test_a_second_try_with_new_uuids(self) -> None:
         seen: set[int] = set()
         kept: list[object] = []
-        insert = reserving._insert
+        insert = reserve._insert
 
         def insert_afresh(connection: Connection, order: Any, rows: Sequence[NewReservation]) -> bool:
             kept.append(rows)  # (so that no other list has its number)
@@ -135,11 +135,11 @@ class TestTheSimulationCatches(base.BackendTestCase):
             seen.add(id(kept[-1]))
             return insert(connection, order, rows)
 
-        with mock.patch.object(reserving, "_insert", insert_afresh):
+        with mock.patch.object(reserve, "_insert", insert_afresh):
             self.assert_caught()
 
     def test_a_transaction_left_open(self) -> None:
-        with mock.patch.object(connecting, "leave_nothing_open"):
+        with mock.patch.object(connect, "leave_nothing_open"):
             self.assert_caught()
 
     def test_a_seed_makes_the_same_run(self) -> None:

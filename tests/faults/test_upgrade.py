@@ -16,7 +16,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, revisions
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger

@@ -14,8 +14,8 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db import scripts
-from cyborg_quota.db.idle import Kept
+from cyborg_quota.db import prepared_transaction
+from cyborg_quota.db.connection_cache import CachedConnection
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -32,7 +32,9 @@ class AtOnceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", self.looks_one_in))
+        self.useFixture(
+            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
+        )
         self.limits.limits[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the rows are made
         self.database = hooks.database_of(self.engine)
@@ -129,9 +131,7 @@ class TestRefused(AtOnceTestCase):
     def test_the_consumer_holds_something(self) -> None:
         first = self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq")
         self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq"))
-        self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 1}, consumer="arq"
-        )
+        self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 1}, consumer="arq")
         self.assertRaises(
             exceptions.ReservationConflict, self.quotas.reserve, self.context, {"fpga": 1}, consumer="arq"
         )
@@ -198,8 +198,8 @@ class TestPrepared(AtOnceTestCase):
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         known: list[int] = []
         self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._MOST_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 1))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._MAX_PREPARED", known[0]))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
         with self.statements() as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assert_at_once(sent, 2)
@@ -229,7 +229,7 @@ class TestKilled(AtOnceTestCase):
         self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_strike))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
-        scripts._driver = self.driver
+        prepared_transaction._driver = self.driver
         with self.assertRaises(ZeroDivisionError):
             self.database.write(self.half)
         self.assert_invariants()
@@ -237,8 +237,8 @@ class TestKilled(AtOnceTestCase):
     def test_between_two_hands(self) -> None:
         """Nobody holds the connection, and it goes to the pool by itself, as it is."""
         self.engine.reserve(self.context, {"gpu": 1})
-        _, kept = self.database._connect()
-        self.assertTrue(kept.is_alone)
+        _, kept = self.database._acquire()
+        self.assertTrue(kept.autocommit)
         del kept
         gc.collect()
         with self.assertRaises(ZeroDivisionError):
@@ -246,21 +246,21 @@ class TestKilled(AtOnceTestCase):
         self.assert_invariants()
 
     def test_given_to_the_pool(self) -> None:
-        idle, kept = self.database._connect()
-        idle.give_back(kept)
+        idle, kept = self.database._acquire()
+        idle.put(kept)
         idle._may_keep = False
         self.engine.reserve(self.context, {"gpu": 1})
         with self.database.engine.connect() as connection:
-            self.assertFalse(scripts._driver(connection).autocommit)
+            self.assertFalse(prepared_transaction._driver(connection).autocommit)
 
-    driver = staticmethod(scripts._driver)
+    driver = staticmethod(prepared_transaction._driver)
 
     def fail_and_strike(self) -> None:
         def strike(_connection: sa.Connection) -> None:
             raise KeyboardInterrupt
 
-        self.addCleanup(setattr, scripts, "_driver", self.driver)
-        scripts._driver = strike
+        self.addCleanup(setattr, prepared_transaction, "_driver", self.driver)
+        prepared_transaction._driver = strike
         raise ValueError
 
     def half(self, connection: sa.Connection) -> None:
@@ -278,8 +278,11 @@ class TestKilledInABlock(AtOnceTestCase):
             connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
             raise ValueError
 
-        with mock.patch.object(Kept, "end_alone", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            self.database._once_alone(fail)
+        with (
+            mock.patch.object(CachedConnection, "end_alone", side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.database._once_in_autocommit(fail)
         self.engine.reserve(self.context, {"gpu": 1})
         self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
         self.assert_invariants()

@@ -8,52 +8,52 @@ from collections.abc import Mapping
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.types import Drift, Figures
+from cyborg_quota.types import Counters, Drift
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-TRUE = Figures(used=3, reserved=2, subtree=5)
+TRUE = Counters(used=3, reserved=2, subtree=5)
 ROW = "WHERE project_id = 'p1' AND resource = 'gpu'"
 INSERT = (
     "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live)"
     " SELECT 'by hand', id, project_id, resource, 4, '{}', FALSE, 1 FROM quota_usages " + ROW
 )
 # What was done by hand: what p1's gpus then are, and what they should be
-KINDS: dict[str, tuple[str, Figures | None, Figures]] = {
-    "used too high": (f"UPDATE quota_usages SET used = 9 {ROW}", Figures(9, 2, 5), TRUE),
-    "used too low": (f"UPDATE quota_usages SET used = 0 {ROW}", Figures(0, 2, 5), TRUE),
-    "reserved too high": (f"UPDATE quota_usages SET reserved = 9 {ROW}", Figures(3, 9, 5), TRUE),
-    "reserved too low": (f"UPDATE quota_usages SET reserved = 1 {ROW}", Figures(3, 1, 5), TRUE),
-    "subtree too high": (f"UPDATE quota_usages SET subtree = 6 {ROW}", Figures(3, 2, 6), TRUE),
-    "subtree too low": (f"UPDATE quota_usages SET subtree = 0 {ROW}", Figures(3, 2, 0), TRUE),
+KINDS: dict[str, tuple[str, Counters | None, Counters]] = {
+    "used too high": (f"UPDATE quota_usages SET used = 9 {ROW}", Counters(9, 2, 5), TRUE),
+    "used too low": (f"UPDATE quota_usages SET used = 0 {ROW}", Counters(0, 2, 5), TRUE),
+    "reserved too high": (f"UPDATE quota_usages SET reserved = 9 {ROW}", Counters(3, 9, 5), TRUE),
+    "reserved too low": (f"UPDATE quota_usages SET reserved = 1 {ROW}", Counters(3, 1, 5), TRUE),
+    "subtree too high": (f"UPDATE quota_usages SET subtree = 6 {ROW}", Counters(3, 2, 6), TRUE),
+    "subtree too low": (f"UPDATE quota_usages SET subtree = 0 {ROW}", Counters(3, 2, 0), TRUE),
     "all three": (
         f"UPDATE quota_usages SET used = 2147483647, reserved = 0, subtree = 1 {ROW}",
-        Figures(2147483647, 0, 1),
+        Counters(2147483647, 0, 1),
         TRUE,
     ),
     "usage row deleted": (f"DELETE FROM quota_usages {ROW}", None, TRUE),
     "committed row deleted": (
         "DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'",
         TRUE,
-        Figures(0, 2, 2),
+        Counters(0, 2, 2),
     ),
     "row in flight deleted": (
         "DELETE FROM reservations WHERE consumer_id = 'flying'",
         TRUE,
-        Figures(3, 0, 3),
+        Counters(3, 0, 3),
     ),
-    "committed row inserted": (INSERT.format("committed"), TRUE, Figures(7, 2, 9)),
-    "row in flight inserted": (INSERT.format("reserved"), TRUE, Figures(3, 6, 9)),
+    "committed row inserted": (INSERT.format("committed"), TRUE, Counters(7, 2, 9)),
+    "row in flight inserted": (INSERT.format("reserved"), TRUE, Counters(3, 6, 9)),
     "committed by hand": (
         "UPDATE reservations SET state = 'committed' WHERE consumer_id = 'flying'",
         TRUE,
-        Figures(5, 0, 5),
+        Counters(5, 0, 5),
     ),
     "another delta": (
         "UPDATE reservations SET delta = 1 WHERE consumer_id = 'held' AND resource = 'gpu'",
         TRUE,
-        Figures(1, 2, 3),
+        Counters(1, 2, 3),
     ),
 }
 
@@ -97,7 +97,7 @@ class TestKinds(DriftTestCase):
         self.assertEqual([Drift("p1", "gpu", recorded, expected)], self.engine.audit(base.ADMIN))
         (healed,) = self.engine.heal(base.ADMIN)
 
-        self.assertEqual(Drift("p1", "gpu", recorded or Figures(0, 0, 0), expected), healed)
+        self.assertEqual(Drift("p1", "gpu", recorded or Counters(0, 0, 0), expected), healed)
         self.assertEqual((expected.used, expected.reserved), self.figures())
         self.assert_healed()
 
@@ -136,7 +136,7 @@ class TestFlat(DriftTestCase):
         """What a negative delta had freed was deleted by hand: used is zero, with an adjustment."""
         self.quotas.commit(self.context, consumer="negative")
         self.execute("DELETE FROM reservations WHERE consumer_id = 'held'")
-        self.assertEqual(Figures(-1, 2, 1), self.engine.audit(base.ADMIN)[1].expected)
+        self.assertEqual(Counters(-1, 2, 1), self.engine.audit(base.ADMIN)[1].expected)
         self.engine.heal(base.ADMIN)
         self.assertEqual((0, 2), self.figures())
         self.assert_healed()
@@ -173,7 +173,7 @@ class TestTree(DriftTestCase):
 
     def test_a_child_s_counters(self) -> None:
         self.execute(f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}")
-        expected = [Drift("p1", "gpu", Figures(9, 9, 5), TRUE)]
+        expected = [Drift("p1", "gpu", Counters(9, 9, 5), TRUE)]
         self.assertEqual(expected, self.engine.audit(base.ADMIN))
         self.assertEqual(expected, self.engine.heal(base.ADMIN))
         self.assert_healed()
@@ -184,7 +184,7 @@ class TestTree(DriftTestCase):
                 "UPDATE quota_usages SET subtree = :s WHERE project_id = 'root' AND resource = 'gpu'",
                 s=subtree,
             )
-            expected = [Drift("root", "gpu", Figures(1, 0, subtree), Figures(1, 0, 10))]
+            expected = [Drift("root", "gpu", Counters(1, 0, subtree), Counters(1, 0, 10))]
             self.assertEqual(expected, self.engine.audit(base.ADMIN))
             self.assertEqual(expected, self.engine.heal(base.ADMIN))
             self.assert_healed()
@@ -192,9 +192,9 @@ class TestTree(DriftTestCase):
     def test_a_child_s_subtree(self) -> None:
         """The root's parts no longer make up its total either; but it is the child that is repaired."""
         self.execute(f"UPDATE quota_usages SET subtree = 25 {ROW}")
-        child = Drift("p1", "gpu", Figures(3, 2, 25), TRUE)
+        child = Drift("p1", "gpu", Counters(3, 2, 25), TRUE)
         self.assertEqual(
-            [child, Drift("root", "gpu", Figures(1, 0, 10), Figures(1, 0, 30))],
+            [child, Drift("root", "gpu", Counters(1, 0, 10), Counters(1, 0, 30))],
             self.engine.audit(base.ADMIN),
         )
         self.assertEqual([child], self.engine.heal(base.ADMIN))
@@ -203,10 +203,10 @@ class TestTree(DriftTestCase):
     def test_a_child_s_reservation_deleted(self) -> None:
         """The root's total was right for what the child seemed to hold; it follows the child's repair."""
         self.execute("DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'")
-        child = Drift("p1", "gpu", TRUE, Figures(0, 2, 2))
+        child = Drift("p1", "gpu", TRUE, Counters(0, 2, 2))
         self.assertEqual([child], self.engine.audit(base.ADMIN))
         self.assertEqual(
-            [child, Drift("root", "gpu", Figures(1, 0, 10), Figures(1, 0, 7))],
+            [child, Drift("root", "gpu", Counters(1, 0, 10), Counters(1, 0, 7))],
             self.engine.heal(base.ADMIN),
         )
         self.assert_healed()
@@ -221,7 +221,7 @@ class TestTree(DriftTestCase):
     def test_the_root_s_usage_row_deleted(self) -> None:
         self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'gpu'")
         self.assertEqual(
-            [Drift("root", "gpu", None, Figures(1, 0, 10))], self.engine.audit(base.ADMIN)
+            [Drift("root", "gpu", None, Counters(1, 0, 10))], self.engine.audit(base.ADMIN)
         )
         self.engine.heal(base.ADMIN)
         self.assertEqual(10, self.subtree("root"))
@@ -231,7 +231,7 @@ class TestTree(DriftTestCase):
         """Its total is what a limit on the subtree is held against: a lost one must not go unseen."""
         self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'fpga'")
         self.assertEqual(
-            [Drift("root", "fpga", None, Figures(0, 0, 1))], self.engine.audit(base.ADMIN)
+            [Drift("root", "fpga", None, Counters(0, 0, 1))], self.engine.audit(base.ADMIN)
         )
         self.engine.heal(base.ADMIN)
         self.assert_healed()

@@ -10,10 +10,10 @@ from typing import Any
 import fixtures as fx
 from oslo_config import cfg
 from oslo_context import context as oslo_context
-from oslo_policy import policy
+from oslo_policy import policy as oslo_policy
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, authority, exceptions
+from cyborg_quota import QuotaEngine, exceptions, policy
 from tests import base
 from tests.functional import test_limits
 
@@ -41,7 +41,7 @@ class AuthorityTestCase(test_limits.LimitsTestCase):
         self.conf = cfg.ConfigOpts()
         cyborg_quota.conf.register_opts(self.conf)
         self.conf([], default_config_files=[], default_config_dirs=[])
-        engine._authority = authority.Authority(self.conf)
+        engine._authority = policy.Policy(self.conf)
         return engine
 
     def may(self, context: Any, project_id: str | None, limit: int = 5) -> bool:
@@ -105,9 +105,9 @@ class TestWhoMaySet(AuthorityTestCase):
     def test_it_is_asked_again_when_the_project_has_moved_meanwhile(self) -> None:
         """Between the question and the write the project gets another parent, whose administrator was not asked."""
         asked = []
-        may_set = authority.Authority.may_set
+        may_set = policy.Policy.may_set
 
-        def late(one: authority.Authority, context: Any, project_id: str, parent_id: str | None) -> bool:
+        def late(one: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
             answer = may_set(one, context, project_id, parent_id)
             if not asked:
                 self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
@@ -115,12 +115,12 @@ class TestWhoMaySet(AuthorityTestCase):
             return answer
 
         self.set("physics", 20)
-        self.patch(authority.Authority, "may_set", late)
+        self.patch(policy.Policy, "may_set", late)
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 
     def test_an_engine_without_a_configuration_asks_for_an_admin(self) -> None:
-        self.engine._authority = authority.Authority()
+        self.engine._authority = policy.Policy()
         self.admin = self.engine.administration
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertTrue(self.may(base.ADMIN, "higgs"))
@@ -129,8 +129,8 @@ class TestWhoMaySet(AuthorityTestCase):
 class TestPolicyFile(AuthorityTestCase):
     def write(self, text: str) -> None:
         self.rules.write_text(text)
-        self.engine._authority = authority.Authority(self.conf)
-        authority.Authority(self.conf)._rules(self.conf)  # registers the options
+        self.engine._authority = policy.Policy(self.conf)
+        policy.Policy(self.conf)._rules(self.conf)  # registers the options
         self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
         self.admin = self.engine.administration
 
@@ -149,6 +149,6 @@ class TestPolicyFile(AuthorityTestCase):
         self.assertIn("[oslo_policy] policy_file", str(error))
 
     def test_oslo_policy_s_tools_find_the_rule(self) -> None:
-        (rule,) = authority.list_rules()
-        self.assertIsInstance(rule, policy.DocumentedRuleDefault)
-        self.assertEqual((authority.RULE, authority.DEFAULT), (rule.name, rule.check_str))
+        (rule,) = policy.list_rules()
+        self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
+        self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))

@@ -404,7 +404,7 @@ class TestExpirations(InputTestCase):
         ahead = now + datetime.timedelta(hours=1)
         east = datetime.timezone(datetime.timedelta(hours=14))
         hour = datetime.timedelta(hours=1)
-        for expire, life in (
+        for expire, ttl in (
             (3600, hour),
             (hour, hour),
             (ahead, hour),
@@ -417,7 +417,7 @@ class TestExpirations(InputTestCase):
         ):
             (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
             (row,) = self.quotas.list_reservations(base.ADMIN, reservations=[uuid])
-            self.assertLess(abs(row.expire - row.created_at - life), datetime.timedelta(seconds=20))
+            self.assertLess(abs(row.expire - row.created_at - ttl), datetime.timedelta(seconds=20))
 
 
 class TestAdminCalls(InputTestCase):

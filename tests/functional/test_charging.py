@@ -10,9 +10,9 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db.api import Database
-from cyborg_quota.integrations.cyborg import charging, releases
-from cyborg_quota.integrations.cyborg.charging import Caller, Charger, Flight, Wish
+from cyborg_quota.db.database import Database
+from cyborg_quota.integrations.cyborg import bind_tracker, releases
+from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -20,8 +20,8 @@ load_tests = testscenarios.load_tests_apply_scenarios
 USER = Caller("p1", is_admin=False)
 
 
-def wish(arq: str, instance: str = "i1", caller: Caller = USER, **deltas: int) -> Wish:
-    return Wish(arq, instance, caller, deltas or {"gpu": 1})
+def wish(arq: str, instance: str = "i1", caller: Caller = USER, **deltas: int) -> BindRequest:
+    return BindRequest(arq, instance, caller, deltas or {"gpu": 1})
 
 
 def yes() -> bool:
@@ -35,11 +35,11 @@ def no() -> bool:
 class ChargingTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.charger = Charger(self.quotas, bind_expire_seconds=600)
+        self.charger = BindTracker(self.quotas, bind_expire_seconds=600)
         self.addCleanup(self.charger.close)
 
-    def fly(self, *arqs: str) -> list[Flight]:
-        return list(self.charger.take_off([wish(arq) for arq in arqs or ("a1",)]).values())
+    def fly(self, *arqs: str) -> list[BindReservation]:
+        return list(self.charger.reserve_binds([wish(arq) for arq in arqs or ("a1",)]).values())
 
 
 class TestTakeOff(ChargingTestCase):
@@ -59,20 +59,20 @@ class TestTakeOff(ChargingTestCase):
         both = [wish("a1", gpu=1, **{"gpu.A100": 1})]
         for limited in ("gpu", "gpu.A100"):
             self.limits.limits = {(None, limited): 0}
-            error = self.assertRaises(exceptions.OverQuota, self.charger.take_off, both)
+            error = self.assertRaises(exceptions.OverQuota, self.charger.reserve_binds, both)
             self.assertEqual([limited], [over.resource for over in error.overs])
         self.limits.limits = {}
-        self.charger.take_off(both)["a1"].commit(yes)
+        self.charger.reserve_binds(both)["a1"].commit(yes)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "gpu.A100")])
 
     def test_two_instances(self) -> None:
         """All or none of them, each charged to its own."""
         self.limits.limits[None, "gpu"] = 1
         wishes = [wish("a1"), wish("a2", "i2")]
-        self.assertRaises(exceptions.OverQuota, self.charger.take_off, wishes)
+        self.assertRaises(exceptions.OverQuota, self.charger.reserve_binds, wishes)
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
         self.limits.limits[None, "gpu"] = 2
-        self.charger.take_off(wishes)
+        self.charger.reserve_binds(wishes)
         rows = self.engine.list_reservations(base.ADMIN)
         self.assertEqual([("a1", "i1"), ("a2", "i2")], [(row.consumer, row.group) for row in rows])
 
@@ -80,18 +80,18 @@ class TestTakeOff(ChargingTestCase):
         """What was reserved for the first is given up."""
         self.limits.limits["p2", "gpu"] = 0
         wishes = [wish("a1"), wish("a2", caller=Caller("p2", is_admin=True))]
-        self.assertRaises(exceptions.OverQuota, self.charger.take_off, wishes)
+        self.assertRaises(exceptions.OverQuota, self.charger.reserve_binds, wishes)
         self.assertEqual((0, 0), self.figures())
         self.assertEqual(["rolled_back"], [row.state for row in self.engine.list_reservations(base.ADMIN)])
 
     def test_two_projects(self) -> None:
-        flights = self.charger.take_off([wish("a1"), wish("a2", caller=Caller("p2", is_admin=True))])
+        flights = self.charger.reserve_binds([wish("a1"), wish("a2", caller=Caller("p2", is_admin=True))])
         for flight in flights.values():
             flight.commit(yes)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(one) for one in ("p1", "p2")])
 
     def test_not_counted(self) -> None:
-        flight = self.charger.take_off([Wish("a1", "i1", USER, {})])["a1"]
+        flight = self.charger.reserve_binds([BindRequest("a1", "i1", USER, {})])["a1"]
         self.assertTrue(flight.is_settled)
         flight.commit(no)
         flight.give_up(no)
@@ -139,7 +139,7 @@ class TestSettling(ChargingTestCase):
         self.assertEqual((3, 0), self.figures())
 
     def test_half_lost(self) -> None:
-        flight = self.charger.take_off([wish("a1", gpu=1, fpga=1)])["a1"]
+        flight = self.charger.reserve_binds([wish("a1", gpu=1, fpga=1)])["a1"]
         self.quotas.rollback(self.context, flight.uuids[:1])
         flight.commit(yes)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "fpga")])
@@ -199,7 +199,7 @@ class TestOutage(ChargingTestCase):
         self.charger.settle_owed()
         self.assertEqual((1, 0), self.figures())
 
-    def owed(self, is_bound: Callable[[], bool] = yes) -> Flight:
+    def owed(self, is_bound: Callable[[], bool] = yes) -> BindReservation:
         """Bound when the ledger was away, for longer than its reservation lived; and somebody else took the room."""
         self.limits.limits[None, "gpu"] = 1
         (flight,) = self.fly()
@@ -213,7 +213,7 @@ class TestOutage(ChargingTestCase):
     def test_owed_and_charged_by_somebody_else_meanwhile(self) -> None:
         """An instance runs with it: it stays bound, and is charged past the limit, which is told."""
         flight = self.owed()
-        with self.assertLogs(charging.LOG.logger, "WARNING") as logged:
+        with self.assertLogs(bind_tracker.LOG.logger, "WARNING") as logged:
             self.charger.settle_owed()
         self.assertEqual((1, 1), self.figures())
         self.assertTrue(flight.is_settled)
@@ -243,7 +243,7 @@ class TestOutage(ChargingTestCase):
         """By hand: told, and left to a reconciliation."""
         flight = self.owed()
         self.quotas.adopt(base.ADMIN, [base.claim("a1", gpu=2)], "p1")
-        with self.assertLogs(charging.LOG.logger, "ERROR") as logged:
+        with self.assertLogs(bind_tracker.LOG.logger, "ERROR") as logged:
             self.charger.settle_owed()
         self.assertIn("could not be charged to project p1: Consumer 'a1' already holds gpu=2", logged.output[-1])
         self.assertEqual((True, (2, 1)), (flight.is_settled, self.figures()))
@@ -277,7 +277,7 @@ class TestOutage(ChargingTestCase):
 
 
 class TestLongBinds(ChargingTestCase):
-    def life(self, flight: Flight) -> float:
+    def ttl(self, flight: BindReservation) -> float:
         """Until it expires, in seconds."""
         (row,) = self.engine.list_reservations(base.ADMIN, reservations=flight.uuids)
         assert row.expire is not None and row.created_at is not None
@@ -285,12 +285,12 @@ class TestLongBinds(ChargingTestCase):
 
     def test_extended_while_it_runs(self) -> None:
         (flight,) = self.fly()
-        before = self.life(flight)
+        before = self.ttl(flight)
         self.charger.extend_running()
-        self.assertEqual(before, self.life(flight))  # too early
+        self.assertEqual(before, self.ttl(flight))  # too early
         flight.extended -= 201
         self.charger.extend_running()
-        self.assertGreater(self.life(flight), before)
+        self.assertGreater(self.ttl(flight), before)
         flight.commit(yes)
         flight.extended -= 201
         self.charger.extend_running()

@@ -22,9 +22,9 @@ from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import at_once, budget, connecting, inserting, schema
-from cyborg_quota.db.api import Database
-from cyborg_quota.drivers import reserving
+from cyborg_quota.db import connect, deadline, inserting, schema, single_statement
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger import reserve
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -41,7 +41,7 @@ class TestTurns(base.LedgerTestCase):
         """What a call that ends with ``error`` each time waits: the seconds that are left, and those that it waits."""
         database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
-        make = budget.waiting
+        make = deadline.waiting
 
         def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
             wait = make(first_seconds, longest_seconds, ends)
@@ -53,7 +53,7 @@ class TestTurns(base.LedgerTestCase):
 
             return note
 
-        with mock.patch.object(budget, "waiting", waiting), mock.patch("random.uniform", lambda _low, high: high):
+        with mock.patch.object(deadline, "waiting", waiting), mock.patch("random.uniform", lambda _low, high: high):
             self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
         return waits
 
@@ -186,8 +186,8 @@ class TestMariaDB(OutageTestCase):
         engine = fixtures.make_engine(url)
         self.addCleanup(engine.close)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
-        with mock.patch.object(at_once, "reserve", return_value=False), mock.patch.object(
-            reserving.inserting, "insert_if_free", insert_whatever_is_there
+        with mock.patch.object(single_statement, "reserve", return_value=False), mock.patch.object(
+            reserve.inserting, "insert_if_free", insert_whatever_is_there
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
 
@@ -371,7 +371,7 @@ class TestPool(base.LedgerTestCase):
         One more connection than the pool's size was open, and was closed: from then on connections are kept again.
         """
         database = hooks.database_of(self.make_engine(max_pool_size=1, max_overflow=1, pool_timeout_seconds=1.0))
-        held = [database._connect(), database._connect()]
+        held = [database._acquire(), database._acquire()]
         is_at_the_pool, may_wait, vain = threading.Event(), threading.Event(), []
         get = queue.Queue.get
 
@@ -394,9 +394,9 @@ class TestPool(base.LedgerTestCase):
             waiting.start()
             is_at_the_pool.wait()
             for idle, kept in held:  # the one goes to the pool, the other is closed
-                idle.give_back(kept)
-            idle, kept = database._connect()
-            idle.give_back(kept)
+                idle.put(kept)
+            idle, kept = database._acquire()
+            idle.put(kept)
             may_wait.set()
             waiting.join()
         self.assertEqual([], vain)
@@ -404,7 +404,7 @@ class TestPool(base.LedgerTestCase):
     def test_a_busy_pool_is_waited_for_as_long_as_a_call_is_tried(self) -> None:
         engine = self.make_engine(max_pool_size=1, max_overflow=0, retry_seconds=0.2, connect_timeout_seconds=1)
         database = hooks.database_of(engine)
-        idle, kept = database._connect()
+        idle, kept = database._acquire()
         waits: list[float | None] = []
         get = queue.Queue.get
 
@@ -414,7 +414,7 @@ class TestPool(base.LedgerTestCase):
 
         with mock.patch.object(queue.Queue, "get", note):
             error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
-        idle.give_back(kept)
+        idle.put(kept)
         self.assertIn("no connection of the pool", str(error))
         self.assertEqual([1], waits, "one wait, no longer than a connect may take")
 
@@ -482,7 +482,7 @@ class TestForkUnderLock(base.LedgerTestCase):
 
     def test_of_the_database(self) -> None:
         """The other thread makes the engine."""
-        with self.held(connecting, "make_engine"):
+        with self.held(connect, "make_engine"):
             self.assertEqual(0, in_a_child(self.reserve))
         self.assertEqual((0, 1), self.figures())
 

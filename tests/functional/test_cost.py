@@ -10,11 +10,11 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.config import ConfigLimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
 from tests import base, clouds, fixtures
 from tests.functional import test_limits
 
@@ -67,7 +67,7 @@ OWN: dict[str, Call] = {
 class TestCost(test_limits.LimitsTestCase):
     def make_limited(self, *, statement_timeout_seconds: int = 8, **changes: object) -> QuotaEngine:
         how = fixtures.settings(self.url, statement_timeout_seconds=statement_timeout_seconds)
-        limits = DatabaseLimitDriver(self.policy(), Starts(child=None))
+        limits = DatabaseLimitDriver(self.policy(), InitialLimits(child=None))
         engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
         engine.register_resources(["fpga", "gpu"])
         self.addCleanup(engine.close)

@@ -10,11 +10,11 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.drivers import origin_clearing
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.ledger import origin_clearing
 from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.noop import NoopLimitDriver
-from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -40,7 +40,7 @@ class OriginTestCase(base.LedgerTestCase):
         super().setUp()
         self.source = DomainLimits({"p1": "dom", "p2": "dom"})
         self.by_domain = self.checked(self.source)
-        self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), Starts()))
+        self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
         self.administration = self.by_database.administration
 
     def checked(self, limits: object) -> QuotaEngine:
@@ -173,7 +173,7 @@ class TestFence(OriginTestCase):
         return self.by_database.list_reservations(base.ADMIN, project_id, state="reserved")[0].uuid
 
     def keep(self) -> None:
-        other = fixtures.make_engine(self.url, DatabaseLimitDriver(StrictHierarchy(), Starts()))
+        other = fixtures.make_engine(self.url, DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
         self.addCleanup(other.close)
         other.administration.set_limit(base.ADMIN, "gpu", 0, "p2")
         other.administration.set_limit(base.ADMIN, "gpu", 3, "p1")

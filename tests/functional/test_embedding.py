@@ -18,7 +18,7 @@ import cyborg_quota
 from cyborg_quota import UNLIMITED, exceptions
 from cyborg_quota.conf import opts
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from cyborg_quota.limits.config import parse_limits
 from tests import base, hooks
 

@@ -196,7 +196,7 @@ class TestClock(ExpiryTestCase):
 
     def test_microseconds_are_set(self) -> None:
         lives = [datetime.timedelta(seconds=60, microseconds=117 * n) for n in range(6)]
-        uuids = [self.quotas.reserve(self.context, {"gpu": 1}, life)[0] for life in lives]
+        uuids = [self.quotas.reserve(self.context, {"gpu": 1}, ttl)[0] for ttl in lives]
         self.assertNotEqual({0}, {self.expire_of(uuid).microsecond % 1000 for uuid in uuids})
 
     def test_an_hour_is_an_hour(self) -> None:
@@ -287,9 +287,9 @@ class TestExtend(ExpiryTestCase):
 
     def test_longer_and_shorter(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
-        for life in (2 * HOUR, HOUR):
-            self.quotas.extend(self.context, [uuid], life)
-            self.assertLess(abs(self.expire_of(uuid) - utc_now() - life), 5 * SECOND)
+        for ttl in (2 * HOUR, HOUR):
+            self.quotas.extend(self.context, [uuid], ttl)
+            self.assertLess(abs(self.expire_of(uuid) - utc_now() - ttl), 5 * SECOND)
 
     def test_the_default(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)

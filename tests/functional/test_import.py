@@ -13,9 +13,9 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
-from cyborg_quota.limits.book import Book, Starts
-from cyborg_quota.limits.policies.flat import Flat
-from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from tests import base, fixtures
 from tests.functional import test_limits
 
@@ -68,9 +68,9 @@ class ImportTestCase(test_limits.LimitsTestCase):
 class SlowPolicy(StrictHierarchy):
     """Thinks as long as that of a large cloud may."""
 
-    def problems(self, book: Book, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
         time.sleep(1.6)
-        return super().problems(book, projects, resources)
+        return super().problems(tree, projects, resources)
 
 
 class TestLargeCloud(ImportTestCase):
@@ -178,7 +178,7 @@ class TestImportedMoves(ImportTestCase):
         """With the default for children too: what is looked at here is what they hold."""
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.starts = Starts(child=None)
+        driver.limits.starts = InitialLimits(child=None)
         return engine
 
     def test_a_flat_cloud_gets_a_tree(self) -> None:

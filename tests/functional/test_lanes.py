@@ -49,8 +49,8 @@ class LanesTestCase(base.LedgerTestCase):
         """No lane, and no connection that somebody still has. (The next sweep waits for what is locked.)"""
         self.assertEqual(0, lanes())
         database = hooks.database_of(engine)
-        assert database._idle is not None
-        database._idle.close()
+        assert database._connections is not None
+        database._connections.close()
         self.assertEqual(0, database.engine.pool.checkedout())  # type: ignore[attr-defined]
 
 

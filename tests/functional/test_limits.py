@@ -8,15 +8,15 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db.api import Database
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.limits.policies.base import Policy
-from cyborg_quota.limits.policies.flat import Flat
-from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
-from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -25,10 +25,10 @@ UNLIMITED = -1
 
 
 class LimitsTestCase(base.LedgerTestCase):
-    policy: type[Policy] = StrictHierarchy
+    policy: type[EnforcementModel] = StrictHierarchy
 
     def make_limited(self, *, statement_timeout_seconds: int = 8, **changes: Any) -> QuotaEngine:
-        limits = DatabaseLimitDriver(self.policy(), Starts(), **changes)
+        limits = DatabaseLimitDriver(self.policy(), InitialLimits(), **changes)
         how = fixtures.settings(self.url, statement_timeout_seconds=statement_timeout_seconds)
         engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
         engine.register_resources(["fpga", "gpu"])

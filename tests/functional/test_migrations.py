@@ -23,7 +23,7 @@ import testscenarios
 from oslo_db.sqlalchemy import test_migrations
 
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, rows
 from tests import revisions as next_release
 

@@ -11,8 +11,8 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import conf as quota_conf
-from cyborg_quota.cmd import notifying
-from cyborg_quota.drivers.telling import OVER, level
+from cyborg_quota.cmd import notifications
+from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
 from tests import base
 from tests.race.workers import race
@@ -90,7 +90,7 @@ class TestTelling(base.BackendTestCase):
 
     def test_the_line_in_the_log(self) -> None:
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))
-        notifying.tell(self.NOTICE, None)
+        notifications.tell(self.NOTICE, None)
         self.assertEqual(
             "threshold crossed: project p1, resource gpu: at 80 % of the limit (held 9, limit 10)"
             " [project_id=p1 resource=gpu limit=10 held=9 level_before=0 level=80]\n",
@@ -104,16 +104,16 @@ class TestTelling(base.BackendTestCase):
         conf = cfg.ConfigOpts()
         quota_conf.register_opts(conf)
         conf([], project="cyborg_quota", default_config_files=[])
-        self.assertIsNone(notifying.sender(conf))
+        self.assertIsNone(notifications.sender(conf))
         conf.set_override("notifications", True, "notices")
         oslo_messaging.get_notification_transport(conf)  # registers its options
         conf.set_override("driver", ["test"], "oslo_messaging_notifications")
         conf.set_override("transport_url", "fake://", "oslo_messaging_notifications")
         _impl_test.reset()
-        send = notifying.sender(conf)
+        send = notifications.sender(conf)
         assert send is not None
 
-        notifying.tell(self.NOTICE, send)
+        notifications.tell(self.NOTICE, send)
 
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
         self.assertEqual(("WARN", "cyborg_quota.threshold"), (message["priority"], message["event_type"]))
@@ -126,5 +126,5 @@ class TestTelling(base.BackendTestCase):
         def send(_notice: Notice) -> None:
             raise OSError("no bus")
 
-        notifying.tell(self.NOTICE, send)
+        notifications.tell(self.NOTICE, send)
         self.assertIn("no bus", log.output)

@@ -15,7 +15,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Connection, Database
+from cyborg_quota.db.database import Connection, Database
 from tests import base, fixtures, hooks, needs, trees
 from tests.servers.pgbouncer import PgBouncer
 
@@ -98,9 +98,7 @@ class TestThroughIt(PgBouncerTestCase):
         claims = [Claim(None, {"gpu": 1}), Claim("b", {"gpu": 1}, "h"), Claim("c", {"gpu": 1})]
         self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims, group="g"))
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 99})
-        self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 3}, consumer="b"
-        )
+        self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 3}, consumer="b")
         self.quotas.release(self.context, group="g")
         trees.plant(self.database, {"top": None, "p1": "top"})
         self.make_overdue(*self.quotas.reserve(self.context, {"gpu": 1}))
@@ -112,7 +110,9 @@ class TestThroughIt(PgBouncerTestCase):
     def test_reserve_and_settle_are_one_statement_each(self) -> None:
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row is made
         for looks_one_in in (1, 10**9):
-            self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", looks_one_in))
+            self.useFixture(
+                MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", looks_one_in)
+            )
             with self.statements() as sent:
                 uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(looks_one_in))
                 self.quotas.commit(self.context, uuids)
@@ -199,7 +199,9 @@ class TestNotTold(PgBouncerTestCase):
     is_told = False
 
     def test_it_works_and_says_which_option_is_missing(self) -> None:
-        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 10**9))  # one variant of each statement
+        self.useFixture(
+            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9)
+        )  # one variant of each statement
         other = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         with other.begin() as holder:

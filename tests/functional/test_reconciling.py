@@ -11,9 +11,9 @@ import testscenarios
 from oslotest import base as plain
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.integrations.cyborg import reconciling
-from cyborg_quota.integrations.cyborg.differences import Attached, Charge, compare, shown
-from cyborg_quota.integrations.cyborg.reconciling import Reconciler
+from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, shown
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -185,7 +185,7 @@ class TestFind(ReconcilingTestCase):
             self.charge(f"a{number}")
             self.cloud.bind(f"a{number}")
         self.charge("ghost")
-        with mock.patch.object(reconciling, "_PAGE_ROWS", 2):
+        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
             self.assertEqual([("ghost", "not attached")], self.found())
 
 
@@ -271,7 +271,7 @@ class TestHeal(ReconcilingTestCase):
         report = self.reconciler().find()
         with (
             self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
-            self.assertLogs(reconciling.LOG.logger, "INFO") as logged,
+            self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged,
         ):
             changed = self.reconciler().heal(report)
         self.assertEqual(
@@ -290,7 +290,7 @@ class TestHeal(ReconcilingTestCase):
         self.cloud.bind("a")
         with (
             self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
-            self.assertLogs(reconciling.LOG.logger, "WARNING") as logged,
+            self.assertLogs(reconciler_module.LOG.logger, "WARNING") as logged,
         ):
             changed = self.reconciler().heal(report)
         self.assertEqual(["a", "b"], [one.arq for one in changed])
@@ -311,7 +311,7 @@ class TestHeal(ReconcilingTestCase):
             self.cloud.bind(f"a{number}", instance=f"i{number}")
         reconciler = self.reconciler(share=50)
         report = reconciler.find()
-        error = self.assertRaises(reconciling.TooManyChanges, reconciler.heal, report)
+        error = self.assertRaises(reconciler_module.TooManyChanges, reconciler.heal, report)
         self.assertEqual((11, 11, 50), (error.changes, error.compared, error.share))
         self.assertIn("--force", str(error))
         self.assertEqual((0, 0), self.figures())
@@ -330,7 +330,7 @@ class TestHeal(ReconcilingTestCase):
     def test_every_change_is_logged(self) -> None:
         self.cloud.bind("a")
         self.charge("ghost")
-        with self.assertLogs(reconciling.LOG.logger, "INFO") as logged:
+        with self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged:
             self.heal()
         text = "\n".join(logged.output)
         self.assertIn("ARQ a (not charged): was charged nothing, is charged p1 gpu=1", text)
@@ -431,7 +431,7 @@ class TestCertain(ReconcilingTestCase):
             reconciler = self.reconciler()
             report = reconciler.find()
             error = self.assertRaises(
-                reconciling.RecordsShrunk, reconciler.heal, report, only_certain=only_certain
+                reconciler_module.RecordsShrunk, reconciler.heal, report, only_certain=only_certain
             )
             self.assertEqual((lost, charged, is_empty), (error.lost, error.charged, error.is_empty))
         self.assertEqual((charged, 0), self.figures())

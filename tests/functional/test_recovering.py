@@ -9,8 +9,8 @@ from unittest import mock
 
 import testscenarios
 
-from cyborg_quota.integrations.cyborg import recovering
-from cyborg_quota.integrations.cyborg.differences import Attached
+from cyborg_quota.integrations.cyborg import recovery
+from cyborg_quota.integrations.cyborg.diff import Attached
 from tests import base
 from tests.functional.test_reconciling import Cloud
 
@@ -23,7 +23,7 @@ class TestCommitBound(base.LedgerTestCase):
         self.cloud = Cloud()
 
     def recover(self, *own: str) -> int:
-        return recovering.commit_bound(self.quotas, self.cloud, own)  # type: ignore[arg-type]
+        return recovery.commit_bound(self.quotas, self.cloud, own)  # type: ignore[arg-type]
 
     def reserve(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
         return self.quotas.reserve(base.Context(project_id), deltas or {"gpu": 1}, consumer=arq, group="i1")

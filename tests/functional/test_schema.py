@@ -17,7 +17,7 @@ from oslo_db.sqlalchemy import test_migrations
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, hooks, revisions
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota.db import inserting, upkeep, usages
-from cyborg_quota.db.api import Database
+from cyborg_quota.db import inserting, maintenance, usages
+from cyborg_quota.db.database import Database
 from tests import base, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -25,7 +25,7 @@ class TestCaches(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         driver = self.engine._driver  # type: ignore[attr-defined]
-        self.watched: list[Database] = [driver._database, driver._patient]
+        self.watched: list[Database] = [driver._database, driver._untimed]
         self.texts: set[str] = set()
         for database in self.watched:
             sa.event.listen(database.engine, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
@@ -117,7 +117,7 @@ class TestCaches(base.LedgerTestCase):
         database = hooks.database_of(self.engine)
 
         def batch(size: int) -> None:
-            self.assertEqual(size, database.write(lambda connection: upkeep.purge_ended(connection, 0, size)))
+            self.assertEqual(size, database.write(lambda connection: maintenance.purge_ended(connection, 0, size)))
 
         self.assert_bounded(batch, sizes)
 

@@ -7,7 +7,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios

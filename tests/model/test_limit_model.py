@@ -16,13 +16,13 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.settings import DriverSettings
-from cyborg_quota.limits.book import Starts
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.limits.policies.flat import Flat
-from cyborg_quota.limits.policies.strict_hierarchy import StrictHierarchy
-from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -116,7 +116,7 @@ class Trees(stateful.RuleBasedStateMachine):
         super().__init__()
         ledger = fixtures.EmptyLedger(self.backend)
         ledger.setUp()
-        limits = DatabaseLimitDriver(POLICIES[self.policy](), Starts(), max_depth=MAX_DEPTH)
+        limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(), max_depth=MAX_DEPTH)
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
@@ -208,7 +208,7 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.precondition(lambda self: any(self.wishes.held.values()))
     @stateful.rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def put(self, data: st.DataObject) -> None:
         project = data.draw(st.sampled_from(sorted(one for one, held in self.wishes.held.items() if held)))
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
         self.quotas.release(base.ADMIN, [first.uuid])

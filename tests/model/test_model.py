@@ -17,7 +17,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.model.model import Model, Row
 

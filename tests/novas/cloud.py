@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import fixtures
 from tests.cyborgs import quota
 from tests.cyborgs.client import call

@@ -14,8 +14,8 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.db.api import Connection, Database
-from cyborg_quota.drivers.counting import Counting
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.counters import Counting
 from tests import base, fixtures, trees
 from tests.race.interleaving import Aside
 
@@ -64,7 +64,7 @@ class TestFence(InterleavingTestCase):
         making = Aside(
             lambda: self.database.write(
                 lambda connection: projects.make_rows(
-                    connection, projects.read_way(connection, "left", ["gpu"]), ["gpu"]
+                    connection, projects.read_path(connection, "left", ["gpu"]), ["gpu"]
                 )
             )
         )
@@ -121,7 +121,7 @@ class TestHealFence(InterleavingTestCase):
 
         def commit(connection: Connection) -> None:
             driver: Any = self.engine._driver
-            rows = driver._settler._look(connection, base.Selection(None, uuids=[uuid]))
+            rows = driver._settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
             counting = Counting(connection, driver._paths, singly=False)
             driver._settler._apply(connection, counting, base.decide("commit", rows).moves, 0)
 

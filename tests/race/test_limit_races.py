@@ -12,8 +12,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.limits.policies.flat import Flat
-from cyborg_quota.limits.policies.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base
 from tests.functional import test_limits
 from tests.race import test_races
@@ -188,7 +188,7 @@ class Overbooking(Flat):
     """Any limit may be set, as under flat, and every ancestor's holds, as under strict_hierarchy."""
 
     def constraints(self, path: Any, limits: Any) -> Any:
-        from cyborg_quota.limits.policies import base as policies
+        from cyborg_quota.limits.models import base as policies
 
         return policies.along(path, limits)
 

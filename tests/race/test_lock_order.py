@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, hooks, trees
 from tests.race.workers import race
 from tests.servers import machine

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.db.api import Database
+from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.race import naive
 from tests.race.workers import race

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.drivers.open_cap import OpenCap
-from cyborg_quota.limits.policies.flat import Flat
+from cyborg_quota.ledger.open_cap import OpenCap
+from cyborg_quota.limits.models.flat import Flat
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.race.interleaving import interleave
@@ -60,7 +60,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     @property
     def removing(self) -> sa.Engine:
         """The connections on which projects are removed."""
-        return hooks.database_of(self.engine).thinking.engine
+        return hooks.database_of(self.engine).long_transactions.engine
 
     @property
     def reserving(self) -> sa.Engine:

@@ -31,7 +31,7 @@ projects:
 def read_trace(data: bytes, path: pathlib.Path) -> None:
     """Any bytes are events, in order, or a TraceError of one line."""
     from cyborg_quota import names
-    from cyborg_quota.cmd.trace import Trace, TraceError
+    from cyborg_quota.replay.traces import Trace, TraceError
 
     path.write_bytes(data)
     last = 0.0
@@ -49,16 +49,16 @@ def read_document(data: bytes, _path: pathlib.Path) -> None:
     """Any bytes are a document that reads the same once it was written, or InvalidDocument of one line."""
     from cyborg_quota import exceptions
     from cyborg_quota.limits import document
-    from cyborg_quota.limits.book import Book, Starts
+    from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 
     try:
         found = document.read(document.parse(data))
     except exceptions.InvalidDocument as error:
         assert str(error).isprintable() and len(str(error)) < 1000, ascii(str(error))
         return
-    book, _ = document.apply(Book({}, {}, {}, Starts()), found)
-    again = document.read(document.parse(document.render(document.write(book))))
-    assert (again.parents, again.overrides, again.defaults) == (book.parents, book.overrides, book.defaults)
+    tree, _ = document.apply(LimitTree({}, {}, {}, InitialLimits()), found)
+    again = document.read(document.parse(document.render(document.write(tree))))
+    assert (again.parents, again.overrides, again.defaults) == (tree.parents, tree.overrides, tree.defaults)
 
 
 def child(reader: str, options: list[str]) -> None:
@@ -66,8 +66,7 @@ def child(reader: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["cyborg_quota", "yaml", "csv"]):
-        import cyborg_quota.cmd.trace
-        import cyborg_quota.limits.document  # noqa: F401
+        pass
 
     path = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-fuzz-"), "trace.csv")
     read = read_trace if reader == "trace" else read_document

@@ -20,7 +20,7 @@ from fixtures import MonkeyPatch
 from oslo_context import context as oslo_context
 
 import cyborg_quota
-from cyborg_quota import Claim, QuotaEngine, exceptions, requests
+from cyborg_quota import Claim, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from tests import base, hooks
 from tests.functional import test_limits
@@ -127,7 +127,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         # Which calls look whether others wait is left to chance. Here, as mostly, none does.
-        self.useFixture(MonkeyPatch("cyborg_quota.db.scripts._LOOKS_ONE_IN", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
         self.grow({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)
@@ -160,7 +160,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
             said.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
 
         database = hooks.database_of(engine)
-        databases = [database, database.thinking, engine._driver._patient]  # type: ignore[attr-defined]
+        databases = [database, database.long_transactions, engine._driver._untimed]  # type: ignore[attr-defined]
         for database in databases:
             sa.event.listen(database.engine, "before_cursor_execute", note)
         try:
@@ -392,5 +392,5 @@ class TestAdmin(EveryCallTestCase):
 
     def test_who_is_an_admin_says_so_in_so_many_words(self) -> None:
         for value in ("False", "True", "", 1, 0, None, [], [False], object()):
-            self.assertFalse(requests.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]
-        self.assertTrue(requests.is_admin(base.ADMIN))
+            self.assertFalse(validation.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]
+        self.assertTrue(validation.is_admin(base.ADMIN))

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota import authority
+from cyborg_quota import policy
 from tests import hooks
 from tests.cli import base
 
@@ -123,7 +123,7 @@ class PolicyTest(base.CliTestCase):
         self.configure(f"[limits]\ndriver = database\n[oslo_policy]\npolicy_file = {self.rules}")
 
     def outcomes(self, rule: str) -> list[int]:
-        self.rules.write_text(f'"{authority.RULE}": "{rule}"\n')
+        self.rules.write_text(f'"{policy.RULE}": "{rule}"\n')
         return [
             self.call("limit", *argv).status
             for argv in (
@@ -134,7 +134,7 @@ class PolicyTest(base.CliTestCase):
         ]
 
     def test_as_shipped(self) -> None:
-        self.assertEqual([0, 0, 0], self.outcomes(authority.DEFAULT))
+        self.assertEqual([0, 0, 0], self.outcomes(policy.DEFAULT))
 
     def test_a_rule_that_no_admin_fulfils(self) -> None:
         self.assertEqual([0, 1, 1], self.outcomes("role:quota_manager"))

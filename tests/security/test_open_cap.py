@@ -12,10 +12,10 @@ import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db import open_count
-from cyborg_quota.drivers import open_cap
-from cyborg_quota.drivers.db import DbQuotaDriver
-from cyborg_quota.drivers.open_cap import OpenCap
-from cyborg_quota.drivers.settings import DriverSettings
+from cyborg_quota.ledger import open_cap
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.open_cap import OpenCap
+from cyborg_quota.ledger.settings import DriverSettings
 from tests import base, fixtures, hooks, trees
 from tests.race.workers import race
 
@@ -208,7 +208,7 @@ class TestControl(RaceTestCase):
 
         from cyborg_quota.db.usages import charge_all
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.drivers.open_cap.OpenCap.charge", charge))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.open_cap.OpenCap.charge", charge))
         for turn in range(20):
             self.context = base.Context(f"t{turn}")
             self.use(20)

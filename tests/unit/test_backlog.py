@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota.db.many import Overdue, Place
-from cyborg_quota.drivers.backlog import Backlog
+from cyborg_quota.ledger.overdue_reader import OverdueReader
 
 BATCH = 3
 KEYS = st.tuples(st.sampled_from(["p1", "p2", "p3"]), st.sampled_from(["fpga", "gpu"]))
@@ -33,7 +33,7 @@ class Source:
         return rows, (datetime.datetime(2001, 1, 1), rows[-1][0]) if rows else place
 
 
-def all_of(backlog: Backlog) -> list[list[Overdue]]:
+def all_of(backlog: OverdueReader) -> list[list[Overdue]]:
     batches = []
     while not backlog.is_over:
         while not backlog.is_full:
@@ -46,7 +46,7 @@ class TestBacklog(base.BaseTestCase):
     @given(st.lists(KEYS, max_size=60))
     def test_each_once_and_no_usage_row_twice_without_need(self, keys: list[tuple[str, str]]) -> None:
         source = Source(keys)
-        batches = all_of(Backlog(source.read, BATCH))
+        batches = all_of(OverdueReader(source.read, BATCH))
         self.assertEqual(source.rows, sorted(row for batch in batches for row in batch))
         self.assertTrue(all(1 <= len(batch) <= BATCH for batch in batches))
         among = collections.Counter(key for batch in batches for key in {row[1:3] for row in batch})
@@ -58,7 +58,7 @@ class TestBacklog(base.BaseTestCase):
     def test_sorted_together_as_far_as_it_reads_ahead(self) -> None:
         """A window is bounded, and the next one goes on behind it."""
         source = Source([("p1", "gpu")] * 1000)
-        backlog = Backlog(source.read, BATCH)
+        backlog = OverdueReader(source.read, BATCH)
         while not backlog.is_full:
             backlog.read()
         self.assertFalse(backlog.is_read)
@@ -68,11 +68,11 @@ class TestBacklog(base.BaseTestCase):
 
     def test_one_statement_does_not_read_it_all(self) -> None:
         source = Source([("p1", "gpu")] * 100)
-        all_of(Backlog(source.read, BATCH))
+        all_of(OverdueReader(source.read, BATCH))
         self.assertEqual({5 * BATCH}, set(source.asked))
 
     def test_nothing(self) -> None:
-        backlog = Backlog(Source([]).read, BATCH)
+        backlog = OverdueReader(Source([]).read, BATCH)
         backlog.read()
         self.assertTrue(backlog.is_read and backlog.is_full and backlog.is_over)
         self.assertEqual([], backlog.hand_out())

@@ -24,13 +24,13 @@ from oslo_config import cfg
 from oslotest import base
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, authority, conf, exceptions, transitions
+from cyborg_quota import QuotaEngine, conf, exceptions, policy, transitions
 from cyborg_quota.administration import Administration
 from cyborg_quota.cmd import expirer, main
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
-from cyborg_quota.db.api import Database
-from cyborg_quota.drivers.settings import database_settings
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.settings import database_settings
 from cyborg_quota.types import STATES
 from tests import fixtures
 
@@ -103,7 +103,7 @@ class TestWords(base.BaseTestCase):
                 self.assertIn(f"``{name}``", PAGES["doc/source/limits.rst"])
 
     def test_the_rule_is_the_code_s(self) -> None:
-        self.assertIn(f'"{authority.RULE}": "{authority.DEFAULT}"', PAGES["doc/source/limits.rst"])
+        self.assertIn(f'"{policy.RULE}": "{policy.DEFAULT}"', PAGES["doc/source/limits.rst"])
 
     def test_every_error_is_explained(self) -> None:
         for name, error in vars(exceptions).items():

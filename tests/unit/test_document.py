@@ -12,7 +12,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.limits import document
-from cyborg_quota.limits.book import Book, Starts
+from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.types import MAX_LIMIT, LimitChange
 
 EXAMPLE = """
@@ -35,8 +35,8 @@ def read(text: str) -> document.Document:
     return document.read(document.parse(text))
 
 
-def book(**parents: str | None) -> Book:
-    return Book({}, {}, dict(parents), Starts())
+def tree(**parents: str | None) -> LimitTree:
+    return LimitTree({}, {}, dict(parents), InitialLimits())
 
 
 class TestRead(base.BaseTestCase):
@@ -165,17 +165,19 @@ class TestFuzz(base.BaseTestCase):
                 parents[project_id] = known[above % len(known)]
                 known.append(project_id)
             overrides[project_id, "gpu"] = limit
-        before = Book({"gpu": 1}, overrides, parents, Starts())
+        before = LimitTree({"gpu": 1}, overrides, parents, InitialLimits())
         text = document.render(document.write(before))
         after, changes = document.apply(before, document.read(document.parse(text)))
         self.assertEqual((before.parents, before.overrides, []), (after.parents, after.overrides, changes))
-        empty, _ = document.apply(book(), document.read(document.parse(text.encode())))
+        empty, _ = document.apply(tree(), document.read(document.parse(text.encode())))
         self.assertEqual((parents, overrides), (empty.parents, empty.overrides))
 
 
 class TestApply(base.BaseTestCase):
     def test_what_is_not_mentioned_stays(self) -> None:
-        before = Book({"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, Starts())
+        before = LimitTree(
+            {"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, InitialLimits()
+        )
         after, changes = document.apply(before, read("projects: [{id: b, limits: {gpu: 5, fpga: }}, {id: d}]"))
         self.assertEqual({"a": None, "b": None, "c": "b", "d": None}, after.parents)
         self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.overrides))
@@ -191,5 +193,5 @@ class TestApply(base.BaseTestCase):
         self.assertEqual("a", before.parents["b"])
 
     def test_a_limit_null_that_was_not_set(self) -> None:
-        _, changes = document.apply(book(), read("defaults: {gpu: }"))
+        _, changes = document.apply(tree(), read("defaults: {gpu: }"))
         self.assertEqual([], changes)

@@ -10,8 +10,8 @@ from unittest import mock
 
 from oslotest import base
 
-from cyborg_quota.db import silence
-from cyborg_quota.integrations.cyborg import charging
+from cyborg_quota.db import socket_watchdog
+from cyborg_quota.integrations.cyborg import bind_tracker
 
 
 def status_of_child(does: Any) -> int:
@@ -48,7 +48,7 @@ class TestLocks(base.BaseTestCase):
 
     def test_of_the_charger(self) -> None:
         """The parent's binds are not the child's to extend, nor its owed commits to settle."""
-        charger = charging.Charger(mock.Mock(), bind_expire_seconds=60)
+        charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         flight = mock.Mock()
         charger._flights.add(flight)
 
@@ -59,7 +59,7 @@ class TestLocks(base.BaseTestCase):
         self.assertEqual({flight.wish.arq}, charger.arqs())
 
     def test_of_the_watcher_of_sockets(self) -> None:
-        watcher = silence._Watcher(60.0)
+        watcher = socket_watchdog._Watcher(60.0)
         connection = mock.Mock()
         watcher.begin(connection)
 

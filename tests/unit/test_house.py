@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house: which way imports run, how long a file may be, and that the tools find nothing."""
+"""The layout rules: the direction of imports, the length of files and functions, and that the linters are clean."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from oslotest import base
 
 TOP = pathlib.Path(__file__).parents[2]
 PACKAGE = "cyborg_quota"
-LONGEST_FILE = 500
-LONGEST_FUNCTION = 70
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "shown", "names", "transitions", "overs"}
-# room: what it may import, beside itself. "" is the package itself, with its public names.
-ARROWS: dict[str, set[str]] = {
+LEAVES = {"exceptions", "forks", "types", "safe_repr", "names", "transitions", "enforcement"}
+# For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
-    "shown": set(),
+    "safe_repr": set(),
     "forks": set(),
-    "exceptions": {"types", "shown"},
-    "names": {"exceptions", "shown", "types"},
+    "exceptions": {"types", "safe_repr"},
+    "names": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
-    "overs": {"exceptions", "types"},
-    "requests": LEAVES,
+    "enforcement": {"exceptions", "types"},
+    "validation": LEAVES,
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
-    # (The driver that keeps limits in our own tables.)
+    # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
-    "drivers": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"requests", "authority", "drivers", "administration"},
-    "attachment": LEAVES | {"requests", "engine"},
-    "authority": LEAVES | {"requests"},
-    "administration": LEAVES | {"requests", "authority", "drivers", "limits"},
-    "factory": LEAVES | {"engine", "authority", "drivers", "limits", "conf", "plugins"},
+    "ledger": LEAVES | {"db", "limits"},
+    "engine": LEAVES | {"validation", "policy", "ledger", "administration"},
+    "attachment": LEAVES | {"validation", "engine"},
+    "policy": LEAVES | {"validation"},
+    "administration": LEAVES | {"validation", "policy", "ledger", "limits"},
+    "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
-    "integrations": LEAVES | {"", "requests", "conf", "engine", "attachment", "factory"},
+    "integrations": LEAVES | {"", "validation", "conf", "engine", "attachment", "factory"},
+    "replay": LEAVES | {"", "validation", "engine", "db", "cmd"},
     "cmd": LEAVES
-    | {"", "requests", "conf", "engine", "attachment", "factory", "drivers", "limits", "db", "integrations"},
+    | {"", "replay", "validation", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
 }
-MODULE_ARROWS = {
-    # The driver's own factory: from options to what the driver is told.
-    "cyborg_quota.drivers.settings": {"conf"},
+MODULE_IMPORTS = {
+    # Turns the options into the driver's settings.
+    "cyborg_quota.ledger.settings": {"conf"},
 }
-# What only some rooms may import of others: top-level module, and who may.
+# Other packages that only some layers may import: top-level module, and those layers.
 GUARDED = {
     "sqlalchemy": {"db"},
     "alembic": {"db"},
@@ -56,8 +57,8 @@ GUARDED = {
     "cliff": {"cmd"},
     "cotyledon": {"cmd"},
     "tqdm": {"cmd"},
-    "matplotlib": {"cmd"},
-    "oslo_policy": {"authority"},
+    "matplotlib": {"replay"},
+    "oslo_policy": {"policy"},
     "keystoneauth1": {"limits"},
     "oslo_limit": {"limits"},
     "cyborg": {"integrations"},
@@ -79,7 +80,7 @@ def sources() -> dict[str, str]:
     return found
 
 
-def room_of(module: str) -> str:
+def layer_of(module: str) -> str:
     """The first name below the package; "" for the package itself."""
     return module.split(".")[1] if "." in module else ""
 
@@ -100,25 +101,25 @@ def imported(source: str, known: Mapping[str, str]) -> Iterator[str]:
 def may_import(module: str, target: str) -> bool:
     """Whether a module may import this of somebody else's."""
     return (
-        room_of(module) in GUARDED.get(target.partition(".")[0], {room_of(module)})
+        layer_of(module) in GUARDED.get(target.partition(".")[0], {layer_of(module)})
         or (module, target) in GUARD_EXCEPTIONS
     )
 
 
-def bad_arrows(modules: Mapping[str, str]) -> list[str]:
-    """The imports that run the wrong way, in words."""
+def wrong_imports(modules: Mapping[str, str]) -> list[str]:
+    """The imports that are against the allowed direction, as sentences."""
     faults = []
     for module, source in modules.items():
-        room = room_of(module)
-        allowed = {room} | ARROWS.get(room, set()) | MODULE_ARROWS.get(module, set())
-        if room not in ARROWS:
-            faults.append(f"{module} is in no room of the house")
+        layer = layer_of(module)
+        allowed = {layer} | ALLOWED_IMPORTS.get(layer, set()) | MODULE_IMPORTS.get(module, set())
+        if layer not in ALLOWED_IMPORTS:
+            faults.append(f"{module} is in no known layer")
         for target in sorted(set(imported(source, modules))):
             top = target.partition(".")[0]
             is_ours = top == PACKAGE
             if (
                 target.startswith(".")
-                or (is_ours and room_of(target) not in allowed)
+                or (is_ours and layer_of(target) not in allowed)
                 or (not is_ours and not may_import(module, target))
             ):
                 faults.append(f"{module} imports {target}")
@@ -126,35 +127,35 @@ def bad_arrows(modules: Mapping[str, str]) -> list[str]:
 
 
 class TestImports(base.BaseTestCase):
-    def test_no_arrow_runs_back(self) -> None:
+    def test_no_import_against_the_direction(self) -> None:
         found = sources()
         self.assertIn("cyborg_quota.db.usages", found)
-        self.assertEqual([], bad_arrows(found))
+        self.assertEqual([], wrong_imports(found))
 
-    def test_every_room_is_there(self) -> None:
-        """A room that is gone, or renamed, would be guarded for nothing."""
-        rooms = {room_of(module) for module in sources()}
-        self.assertEqual(set(ARROWS), rooms)
+    def test_every_layer_exists(self) -> None:
+        """A rule for a layer that was removed or renamed would check nothing."""
+        layers = {layer_of(module) for module in sources()}
+        self.assertEqual(set(ALLOWED_IMPORTS), layers)
 
-    def test_bad_arrows_are_seen(self) -> None:
-        """The checker itself, on sources made to offend."""
+    def test_wrong_imports_are_seen(self) -> None:
+        """The checker itself, on sources with one wrong import each."""
         modules = {
             "cyborg_quota": "",
             "cyborg_quota.types": "",
             "cyborg_quota.engine": "",
             "cyborg_quota.db": "",
             "cyborg_quota.db.usages": "",
-            "cyborg_quota.drivers": "",
-            "cyborg_quota.drivers.db": "",
+            "cyborg_quota.ledger": "",
+            "cyborg_quota.ledger.driver": "",
             "cyborg_quota.conf.database": "",
             "cyborg_quota.cmd.main": "",
         }
-        self.assertEqual([], bad_arrows(modules))
+        self.assertEqual([], wrong_imports(modules))
         for module, source in (
             ("cyborg_quota.db.usages", "import cyborg_quota.engine"),
             ("cyborg_quota.db.usages", "from cyborg_quota import engine"),
-            ("cyborg_quota.db.usages", "from cyborg_quota.drivers import db"),
-            ("cyborg_quota.db.usages", "from cyborg_quota.drivers.db import DbQuotaDriver"),
+            ("cyborg_quota.db.usages", "from cyborg_quota.ledger import driver"),
+            ("cyborg_quota.db.usages", "from cyborg_quota.ledger.driver import DbQuotaDriver"),
             ("cyborg_quota.db.usages", "def f():\n    from cyborg_quota import engine"),
             ("cyborg_quota.db.usages", "if TYPE_CHECKING:\n    from cyborg_quota import engine"),
             ("cyborg_quota.db.usages", "from cyborg_quota import QuotaEngine"),
@@ -165,30 +166,30 @@ class TestImports(base.BaseTestCase):
             ("cyborg_quota.engine", "from sqlalchemy import exc"),
             ("cyborg_quota.engine", "from oslo_db import exception"),
             ("cyborg_quota.engine", "from cyborg_quota.db import usages"),
-            ("cyborg_quota.drivers.db", "import alembic.command"),
-            ("cyborg_quota.drivers.db", "from cyborg_quota.conf import database"),
-            ("cyborg_quota.drivers.db", "from cyborg_quota.cmd import main"),
+            ("cyborg_quota.ledger.driver", "import alembic.command"),
+            ("cyborg_quota.ledger.driver", "from cyborg_quota.conf import database"),
+            ("cyborg_quota.ledger.driver", "from cyborg_quota.cmd import main"),
             ("cyborg_quota.conf.database", "from oslo_db import exception"),
             ("cyborg_quota.conf.database", "from cyborg_quota import types"),
             ("cyborg_quota.attic", ""),
         ):
-            faults = bad_arrows({**modules, module: source})
+            faults = wrong_imports({**modules, module: source})
             self.assertEqual(1, len(faults), (module, source, faults))
             self.assertTrue(faults[0].startswith(module))
 
-    def test_good_arrows_pass(self) -> None:
+    def test_allowed_imports_pass(self) -> None:
         modules = {
             "cyborg_quota": "",
             "cyborg_quota.types": "",
             "cyborg_quota.db": "import sqlalchemy as sa\nfrom alembic import op",
-            "cyborg_quota.db.usages": "from cyborg_quota.types import Figures\nimport os",
+            "cyborg_quota.db.usages": "from cyborg_quota.types import Counters\nimport os",
             "cyborg_quota.conf": "from cyborg_quota.conf import database",
             "cyborg_quota.conf.database": "from oslo_db import options",
-            "cyborg_quota.drivers.settings": "from cyborg_quota.conf.database import GROUP",
+            "cyborg_quota.ledger.settings": "from cyborg_quota.conf.database import GROUP",
             "cyborg_quota.cmd.db": "import cyborg_quota\nfrom cyborg_quota.db import schema",
         }
         modules["cyborg_quota.db.schema"] = ""
-        self.assertEqual([], bad_arrows(modules))
+        self.assertEqual([], wrong_imports(modules))
 
 
 class TestSizes(base.BaseTestCase):
@@ -196,7 +197,7 @@ class TestSizes(base.BaseTestCase):
         long = {
             module: len(source.splitlines())
             for module, source in sources().items()
-            if len(source.splitlines()) > LONGEST_FILE
+            if len(source.splitlines()) > MAX_FILE_LINES
         }
         self.assertEqual({}, long)
 
@@ -204,23 +205,23 @@ class TestSizes(base.BaseTestCase):
         self.assertEqual([], [name for module in sources().items() for name in too_long(*module)])
 
     def test_the_check_itself(self) -> None:
-        body = "    x = 1\n" * LONGEST_FUNCTION
+        body = "    x = 1\n" * MAX_FUNCTION_LINES
         self.assertEqual(["m.f"], too_long("m", f"class C:\n  pass\ndef f():\n{body}"))
         self.assertEqual([], too_long("m", "def f():\n" + body[10:]))
 
 
 def too_long(module: str, source: str) -> list[str]:
-    """The functions with more lines than one should have."""
+    """The functions that are longer than MAX_FUNCTION_LINES."""
     return [
         f"{module}.{node.name}"
         for node in ast.walk(ast.parse(source))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
+        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]
 
 
 class TestTools(base.BaseTestCase):
-    """What .ci/run would say."""
+    """ruff, mypy and shellcheck report nothing."""
 
     def assert_clean(self, *command: str) -> None:
         self.assert_exits_with_0(sys.executable, "-m", *command)
@@ -251,8 +252,8 @@ class TestPackage(base.BaseTestCase):
         ]
         self.assertEqual([], bare)
 
-    def test_every_room_is_installed(self) -> None:
-        """What has no __init__.py runs from the tree, and is not found by who packages it."""
+    def test_every_directory_is_a_package(self) -> None:
+        """A directory without __init__.py works from the source tree, but is missing in an installed package."""
         directories = {path.parent for path in (TOP / PACKAGE).rglob("*.py")}
         self.assertEqual([], sorted(str(path) for path in directories if not (path / "__init__.py").exists()))
 

@@ -12,7 +12,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.limits import cache as caches
-from cyborg_quota.limits.cache import Unanswered
+from cyborg_quota.limits.cache import LimitSourceError
 
 TTL, STALE, PATIENCE = 60.0, 600.0, 5.0
 
@@ -43,7 +43,7 @@ class CacheTestCase(base.BaseTestCase):
         return self.cache.get(key, self.source)
 
     def break_down(self, *, whole: bool = True) -> None:
-        self.error = Unanswered("it is away", whole=whole)
+        self.error = LimitSourceError("it is away", whole=whole)
 
 
 class TestAge(CacheTestCase):

@@ -11,7 +11,7 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import charging, ledger_guard
+from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerOffline
 
 SOON = 20.0
@@ -130,7 +130,7 @@ class TestFork(base.BaseTestCase):
     def test_a_child_has_its_own(self) -> None:
         """Forked while the parent's lock is held, its breaker is open, and its thread runs."""
         engine = mock.Mock(**{"ping.return_value": False})
-        charger = charging.Charger(engine, bind_expire_seconds=60)
+        charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
         self.addCleanup(charger.close)
         self.assertRaises(
             exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE)

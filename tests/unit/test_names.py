@@ -92,9 +92,9 @@ class TestExpiry(base.BaseTestCase):
         now = datetime.datetime.now(datetime.timezone.utc)
         utc = now + ahead
         for moment in (utc, utc.replace(tzinfo=None), utc.astimezone(zone)):
-            life = datetime.timedelta(microseconds=names.expire_microseconds(moment, 7))
-            self.assertLessEqual(ahead - 30 * SECOND, life)
-            self.assertLessEqual(life, ahead)
+            ttl = datetime.timedelta(microseconds=names.expire_microseconds(moment, 7))
+            self.assertLessEqual(ahead - 30 * SECOND, ttl)
+            self.assertLessEqual(ttl, ahead)
 
     @given(
         st.one_of(

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota import overs
+from cyborg_quota import enforcement
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Figures, Over
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over
 
-FIGURES = {("p", "gpu"): Figures(used=3, reserved=2, subtree=9)}
+FIGURES = {("p", "gpu"): Counters(used=3, reserved=2, subtree=9)}
 names = st.sampled_from(("p", "root"))
 resources = st.sampled_from(("gpu", "fpga"))
 constraints = st.lists(
@@ -23,56 +23,56 @@ constraints = st.lists(
 )
 figures = st.dictionaries(
     st.tuples(names, resources),
-    st.builds(Figures, st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)),
+    st.builds(Counters, st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)),
 )
 requests = st.dictionaries(resources, st.integers(1, 9))
 
 
 class TestJudge(base.BaseTestCase):
-    def judge(self, limit: int, amount: int, scope: str = "project") -> list[Over]:
+    def find_violations(self, limit: int, amount: int, scope: str = "project") -> list[Over]:
         constraint = Constraint("p", "gpu", limit, scope)  # type: ignore[arg-type]
-        return overs.judge("p", [constraint], FIGURES, {"gpu": amount})
+        return enforcement.find_violations("p", [constraint], FIGURES, {"gpu": amount})
 
     def test_up_to_the_limit(self) -> None:
-        self.assertEqual([], self.judge(6, 1))
-        self.assertEqual([Over("p", "gpu", "project", 6, 2, 3, 2)], self.judge(6, 2))
+        self.assertEqual([], self.find_violations(6, 1))
+        self.assertEqual([Over("p", "gpu", "project", 6, 2, 3, 2)], self.find_violations(6, 2))
 
     def test_subtree(self) -> None:
-        self.assertEqual([], self.judge(10, 1, "subtree"))
-        (over,) = self.judge(10, 2, "subtree")
+        self.assertEqual([], self.find_violations(10, 1, "subtree"))
+        (over,) = self.find_violations(10, 2, "subtree")
         self.assertEqual((3, 2, 9), (over.used, over.reserved, over.subtree))
 
     def test_zero_and_unlimited(self) -> None:
-        self.assertEqual(1, len(self.judge(0, 1)))
-        self.assertEqual([], self.judge(UNLIMITED, MAX_AMOUNT))
+        self.assertEqual(1, len(self.find_violations(0, 1)))
+        self.assertEqual([], self.find_violations(UNLIMITED, MAX_AMOUNT))
 
     def test_a_project_s_limit_does_not_bind_below(self) -> None:
         constraint = Constraint("root", "gpu", 0)
-        self.assertEqual([], overs.judge("p", [constraint], FIGURES, {"gpu": 1}))
+        self.assertEqual([], enforcement.find_violations("p", [constraint], FIGURES, {"gpu": 1}))
 
     @given(constraints, figures, requests)
     def test_agrees_with_the_bounds_of_the_charge(
         self,
         given_constraints: list[Constraint],
-        given_figures: dict[tuple[str, str], Figures],
+        given_figures: dict[tuple[str, str], Counters],
         request: dict[str, int],
     ) -> None:
         """The explanation finds something exactly where a conditional UPDATE would have refused."""
-        rooms = overs.rooms(given_constraints)
+        limits_by_scope = enforcement.limits_by_scope(given_constraints)
         refuses = False
-        for (project_id, resource, scope), limit in rooms.items():
-            now = given_figures.get((project_id, resource), Figures())
+        for (project_id, resource, scope), limit in limits_by_scope.items():
+            now = given_figures.get((project_id, resource), Counters())
             held = now.subtree if scope == "subtree" else now.used + now.reserved
             if scope == "subtree" or project_id == "p":
                 refuses |= resource in request and held > limit - request[resource]
-        found = overs.judge("p", given_constraints, given_figures, request)
+        found = enforcement.find_violations("p", given_constraints, given_figures, request)
         self.assertEqual(refuses, bool(found))
         self.assertEqual(sorted(found), found)
 
 
 class TestRooms(base.BaseTestCase):
     def test_the_tightest_and_no_unlimited(self) -> None:
-        found = overs.rooms(
+        found = enforcement.limits_by_scope(
             [
                 Constraint("p", "gpu", 7),
                 Constraint("p", "gpu", 3),
@@ -91,21 +91,21 @@ class TestRequested(base.BaseTestCase):
             Claim("b", {"gpu": 3}),
             Claim(None, {"gpu": -9}),
         ]
-        self.assertEqual({"gpu": 5}, overs.requested(claims))
+        self.assertEqual({"gpu": 5}, enforcement.requested(claims))
 
 
 class TestOverflowing(base.BaseTestCase):
     def test_at_the_end_of_the_counter(self) -> None:
-        held = {"gpu": Figures(used=MAX_AMOUNT - 3, reserved=2)}
-        self.assertEqual([], overs.overflowing(held, {"gpu": 1}))
-        self.assertEqual(["gpu"], overs.overflowing(held, {"gpu": 2, "fpga": MAX_AMOUNT}))
+        held = {"gpu": Counters(used=MAX_AMOUNT - 3, reserved=2)}
+        self.assertEqual([], enforcement.overflowing(held, {"gpu": 1}))
+        self.assertEqual(["gpu"], enforcement.overflowing(held, {"gpu": 2, "fpga": MAX_AMOUNT}))
 
 
 class TestVeiled(base.BaseTestCase):
     def test_the_own_usage_stays(self) -> None:
         own = Over("p", "gpu", "project", 5, 1, 4, 1)
         above = Over("root", "gpu", "subtree", 5, 1, 4, 1, 9)
-        seen = overs.veiled([own, above], "p")
+        seen = enforcement.redact([own, above], "p")
         self.assertEqual(repr(own), repr(seen[0]))
         self.assertEqual((None, None, None), (seen[1].used, seen[1].reserved, seen[1].subtree))
         self.assertEqual((5, 1), (seen[1].limit, seen[1].requested))

@@ -7,7 +7,7 @@ import itertools
 
 from oslotest import base
 
-from cyborg_quota.drivers.pace import Pace
+from cyborg_quota.ledger.batch_throttle import BatchThrottle
 
 
 class TestPace(base.BaseTestCase):
@@ -16,21 +16,21 @@ class TestPace(base.BaseTestCase):
         self.slept: list[float] = []
 
     def test_nobody_reserves(self) -> None:
-        pace = Pace(lambda: 7, 2000, self.slept.append)
+        pace = BatchThrottle(lambda: 7, 2000, self.slept.append)
         for _ in range(10):
             pace.rest(0.2)
         self.assertEqual(2000, pace.rows)
         self.assertEqual([], self.slept)
 
     def test_never_more_than_allowed(self) -> None:
-        pace = Pace(lambda: None, 3, self.slept.append)
+        pace = BatchThrottle(lambda: None, 3, self.slept.append)
         self.assertEqual(3, pace.rows)
         pace.rest(0.001)
         self.assertEqual(3, pace.rows)
 
     def test_somebody_reserves(self) -> None:
         """A batch that took 100 ms becomes as small as may be; it rests, but not for long."""
-        pace = Pace(itertools.count().__next__, 2000, self.slept.append)
+        pace = BatchThrottle(itertools.count().__next__, 2000, self.slept.append)
         for _ in range(5):
             pace.rest(0.1)
         self.assertEqual(50, pace.rows)
@@ -39,7 +39,7 @@ class TestPace(base.BaseTestCase):
 
     def test_it_grows_again_when_they_have_gone(self) -> None:
         newest = [0]
-        pace = Pace(lambda: newest[0], 2000, self.slept.append)
+        pace = BatchThrottle(lambda: newest[0], 2000, self.slept.append)
         for number in range(3):
             newest[0] = number + 1
             pace.rest(0.05)

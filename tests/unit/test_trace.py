@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.cmd import chart, tally
-from cyborg_quota.cmd.trace import Event, Trace, TraceError
+from cyborg_quota.replay import charts, totals
+from cyborg_quota.replay.traces import Event, Trace, TraceError
 
 HEADER = b"time,event,consumer,project,resource,amount\n"
 EXAMPLE = pathlib.Path(__file__).parents[2] / "etc/cyborg_quota/traces/example.csv"
@@ -133,18 +133,18 @@ class FuzzTest(TraceCase):
 
 
 class TallyTest(TraceCase):
-    def count(self, *events: tuple[str, str, int], refused: tuple[int, ...] = ()) -> tally.Tally:
-        counted = tally.Tally()
+    def count(self, *events: tuple[str, str, int], refused: tuple[int, ...] = ()) -> totals.Tally:
+        counted = totals.Tally()
         for line, (kind, consumer, amount) in enumerate(events, start=2):
             event = Event(line, 0.0, kind, consumer, "p", "gpu", amount)  # type: ignore[arg-type]
             counted.add(event, is_refused=line in refused)
         return counted
 
     def test_every_event_has_one_outcome(self) -> None:
-        counted = tally.Tally()
+        counted = totals.Tally()
         for event in Trace(str(EXAMPLE)):
             counted.add(event, is_refused=event.line in (12, 24, 32))
-        self.assertEqual(counted.events, sum(counted.totals[outcome] for outcome in tally.OUTCOMES))
+        self.assertEqual(counted.events, sum(counted.totals[outcome] for outcome in totals.OUTCOMES))
         self.assertEqual(42, counted.events)
 
     def test_a_refused_consumer_s_events_are_skipped_until_it_is_admitted(self) -> None:
@@ -168,7 +168,7 @@ class TallyTest(TraceCase):
         trace = self.trace(
             b"0,reserve,a,p,gpu,2\n", b"1,commit,a,p,gpu,2\n", b"2,reserve,b,p,gpu,9\n", b"3,release,a,p,gpu,2\n"
         )
-        held, refusals = chart.series(trace, {4})
+        held, refusals = charts.series(trace, {4})
         self.assertEqual({("p", "gpu"): [(0.0, 0), (0.0, 2), (3.0, 0)]}, held)
         self.assertEqual({("p", "gpu"): [(2.0, 2)]}, refusals)
 

@@ -133,7 +133,7 @@ class TestPresentLife(base.BaseTestCase):
 
     def assert_meant(self, expected: list[int], *stored: Row) -> None:
         for order in itertools.permutations(stored):
-            found = transitions.present_life(order)
+            found = transitions.current_attempt(order)
             self.assertEqual(expected, [one.id for one in found])
 
     def test_none(self) -> None:
@@ -201,7 +201,7 @@ class TestPresentLife(base.BaseTestCase):
 
     @given(STORED)
     def test_live_rows_are_always_meant(self, stored: list[Row]) -> None:
-        found = transitions.present_life(stored)
+        found = transitions.current_attempt(stored)
         self.assertLessEqual({one for one in stored if one.state in LIVE_STATES}, set(found))
         consumers = [one.consumer for one in found]
         self.assertEqual(len(set(consumers)), len(consumers))
@@ -210,5 +210,5 @@ class TestPresentLife(base.BaseTestCase):
     @given(STORED)
     def test_no_clock_decides(self, stored: list[Row]) -> None:
         timeless = [one._replace(created_at=None, ended_at=None) for one in stored]
-        found = [one.id for one in transitions.present_life(stored)]
-        self.assertEqual(found, [one.id for one in transitions.present_life(timeless)])
+        found = [one.id for one in transitions.current_attempt(stored)]
+        self.assertEqual(found, [one.id for one in transitions.current_attempt(timeless)])

@@ -19,19 +19,19 @@ from cyborg.objects.extarq import fpga_ext_arq
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import charging, compatibility, current, records, refusing
-from cyborg_quota.integrations.cyborg.charging import Flight
+from cyborg_quota.integrations.cyborg import arq_records, bind_tracker, compatibility, errors, process_state
+from cyborg_quota.integrations.cyborg.bind_tracker import BindReservation
 
 LOG = logging.getLogger(__name__)
 
-FLIGHTS: Final[contextvars.ContextVar[Mapping[str, Flight]]] = contextvars.ContextVar("cyborg_quota_flights")
+FLIGHTS: Final[contextvars.ContextVar[Mapping[str, BindReservation]]] = contextvars.ContextVar("cyborg_quota_flights")
 """Of the PATCH that this thread works on: what was reserved, by ARQ. A job's thread gets its flight with its ExtARQ."""
 
 
 class _Quota:
     """What is charged when. ``_flight`` is None outside a bind that was reserved for."""
 
-    _flight: Flight | None = None
+    _flight: BindReservation | None = None
     _is_released = False
 
     def start_bind_job(self: Any, context: Any, valid_fields: Any) -> Any:
@@ -63,10 +63,10 @@ class _Quota:
             raise
         if self._flight is not None:
             try:
-                self._flight.commit(lambda: records.is_bound(self.arq.uuid))
+                self._flight.commit(lambda: arq_records.is_bound(self.arq.uuid))
             except exceptions.QuotaError as error:
                 self._refuse(context, error)
-                raise refusing.translated(error) from None
+                raise errors.translated(error) from None
         return result
 
     bind.is_job = True  # type: ignore[attr-defined]  # Cyborg asks the function whether it may run as a job
@@ -77,14 +77,14 @@ class _Quota:
             self.quota_detach(context, error)
         except BaseException:
             # As long as it is bound all the same, it is charged by the periodic task.
-            current.charger().owe(self._flight, lambda: records.is_bound(self.arq.uuid))
+            process_state.charger().retry_commit_later(self._flight, lambda: arq_records.is_bound(self.arq.uuid))
             raise
         self._flight.leave()
 
     def _give_up(self: Any) -> None:
         if self._flight is None or self._flight.is_owed:
             return
-        if records.is_bound(self.arq.uuid):
+        if arq_records.is_bound(self.arq.uuid):
             # It failed behind that, or Cyborg's database is away, or another delivery of the call was quicker: what is
             # bound is committed by the periodic task, and the rest expires.
             self._flight.leave()
@@ -101,12 +101,12 @@ class _Quota:
 
     @classmethod
     def delete_by_uuid(cls, context: Any, arq_uuid_list: Any) -> None:
-        with charging.one_request():
+        with bind_tracker.one_request():
             super().delete_by_uuid(context, arq_uuid_list)  # type: ignore[misc]
 
     @classmethod
     def delete_by_instance(cls, context: Any, instance_uuid: str) -> None:
-        with charging.one_request():
+        with bind_tracker.one_request():
             super().delete_by_instance(context, instance_uuid)  # type: ignore[misc]
 
     def unbind(self: Any, context: Any) -> None:
@@ -119,7 +119,7 @@ class _Quota:
             self._release()
 
     def _release(self: Any) -> None:
-        current.charger().release(self.arq.uuid, self.arq.project_id)
+        process_state.charger().release(self.arq.uuid, self.arq.project_id)
         self._is_released = True  # or it is tried again by the charger
 
 

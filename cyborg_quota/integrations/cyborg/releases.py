@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from oslo_log import log as logging
 
-from cyborg_quota import QuotaEngine, exceptions, requests
-from cyborg_quota.integrations.cyborg.differences import Attached
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg.diff import Attached
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Releaser:
         self._postpone = postpone
         self._bound_of = bound_of
         self._adopt = adopt
-        self._admin = requests.admin_context()
+        self._admin = validation.admin_context()
         self.reset()
 
     def reset(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from cyborg.common import exception
 from cyborg.db import api as db_api
 
-from cyborg_quota.integrations.cyborg import records
+from cyborg_quota.integrations.cyborg import arq_records
 from cyborg_quota.integrations.cyborg.mapping import requests_of
 
 
@@ -25,7 +25,7 @@ def check(context: Any, device_profile_id: int, maximum: int) -> None:
     Raises Cyborg's Forbidden.
     """
     db = db_api.get_instance()
-    wanted = _wanted(records.groups_of(context, device_profile_id))
+    wanted = _wanted(arq_records.groups_of(context, device_profile_id))
     # With an instance, it is Nova's, which deletes what it could not bind.
     found = db.extarq_list(
         context, project_id=context.project_id, instance_uuid=db_api.NULL_FILTER, limit=max(maximum - wanted, 0) + 1

@@ -15,7 +15,7 @@ compatibility.check_services()  # first: what follows imports names that another
 import pecan  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
 
-from cyborg_quota.integrations.cyborg import current, refusing, unbound_requests  # noqa: E402
+from cyborg_quota.integrations.cyborg import errors, process_state, unbound_requests  # noqa: E402
 
 CHECKED = "cyborg_quota.unbound_requests_checked"
 """In a request's WSGI environment: that its project may make what it asks for."""
@@ -26,7 +26,7 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
 
     def arq_create(self, context: Any, obj_extarq: Any, devprof_id: int) -> Any:
         """Cyborg calls this for each ARQ of a POST. The first call checks for all of them."""
-        maximum = current.conf().cyborg.max_unbound_requests
+        maximum = process_state.conf().cyborg.max_unbound_requests
         if maximum >= 0 and not pecan.request.environ.get(CHECKED):
             unbound_requests.check(context, devprof_id, maximum)
             pecan.request.environ[CHECKED] = True
@@ -36,8 +36,8 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
         try:
             return super().arq_apply_patch(context, patch_list, valid_fields)
         except Exception as error:
-            plain = refusing.plain(error)
-            seconds = refusing.retry_after(plain)
+            plain = errors.plain(error)
+            seconds = errors.retry_after(plain)
             if seconds is not None:
                 pecan.response.headers["Retry-After"] = str(seconds)
             if plain is error:
@@ -53,8 +53,8 @@ def make_application() -> Any:
     from cyborg_quota.integrations.cyborg import objects
 
     objects.install()
-    current.charger()  # what cannot be configured is said now, not by the first delete
-    current.log_start("API")
+    process_state.charger()  # what cannot be configured is said now, not by the first delete
+    process_state.log_start("API")
     return api.application
 
 

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps the ledger small and proves it right: purge, fold, audit. Each is bulk, and rare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Counters, Drift
+
+_row = reservations.c
+_usage = quota_usages.c
+_AGE = sa.bindparam("b_age", type_=sa.BigInteger)
+_LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
+
+# (In the index's own order, and no more: with the id behind it, PostgreSQL sorts all that has ended, batch by batch.)
+_OLD_ENDED = (
+    sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at).limit(_LIMIT)
+)
+_DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
+
+
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
+    """Delete up to ``limit`` rows that ended longer ago than the age. Returns how many.
+
+    None where another purge took some of them meanwhile: roll back, or they would be counted twice.
+    """
+    ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
+    if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
+        return None
+    return len(ids)
+
+
+_NEWEST = sa.select(sa.func.max(_row.id))
+
+
+def newest(connection: sa.Connection) -> int | None:
+    """The id of the newest reservation: where it has changed, somebody reserves."""
+    found: int | None = connection.execute(_NEWEST).scalar()
+    return found
+
+
+# A row that a consumer or a group names stays: its release by that name must find it.
+_LOOSE = sa.and_(
+    _row.state == COMMITTED,
+    _row.consumer_id.is_(None),
+    _row.group_id.is_(None),
+    # An adjustment goes with the row that it adjusts.
+    _row.adjusts.is_(None),
+    sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
+)
+_FOLDABLE = (
+    sa.select(_row.usage_id)
+    .where(_LOOSE)
+    .group_by(_row.usage_id)
+    .having(sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0))
+)
+_TO_FOLD = (
+    sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
+    .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
+    .order_by(_row.id)
+    .limit(_LIMIT)
+)
+_DELETE_LOOSE = ListStatement(
+    lambda size: sa.delete(reservations).where(
+        any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'")
+    )
+)
+
+
+def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
+    """The usage rows with more than one old committed reservation of no consumer and no group, or a negative one."""
+    return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
+
+
+_ADJUSTMENTS = ListStatement(
+    lambda size: sa.select(_row.id, _row.delta).where(
+        _row.usage_id == sa.bindparam("b_usage_id"),
+        _row.state == sa.literal_column(f"'{COMMITTED}'"),
+        any_of(_row.adjusts, size),
+    )
+)
+_HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).values(used=_usage.used)
+
+
+def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit: int, uuid: str) -> int | None:
+    """Make one carried-forward row of up to ``limit`` such reservations and their adjustments: I2's sum stays.
+
+    Returns by how many rows the table became shorter (0: nothing is left to fold), or None where somebody
+    released one of them meanwhile: roll back.
+    """
+    given = {"b_usage_id": usage_id}
+    rows = _sum_fits(connection.execute(_TO_FOLD, {**given, "b_age": age_microseconds, "b_limit": limit}).all())
+    negative = [row.id for row in rows if row.delta < 0]
+    if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, given)) < 2:
+        return 0
+    if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
+        return None
+    adjustments: list[Any] = []
+    if negative:
+        # Only who holds the usage row makes adjustments: read now, they are all.
+        connection.execute(_HOLD, given)
+        adjustments = _ADJUSTMENTS.rows(connection, negative, given)
+        if _DELETE_LOOSE.changed(connection, [one.id for one in adjustments], {}) != len(adjustments):
+            return None
+    total = sum(row.delta for row in [*rows, *adjustments])
+    if not total:
+        return len(rows) + len(adjustments)
+    connection.execute(
+        sa.insert(reservations).values(
+            created_at=clock.utc_now(),
+            deleted=sa.false(),
+            uuid=uuid,
+            usage_id=usage_id,
+            project_id=rows[0].project_id,
+            resource=rows[0].resource,
+            delta=total,
+            state=COMMITTED,
+            live=1,
+        )
+    )
+    return len(rows) + len(adjustments) - 1
+
+
+def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
+    """The first of these rows whose sum fits into one, whatever their adjustments add to it."""
+    positive = negative = 0
+    for index, row in enumerate(rows):
+        positive += max(row.delta, 0)
+        negative += max(-row.delta, 0)
+        if max(positive, negative) > MAX_AMOUNT:
+            return rows[:index]
+    return rows
+
+
+def _audit_query() -> sa.CompoundSelect[Any]:
+    """Counters beside sums, in one statement: two would see two moments, and report drift that is none.
+
+    The first part goes through the usage rows; the second finds live reservations that have none, the third
+    projects that have none though their children have.
+    """
+    sums = (
+        sa.select(
+            _row.usage_id,
+            sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0)).label(
+                "reserved"
+            ),
+            sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0)).label("used"),
+        )
+        .where(_row.live == 1)
+        .group_by(_row.usage_id)
+        .subquery("sums")
+    )
+    child = quota_usages.alias("child")
+    children = (
+        sa.select(projects.c.parent_id, child.c.resource, sa.func.sum(child.c.subtree).label("subtree"))
+        .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
+        .where(projects.c.parent_id.is_not(None))
+        .group_by(projects.c.parent_id, child.c.resource)
+        .subquery("children")
+    )
+    reserved = sa.func.coalesce(sums.c.reserved, 0)
+    used = sa.func.coalesce(sums.c.used, 0)
+    below = sa.func.coalesce(children.c.subtree, 0)
+    present = (
+        sa.select(
+            _usage.project_id,
+            _usage.resource,
+            _usage.reserved,
+            _usage.used,
+            _usage.subtree,
+            reserved.label("true_reserved"),
+            used.label("true_used"),
+            (used + reserved + below).label("true_subtree"),
+        )
+        .select_from(
+            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
+                children,
+                sa.and_(
+                    children.c.parent_id == _usage.project_id,
+                    children.c.resource == _usage.resource,
+                ),
+            )
+        )
+        .where(
+            sa.or_(
+                _usage.reserved != reserved,
+                _usage.used != used,
+                _usage.subtree != used + reserved + below,
+            )
+        )
+    )
+    orphan_sum = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
+    orphan_used = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
+    orphans = (
+        sa.select(
+            _row.project_id, _row.resource, sa.null(), sa.null(), sa.null(), orphan_sum, orphan_used,
+            orphan_sum + orphan_used,
+        )
+        .select_from(sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+        .where(_row.live == 1, _usage.id.is_(None))
+        .group_by(_row.project_id, _row.resource)
+    )  # fmt: skip
+    return sa.union_all(present, orphans, _rowless_parents(children))
+
+
+def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
+    return (
+        sa.select(
+            children.c.parent_id, children.c.resource, sa.null(), sa.null(), sa.null(), sa.literal(0), sa.literal(0),
+            children.c.subtree,
+        )
+        .select_from(
+            sa.outerjoin(
+                children,
+                quota_usages,
+                sa.and_(_usage.project_id == children.c.parent_id, _usage.resource == children.c.resource),
+            )
+        )
+        .where(_usage.id.is_(None), children.c.subtree != 0)
+    )  # fmt: skip
+
+
+_AUDIT = _audit_query()
+
+
+def audit(connection: sa.Connection) -> list[Drift]:
+    """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts."""
+    drifts = []
+    rowless: dict[tuple[str, str], Counters] = {}
+    for row in connection.execute(_AUDIT):
+        expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
+        if row.reserved is not None:
+            recorded = Counters(row.used, row.reserved, row.subtree)
+            drifts.append(Drift(row.project_id, row.resource, recorded, expected))
+            continue
+        # What it holds itself and what its children hold come as two rows of one finding.
+        part = rowless.get((row.project_id, row.resource), Counters())
+        rowless[row.project_id, row.resource] = Counters(
+            used=expected.used + part.used,
+            reserved=expected.reserved + part.reserved,
+            subtree=expected.subtree + part.subtree,
+        )
+    drifts += [Drift(*key, recorded=None, expected=expected) for key, expected in rowless.items()]
+    return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource))

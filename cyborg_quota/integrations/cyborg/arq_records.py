@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Cyborg's own tables say, read through its own db layer: ARQs, their device profiles, their deployables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cyborg import context as cyborg_context
+from cyborg.common import constants, exception
+from cyborg.db import api as db_api
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg.diff import Attached
+from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
+
+LOG = logging.getLogger(__name__)
+
+PAGE_ROWS: Final = 2000
+BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
+"""The states out of which Cyborg lets an ARQ be bound."""
+
+
+class CyborgUnavailable(exceptions.QuotaError):
+    """Cyborg's own database could not be read."""
+
+    def __init__(self, error: Exception) -> None:
+        # The database's own words, without SQLAlchemy's, which may quote a URL.
+        words = getattr(getattr(error, "inner_exception", error), "orig", None)
+        self.kind = type(error).__name__
+        self.reason = self.kind + (f": {words}" if words else "")
+        super().__init__(
+            f"Cyborg's database could not be read ({self.reason}). See [database] connection in Cyborg's configuration."
+        )
+
+
+def _asked(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return method(*arguments, **options)
+    except exception.CyborgException:
+        raise
+    except Exception as error:
+        raise CyborgUnavailable(error) from None
+
+
+def admin_context() -> Any:
+    """Cyborg's own, which sees every project's ARQs."""
+    return cyborg_context.get_admin_context()
+
+
+def is_bound(arq: str) -> bool:
+    """Whether Cyborg says so now. Where it cannot be asked: yes, and a reconciliation sees to it."""
+    try:
+        record = db_api.get_instance().extarq_get(admin_context(), arq)
+    except exception.ResourceNotFound:
+        return False
+    except Exception:
+        LOG.exception("Whether ARQ %s is bound could not be read.", arq)
+        return True
+    return bool(record.state == constants.ARQ_BOUND)
+
+
+def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Each ARQ with its device profile group, where it can be bound, as this context may see it.
+
+    One query for all ARQs, and one for each of their device profiles. Raises what Cyborg would, at the ARQ where it
+    would, before anything is reserved: ResourceNotFound, ARQBadState.
+    """
+    if not arqs:
+        return
+    db = db_api.get_instance()
+    whose = {} if context.is_admin else {"project_id": context.project_id}
+    found = {record.uuid: record for record in db.extarq_list(context, uuid_range=list(arqs), **whose)}
+    groups: dict[int, list[Mapping[str, str]]] = {}
+    for arq in arqs:
+        record = found.get(arq) or db.extarq_get(context, arq, **whose)  # which says that there is none
+        if record.state not in BINDABLE:
+            raise exception.ARQBadState(state=record.state, uuid=arq, expected=list(BINDABLE))
+        profile = record.device_profile_id
+        if profile not in groups:
+            groups[profile] = _groups(db.device_profile_get_by_id(context, profile))
+        yield arq, groups[profile][record.device_profile_group_id]
+
+
+def groups_of(context: Any, device_profile_id: int) -> list[Mapping[str, str]]:
+    """The groups of a device profile."""
+    return _groups(db_api.get_instance().device_profile_get_by_id(context, device_profile_id))
+
+
+def class_of_provider(context: Any, rp_uuid: str) -> str | None:
+    """The resource class of the deployable behind a resource provider; None where there is none."""
+    db = db_api.get_instance()
+    try:
+        deployable = db.deployable_get_by_rp_uuid(context, rp_uuid)
+    except exception.ResourceNotFound:
+        return None  # Cyborg says so in a moment
+    rows = db.attribute_get_by_deployable_id(context, deployable.id)
+    return next((str(row.value) for row in rows if row.key == "rc"), None)
+
+
+def _groups(profile: Any) -> list[Mapping[str, str]]:
+    groups: list[Mapping[str, str]] = json.loads(profile.profile_json)["groups"]
+    return groups
+
+
+@dataclasses.dataclass
+class Records:
+    """Bound ARQs, with what each is charged as. ``uncounted``: {class: why} of those that no rule charges."""
+
+    resource_map: ResourceMap
+    uncounted: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._db = db_api.get_instance()
+        self._context = admin_context()
+
+    def bound(self) -> Iterator[Attached]:
+        """Every ARQ in state Bound, oldest first. A query a page, whatever there is."""
+        charged_as = self._charged_as()
+        ids, last = [0], 0
+        while True:
+            page = self._page_after(ids)
+            yield from self._attached([record for record in page if record.id > last], charged_as)
+            if len(page) < PAGE_ROWS:
+                return
+            ids = [record.id for record in page]
+            last = max(last, ids[-1])  # it may have begun again: what was told is not told twice
+
+    def _page_after(self, ids: Sequence[int]) -> Sequence[Any]:
+        """The page after these rows. The last of them may have been deleted since; then one before it leads on."""
+        for marker in reversed(ids):
+            try:
+                page: Sequence[Any] = _asked(
+                    self._db.extarq_list, self._context, limit=PAGE_ROWS, marker=marker or None
+                )
+            except CyborgUnavailable as error:
+                if error.kind != "NoResultFound":
+                    raise
+            else:
+                return page
+        return self._page_after([0])  # a whole page of them is gone: from the start
+
+    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
+        """Those of ``arqs`` that are bound, by UUID."""
+        charged_as, wanted, found = self._charged_as(), sorted(arqs), {}
+        for start in range(0, len(wanted), PAGE_ROWS):
+            some = wanted[start : start + PAGE_ROWS]
+            page = _asked(self._db.extarq_list, self._context, uuid_range=some)
+            found.update({one.arq: one for one in self._attached(page, charged_as)})
+        return found
+
+    def unbound_of(self, arqs: Collection[str]) -> set[str]:
+        """Those of ``arqs`` that Cyborg does not have any more, or has unbound."""
+        wanted, others = sorted(arqs), set()
+        for start in range(0, len(wanted), PAGE_ROWS):
+            page = _asked(self._db.extarq_list, self._context, uuid_range=wanted[start : start + PAGE_ROWS])
+            others |= {record.uuid for record in page if record.state != constants.ARQ_UNBOUND}
+        return set(wanted) - others
+
+    def is_empty(self) -> bool:
+        """Whether there is no ARQ at all, in whatever state."""
+        return not _asked(self._db.extarq_list, self._context, limit=1)
+
+    def groups(self) -> list[Mapping[str, str]]:
+        """Every group of every device profile."""
+        profiles = _asked(self._db.device_profile_list, self._context)
+        return [group for profile in profiles for group in _groups(profile)]
+
+    @staticmethod
+    def _attached(page: Any, charged_as: _ChargedAs) -> Iterator[Attached]:
+        for record in page:
+            if record.state == constants.ARQ_BOUND:
+                yield Attached(record.uuid, record.project_id, record.instance_uuid, charged_as(record))
+
+    def _charged_as(self) -> _ChargedAs:
+        groups = self._groups_by_id()
+        classes: dict[int, str] = {}
+        if any(len(classes_of(group)) > 1 for some in groups.values() for group in some):
+            rows = _asked(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
+            classes = {row.deployable_id: row.value for row in rows}
+        return _ChargedAs(self.resource_map, groups, classes, self.uncounted, self._groups_by_id)
+
+    def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
+        profiles = _asked(self._db.device_profile_list, self._context)
+        return {profile.id: _groups(profile) for profile in profiles}
+
+
+class _ChargedAs:
+    """What one bound ARQ is charged as. Worked out once for each device profile group."""
+
+    def __init__(
+        self,
+        resource_map: ResourceMap,
+        groups: Mapping[int, list[Mapping[str, str]]],
+        classes: Mapping[int, str],
+        uncounted: dict[str, str],
+        read_groups: Callable[[], Mapping[int, list[Mapping[str, str]]]],
+    ) -> None:
+        self._map = resource_map
+        self._read_groups = read_groups
+        self._groups = groups
+        self._classes = classes
+        self._uncounted = uncounted
+        self._known: dict[tuple[int, int, str | None], dict[str, int]] = {}
+
+    def __call__(self, record: Any) -> dict[str, int]:
+        key = (record.device_profile_id, record.device_profile_group_id, self._classes.get(record.deployable_id))
+        if key not in self._known:
+            if record.device_profile_id not in self._groups:
+                self._groups = self._read_groups()  # made since, while a long list is read page by page
+            try:
+                self._known[key] = self._map.deltas(self._groups[key[0]][key[1]], key[2])
+            except ClassNotCounted as error:
+                self._uncounted[error.resource_class] = error.reason
+                self._known[key] = {}
+        return self._known[key]

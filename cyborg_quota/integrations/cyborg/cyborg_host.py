@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg from outside its services: its configuration read, its tables within reach. For commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.conf import loading
+from cyborg_quota.integrations.cyborg import compatibility, mapping
+from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+
+if TYPE_CHECKING:
+    from cyborg_quota.engine import QuotaEngine
+    from cyborg_quota.integrations.cyborg.arq_records import Records
+    from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+
+
+def records(conf: cfg.ConfigOpts) -> Records:
+    """Cyborg's records, by its own configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
+    compatibility.check_records()
+    from cyborg.conf import CONF
+
+    arguments = [part for path in conf.cyborg.config_file for part in ("--config-file", path)]
+    host: Any = CONF
+    try:
+        host(arguments, project="cyborg", version=cyborg_quota.__version__)
+    except cfg.Error as error:
+        raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.told(error)}") from None
+    from cyborg_quota.integrations.cyborg.arq_records import Records  # which has [database] registered
+
+    if not connection(host):
+        raise exceptions.ConfigurationError(
+            "Cyborg's configuration has no [database] connection. Name its file: [cyborg] config_file, or "
+            "--cyborg-config-file"
+        )
+    # Cyborg's services wait for their database, ten times ten seconds. A person who asks wants to be told.
+    host.set_override("max_retries", 0, group="database")
+    return Records(ResourceMap.from_conf(conf))
+
+
+def connection(host: Any) -> str | None:
+    """The database's URL in Cyborg's configuration; None if it is not set. Raises ConfigurationError without the URL.
+
+    Cyborg's own default, an SQLite file, is set when some of its modules are imported. It is not a setting.
+    """
+    try:
+        url: str | None = host.database.connection
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "Cyborg's configuration: [database] connection names another option: write $$ for a $."
+        ) from None
+    defaults = (cfg.Locations.opt_default, cfg.Locations.set_default)
+    return None if host.get_location("connection", "database").location in defaults else url
+
+
+def reconciler(
+    conf: cfg.ConfigOpts,
+    engine: QuotaEngine,
+    found: Records,
+    grace_seconds: float | None = None,
+    wait: Callable[[float], object] = time.sleep,
+) -> Reconciler:
+    """What compares the ledger with Cyborg's records, as [cyborg] says where ``grace_seconds`` is None."""
+    from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+
+    return Reconciler(
+        engine,
+        found,
+        found.resource_map.resources,
+        grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
+        share=conf.cyborg.reconcile_share,
+        source=mapping.source(conf),
+        wait=wait,
+    )

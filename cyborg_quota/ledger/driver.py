@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DbQuotaDriver: keeps the ledger in a database. What happens in which order is in its parts:
+
+reserving.py (a reserve), settling.py (commit, rollback, release, extend, expire), healing.py (repair), paths.py (the
+way from a project to its root).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from cyborg_quota import enforcement, exceptions
+from cyborg_quota.db import inserting, listing, maintenance, path_state, projects, schema, sources, usages
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.ledger import base
+from cyborg_quota.ledger.batch_throttle import BatchThrottle
+from cyborg_quota.ledger.heal import Healer
+from cyborg_quota.ledger.limit_changes import LimitKeeper
+from cyborg_quota.ledger.open_cap import OpenCap
+from cyborg_quota.ledger.origin_clearing import OriginClearing
+from cyborg_quota.ledger.parallel_expirer import ParallelExpirer
+from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
+from cyborg_quota.ledger.settings import DriverSettings, driver_settings
+from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.ledger.thresholds import ThresholdNotifier
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.types import (
+    MICROSECONDS,
+    UNLIMITED,
+    Claim,
+    Counters,
+    Drift,
+    Notice,
+    Over,
+    Reservation,
+    Selection,
+    State,
+    Usage,
+    UsageRecord,
+)
+
+LOG = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Progress = Callable[[int], None] | None
+_SOURCE_ROWS: Final = 256
+"""How many rows one transaction gives a source."""
+
+ExpireInParallel = Callable[[BatchThrottle, Callable[[int], None]], tuple[int, bool]]
+
+
+class DbQuotaDriver(base.QuotaDriver):
+    """Keeps quota_usages and reservations in SQLite, MariaDB/MySQL or PostgreSQL. Making one does no I/O."""
+
+    def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
+        self._batch_rows = settings.batch_rows
+        self._limits = limits
+        self._database = Database(settings.database, verify=schema.check)
+        # What looks at everything may take its time.
+        untimed = dataclasses.replace(settings.database, statement_timeout_seconds=None)
+        self._untimed = Database(untimed, verify=schema.check)
+        limits.use(self._database)
+        self._paths = PathCache(self._database)
+        self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
+        self._parallel_expirer = ParallelExpirer(self._database, self._settler, self._batch_rows)
+        self._tree = Tree(self._database, self._paths)
+        cap = OpenCap(settings.max_open_reservations)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
+        self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._healer = Healer(self._database, self._untimed, self._paths)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
+        return cls(driver_settings(conf), limits)
+
+    @property
+    def keeper(self) -> LimitKeeper:
+        if not isinstance(self._limits, DatabaseLimitDriver):
+            raise exceptions.LimitsReadOnly(self._limits.set_where)
+        # (It checks all limits, inside its transactions: seconds, in a large cloud.)
+        long_transactions = self._database.long_transactions
+        return LimitKeeper(long_transactions, Tree(long_transactions, self._paths), self._limits)
+
+    @property
+    def limits(self) -> LimitDriver:
+        return self._limits
+
+    @property
+    def location(self) -> str:
+        return self._database.location
+
+    def ping(self) -> bool:
+        return self._database.ping()
+
+    def close(self) -> None:
+        self._database.close()
+        self._untimed.close()
+
+    def reserve(
+        self,
+        project_id: str,
+        claims: Sequence[Claim],
+        group: str | None,
+        ttl_microseconds: int,
+        *,
+        sees_all: bool,
+    ) -> list[str]:
+        return self._reserver.charge(
+            ReserveRequest(
+                project_id=project_id,
+                claims=claims,
+                group=group,
+                ttl_microseconds=ttl_microseconds,
+                sees_all=sees_all,
+            )
+        )
+
+    def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
+        return self._reserver.adopt(
+            ReserveRequest(project_id=project_id, claims=claims, group=group, ttl_microseconds=None, sees_all=True)
+        )
+
+    def commit(self, selection: Selection) -> None:
+        self._settler.settle("commit", selection)
+
+    def rollback(self, selection: Selection) -> None:
+        self._settler.settle("rollback", selection)
+
+    def release(self, selection: Selection) -> None:
+        self._settler.settle("release", selection)
+
+    def extend(self, selection: Selection, ttl_microseconds: int) -> None:
+        self._settler.settle("extend", selection, ttl_microseconds)
+
+    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+        # The path as it is now: a remembered one is proven only by a charge, and nothing is charged here.
+        way = self._database.read(lambda connection: projects.read_path(connection, project_id, request))
+        path = way.limiting(self._limits.origin)
+        parent_id = self._limits.parent_of(project_id)
+        if parent_id is not None and path[1:2] != (parent_id,):
+            path = (project_id, parent_id)  # where its first charge will put it
+        constraints = self._limits.get_constraints(path, sorted(request))
+        figures = self._database.read(lambda connection: usages.read(connection, path, request))
+        found = enforcement.find_violations(project_id, constraints, figures, request)
+        return found if sees_all else enforcement.redact(found, project_id)
+
+    def get_usages(
+        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
+        held = {resource for owner, resource in state.counters if owner == project_id}
+        names = sorted(held.union(resources))
+        limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
+        return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+
+    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
+        figures = self._untimed.read(
+            lambda connection: usages.read(connection, None if project_id is None else [project_id])
+        )
+        limits = _look_up(
+            lambda: self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures}),
+            allow_unknown=allow_unknown_limits,
+        )
+        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in figures.items()]
+
+    def list_reservations(
+        self,
+        *,
+        project_id: str | None,
+        state: State | None,
+        uuids: Collection[str] | None,
+        consumer: str | None,
+        group: str | None,
+        limit: int | None,
+        after: str | None,
+    ) -> list[Reservation]:
+        return self._untimed.read(
+            lambda connection: listing.read(
+                connection,
+                project_id=project_id,
+                state=state,
+                uuids=uuids,
+                consumer=consumer,
+                group=group,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def set_source(self, uuids: Sequence[str], source: str) -> int:
+        def give(some: Sequence[str]) -> int:
+            return self._database.write(lambda connection: sources.give(connection, some, source))
+
+        return sum(give(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
+
+    def expire(self, progress: Progress = None) -> int:
+        return self._in_batches(self._settler.expire_batch, progress, self._parallel_expirer.expire_in_parallel)
+
+    def purge(self, age_microseconds: int, progress: Progress = None) -> int:
+        def batch(rows: int) -> int:
+            def work(connection: Connection) -> int:
+                deleted = maintenance.purge_ended(connection, age_microseconds, rows)
+                if deleted is None:
+                    raise TransactionMoved
+                return deleted
+
+            return self._database.write(work)
+
+        purged = self._in_batches(batch, progress)
+        for usage_id in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
+            purged += self._fold(usage_id, age_microseconds)
+        return purged
+
+    def notices(self) -> list[Notice]:
+        return self._thresholds.notices()
+
+    def audit(self) -> list[Drift]:
+        return self._untimed.read(maintenance.audit)
+
+    def heal(self, progress: Progress = None) -> list[Drift]:
+        return self._healer.heal(progress)
+
+    def count_ignored_edges(self) -> dict[str, int]:
+        counts = self._untimed.read(projects.count_by_origin)
+        return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def clear_origin(
+        self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None
+    ) -> list[tuple[str, str]]:
+        clearing = OriginClearing(self._database.long_transactions, self._limits, origin, keep=keep)
+        if dry_run:
+            return clearing.find()
+        try:
+            return clearing.run(progress or (lambda _: None))
+        finally:
+            self._paths.forget_all()
+
+    def _in_batches(
+        self, batch: Callable[[int], int], progress: Progress, expire_in_parallel: ExpireInParallel | None = None
+    ) -> int:
+        """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here.
+
+        ``catch_up`` takes over while there is more to do and nobody to be kept waiting.
+        """
+        throttle = BatchThrottle(lambda: self._database.read(maintenance.newest), self._batch_rows)
+        total = 0
+        while True:
+            asked, began = throttle.rows, time.monotonic()
+            count = batch(asked)
+            worked_seconds = time.monotonic() - began
+            total += count
+            if progress is not None:
+                progress(count)
+            if count < asked:
+                return total
+            throttle.rest(worked_seconds)
+            if expire_in_parallel is not None and throttle.is_quiet:
+                count, is_all = expire_in_parallel(throttle, progress or (lambda _: None))
+                total += count
+                if is_all:
+                    return total
+
+    def _fold(self, usage_id: int, age_microseconds: int) -> int:
+        def work(connection: Connection) -> int:
+            uuid = inserting.new_uuid()
+            shorter = maintenance.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), uuid)
+            if shorter is None:
+                raise TransactionMoved
+            return shorter
+
+        total = 0
+        while folded := self._database.write(work):
+            total += folded
+        return total
+
+
+def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
+    """The limits, or None where they are unavailable and that is allowed."""
+    try:
+        return limits()
+    except exceptions.LimitsUnavailable as error:
+        if not allow_unknown:
+            raise
+        LOG.warning("The limits are unknown: %s", error.reason)
+        return None
+
+
+def _usage(figures: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+    limit = None if limits is None else limits.get(key, UNLIMITED)
+    return Usage(limit=limit, used=figures.used, reserved=figures.reserved)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How limits are changed: hold all other changes, read the book, try the change on a copy, ask the policy, write.
+
+Such changes are rare, and take turns: two administrators who set two siblings at once cannot break their sum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db import path_state, projects, usages
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
+from cyborg_quota.ledger import limit_import
+from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.document import Document
+from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.types import Counters, LimitChange
+
+Key = TypeVar("Key")
+
+_MAX_ATTEMPTS: Final = 20
+
+
+class LimitKeeper:
+    """Sets limits and places projects as the policy allows."""
+
+    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver) -> None:
+        self._database = database
+        self._tree = tree
+        self._limits = limits
+
+    def tree(self) -> LimitTree:
+        """Everything that is set, at one moment."""
+        return self._database.read(self._read)
+
+    def path(self, project_id: str) -> tuple[PathState, LimitTree]:
+        """Everything stored for a project and its ancestors, at one moment; and their limits."""
+        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
+        return state, self._limits.book_of_path(state)
+
+    def figures(self) -> dict[tuple[str, str], Counters]:
+        """Every usage row."""
+        return self._database.read(usages.read)
+
+    def set_defaults(self, limits: Mapping[str, int | None]) -> None:
+        """Set the defaults of these resources, all or none; a limit None is taken away. Raises LimitRefused."""
+
+        def work(connection: Connection) -> None:
+            tables.serialize_tree_changes(connection)
+            tree = self._read(connection)
+            for resource, limit in sorted(limits.items()):
+                _put(tree.defaults, resource, limit)
+                tables.set_default(connection, resource, limit)
+            self._refuse(tree, tree.projects, list(limits))
+
+        self._database.write(work)
+
+    def set_limits(
+        self, project_id: str, limits: Mapping[str, int | None], allow: Callable[[str | None], None]
+    ) -> None:
+        """Set limits of a project, all or none; a limit None is taken away. Raises LimitRefused.
+
+        ``allow`` is told the parent, and raises where that is not to be. It may look into files, so that it is asked
+        before the transaction, and again if the project has moved until then.
+        """
+
+        def work(connection: Connection) -> bool:
+            tables.serialize_tree_changes(connection)
+            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.starts)
+            if tree.parents.get(project_id) != parent_id:
+                return False
+            for resource, limit in sorted(limits.items()):
+                _put(tree.overrides, (project_id, resource), limit)
+                tables.set_override(connection, project_id, resource, limit)
+            self._refuse(tree, [project_id], list(limits))
+            return True
+
+        began = time.monotonic()
+        for _ in range(_MAX_ATTEMPTS):
+            parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
+            allow(parent_id)
+            if self._database.write(work):
+                return
+        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+    def place(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+        """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
+
+        def check(connection: Connection) -> None:
+            tree = self._read(connection)
+            if parent_id is not None and parent_id not in tree.parents:
+                raise exceptions.ProjectRefused(parent_id, "is not known; add it first")
+            if is_new and tree.parents.get(project_id) is not None:
+                raise exceptions.ProjectRefused(project_id, f"is in the tree already, below {tree.parents[project_id]}")
+            if not is_new and project_id not in tree.parents:
+                raise exceptions.ProjectRefused(project_id, "is not known; add it first")
+            tree.place(project_id, parent_id)
+            self.check_depth(tree, project_id)
+            self._refuse(tree, [project_id, *tree.children_of.get(project_id, ())], tree.resources)
+
+        self._tree.place(project_id, parent_id, check)
+
+    def remove(self, project_id: str) -> None:
+        """Forget a project that holds nothing. Raises ProjectRefused."""
+        self._tree.remove(project_id)
+
+    def apply(self, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
+        """Make everything as a document says, or (``dry_run``) see what that would change. Raises LimitRefused."""
+        changes = limit_import.run(self._database, self._limits, wanted, dry_run=dry_run)
+        self._tree.forget_paths()
+        return changes
+
+    def check_depth(self, tree: LimitTree, project_id: str) -> None:
+        """Raise ProjectRefused where the tree would become deeper than [limits] max_depth."""
+        levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
+        if levels > self._limits.max_depth:
+            raise exceptions.ProjectRefused(
+                project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
+            )
+
+    def _refuse(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> None:
+        problems = self._limits.policy.problems(tree, projects, resources)
+        if problems:
+            raise exceptions.LimitRefused(problems)
+
+    def _read(self, connection: Connection) -> LimitTree:
+        return LimitTree(*tables.read_book(connection), self._limits.starts)
+
+
+def _put(where: dict[Key, int], key: Key, limit: int | None) -> None:
+    if limit is None:
+        where.pop(key, None)
+    else:
+        where[key] = limit

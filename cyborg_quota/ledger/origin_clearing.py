@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clears the origin of edges of the project tree: its projects become roots, or the edges the operator's own.
+
+In batches of BATCH_PROJECTS, each in a transaction of its own: a charge of one of these projects waits for one batch at
+most, and an interrupted run goes on where it stopped. Between two batches the limits are the same as before and after
+(a root, or an ignored edge, is limited by nothing above it), except with ``keep``, project by project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db import moves, projects
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger import limit_import
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.types import LimitChange
+
+BATCH_PROJECTS: Final = 500
+
+
+class OriginClearing:
+    """One run, for the edges of one origin."""
+
+    def __init__(self, database: Database, limits: LimitDriver, origin: str, *, keep: bool) -> None:
+        self._database = database
+        self._limits = limits
+        self._origin = origin
+        self._keep = keep
+
+    def find(self) -> list[tuple[str, str]]:
+        """The edges that ``run`` would change: (project_id, parent_id). Raises LimitRefused as it would."""
+
+        def work(connection: Connection) -> dict[str, str]:
+            edges = projects.marked_edges(connection, self._origin)
+            self._refuse(connection, edges)
+            return edges
+
+        return sorted(self._database.read(work).items())
+
+    def run(self, progress: Callable[[int], None]) -> list[tuple[str, str]]:
+        """Change them all; returns them. Raises LimitRefused, before anything is changed where it can be foreseen."""
+        if self._keep:
+            self.find()
+        changed: dict[str, str] = {}
+        while batch := self._database.write(self._batch):
+            changed.update(batch)
+            progress(len(batch))
+        return sorted(changed.items())
+
+    def _batch(self, connection: Connection) -> dict[str, str]:
+        tables.serialize_tree_changes(connection)
+        edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
+        self._refuse(connection, edges)
+        moves.place_all(connection, {}, edges if self._keep else dict.fromkeys(edges))
+        return edges
+
+    def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
+        """Raise LimitRefused where the enforcement model does not allow these edges to limit anything."""
+        if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
+            return
+        book = LimitTree(*tables.read_book(connection), self._limits.starts)
+        for project_id, parent_id in edges.items():
+            book.place(project_id, parent_id)
+        changes = [
+            LimitChange("move project", project_id, None, parent_id, parent_id)
+            for project_id, parent_id in edges.items()
+        ]
+        problems = limit_import.problems(self._limits, book, changes)
+        if problems:
+            raise exceptions.LimitRefused(problems, changes)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the project tree is changed: whoever changes it holds all other such changes, checks, and moves the totals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db import projects
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.path_cache import PathCache
+
+_MAX_ATTEMPTS: Final = 20
+
+Check = Callable[[Connection], None]
+"""Raises what stands against a change, inside its transaction."""
+
+
+class _RowsLacking(Exception):
+    """The new ancestors have no usage rows yet for what the project holds: make them, and come again."""
+
+
+class Tree:
+    """Adds, moves and removes projects, while others charge them."""
+
+    def __init__(self, database: Database, paths: PathCache) -> None:
+        self._database = database
+        self._paths = paths
+
+    def edges(self) -> dict[str, str | None]:
+        """Parent by project, for all that are known."""
+        return self._database.read(projects.edges)
+
+    def place(
+        self, project_id: str, parent_id: str | None, check: Check | None = None, *, origin: str | None = None
+    ) -> None:
+        """Make a project known, and put it (with all below it) under its parent. Raises ProjectRefused.
+
+        ``origin``: the source of limits that says so; None: an operator does.
+        """
+        began = time.monotonic()
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                self._database.write(lambda connection: _place(connection, project_id, parent_id, check, origin))
+            except _RowsLacking:
+                self._make_rows(project_id, str(parent_id))
+            else:
+                self._paths.forget_all()
+                return
+        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+    def forget_paths(self) -> None:
+        """Read every path again: the tree has changed."""
+        self._paths.forget_all()
+
+    def follow(self, project_id: str, parent_id: str | None, origin: str | None) -> None:
+        """Put a project where the limits' source (``origin``) says it is; None: it does not say.
+
+        Where the project is there already, its edge is marked as the source's.
+        """
+        if parent_id is None:
+            return
+        path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
+        if path.project_ids[1:2] != (parent_id,) or path.origins[0] != origin:
+            self.place(project_id, parent_id, origin=origin)
+
+    def _make_rows(self, project_id: str, parent_id: str) -> None:
+        resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
+        self._paths.forget(parent_id)
+        self._paths.get(parent_id, resources)
+
+    def remove(self, project_id: str) -> None:
+        """Forget a project that holds nothing. Raises ProjectRefused."""
+
+        def work(connection: Connection) -> None:
+            tables.serialize_tree_changes(connection)
+            edges = projects.edges(connection)
+            if project_id not in edges:
+                raise exceptions.ProjectRefused(project_id, "is not known")
+            children = sorted(child for child, parent in edges.items() if parent == project_id)
+            if children:
+                raise exceptions.ProjectRefused(
+                    project_id, f"has children ({', '.join(children[:5])}); move them first"
+                )
+            if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
+                raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
+
+        self._database.write(work)
+        self._paths.forget_all()
+
+
+def _place(
+    connection: Connection, project_id: str, parent_id: str | None, check: Check | None, origin: str | None
+) -> None:
+    tables.serialize_tree_changes(connection)
+    if check is not None:
+        check(connection)
+    projects.ensure(connection, project_id)
+    if parent_id is not None:
+        projects.ensure(connection, parent_id)
+        resources = projects.resources_of(connection, project_id)
+        if projects.read_path(connection, parent_id, resources).missing(resources):
+            raise _RowsLacking
+    try:
+        projects.move(connection, project_id, parent_id, origin)
+    except ValueError:
+        raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None

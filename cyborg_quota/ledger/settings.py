@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options to what the database driver needs to be told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.conf.database import DEFAULT_CONNECTION
+from cyborg_quota.db.connect import DatabaseSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    """Times in seconds, batches in rows."""
+
+    database: DatabaseSettings
+    expire_grace_seconds: float = 0.0
+    batch_rows: int = 2000
+    thresholds: tuple[int, ...] = (80, 95)
+    max_open_reservations: int = 10_000
+
+
+def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
+    """[quota] and [database], for DbQuotaDriver."""
+    return DriverSettings(
+        database=database_settings(conf),
+        expire_grace_seconds=conf.quota.expire_grace,
+        batch_rows=conf.quota.batch_rows,
+        thresholds=tuple(conf.notices.thresholds),
+        max_open_reservations=conf.quota.max_open_reservations,
+    )
+
+
+def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
+    """[database], and [quota]'s say on how long to try."""
+    options = conf.database
+    url = _with_parameters(*_connection(conf))
+    optional = {
+        "max_pool_size": options.max_pool_size,
+        "max_overflow": options.max_overflow,
+        "pool_timeout_seconds": options.pool_timeout,
+        "pool_recycle_seconds": options.connection_recycle_time,
+        "mysql_wsrep_sync_wait": options.mysql_wsrep_sync_wait,
+    }
+    return DatabaseSettings(
+        url=url,
+        sqlite_synchronous=options.sqlite_synchronous,
+        mysql_sql_mode=options.mysql_sql_mode or None,
+        connect_timeout_seconds=conf.quota.connect_timeout,
+        statement_timeout_seconds=conf.quota.statement_timeout,
+        retry_seconds=conf.quota.retry_seconds,
+        transaction_pooling=conf.quota.postgresql_pool_mode == "transaction",
+        **{name: value for name, value in optional.items() if value is not None},
+    )
+
+
+def _connection(conf: cfg.ConfigOpts) -> tuple[str, str]:
+    """The URL and its parameters. An error in either must not quote it: it may hold a password."""
+    try:
+        return conf.database.connection or DEFAULT_CONNECTION, conf.database.connection_parameters
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "[database] connection or connection_parameters names another option: write $$ for a $."
+        ) from None
+
+
+def _with_parameters(url: str, parameters: str) -> str:
+    if not parameters:
+        return url
+    if any("=" not in part for part in parameters.split("&")):
+        raise exceptions.ConfigurationError("[database] connection_parameters must read name=value&name=value.")
+    return f"{url}{'&' if '?' in url else '?'}{parameters}"

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How reservations are settled: find, decide, move the rows, move the counters; one transaction, all or none.
+
+Whoever loses a race (commit against rollback against expiry) finds fewer rows in the state it had read, rolls back,
+reads again, and gets the answer that the table of transitions has for the state the winner left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, transitions
+from cyborg_quota.db import many, reservations, single_statement, usages
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
+from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.reservation_cache import ReservationCache
+from cyborg_quota.transitions import Call, Move, Plan, Row
+from cyborg_quota.types import Selection, State
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MAX_ATTEMPTS: Final = 20
+_ENDS_FLIGHT: Final = frozenset({"commit", "rollback", "release"})
+_FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
+
+
+class _NotInFlight(Exception):
+    """Somebody else has settled it, or its time is over: look."""
+
+
+class Settler:
+    """Commits, rolls back, releases, extends and expires. ``grace`` is in microseconds."""
+
+    def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
+        self._database = database
+        self._paths = paths
+        self.grace = grace
+        self.recent = ReservationCache()
+
+    def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
+        """Do ``call`` to what ``selection`` means. Raises ReservationError as the table of transitions has it."""
+
+        def work(connection: Connection, counting: Counting) -> Plan:
+            # A name may mean more than this node of a cluster knows yet; a UUID only what has ended since.
+            is_sure = selection.uuids is None and self._database.sync_with_cluster(connection)
+            plan = transitions.decide(call, self._find(connection, call, selection))
+            has_nothing_to_do = plan.error is not None or not plan.moves
+            if has_nothing_to_do and not is_sure and self._database.sync_with_cluster(connection):
+                plan = transitions.decide(call, self._find(connection, call, selection))
+            if not plan.moves:
+                self._database.ensure_durable(connection)
+            self._apply(connection, counting, plan.moves, ttl_microseconds)
+            return plan
+
+        with self._database.deadline():
+            if call in _ENDS_FLIGHT and self._settle_cached(call, selection):
+                return
+            plan = self._write(work)
+        if plan.error is not None:
+            raise plan.error
+
+    def _settle_cached(self, call: Call, selection: Selection) -> bool:
+        """The common case, without asking first: what this process reserved, and is still in flight and in time."""
+        rows = self.recent.take(selection)
+        # (What a negative delta subtracts is decided by its id, which is not remembered.)
+        if not rows or any(row.delta < 0 for row in rows):
+            return False
+        plan = transitions.decide(call, rows)
+        uuids, after = [row.uuid for row in rows], plan.moves[0].to
+        changes = self._changes(plan.moves)
+
+        def work(connection: Connection, counting: Counting) -> bool:
+            if not reservations.settle_in_flight(connection, uuids, after, self.grace):
+                raise _NotInFlight
+            counting.apply(plan.moves)
+            return True
+
+        def in_one_statement(connection: Connection) -> bool | None:
+            return single_statement.settle_in_flight(connection, uuids, after, self.grace, changes) or None
+
+        try:
+            self._write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)
+        except _NotInFlight:
+            return False
+        return True
+
+    def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
+        """What ending these flights means for the counters; nothing where that is not known."""
+        changes: list[usages.Change] = []
+        for move in moves:
+            row = move.row
+            nodes = self._paths.known(row.project_id, row.resource)
+            if nodes is None:
+                return ()
+            reserved, used = transitions.effect(row.state, move.to, row.delta)
+            changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))
+            if reserved + used:
+                changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
+        return usages.merge(changes)
+
+    def expire_batch(self, limit: int) -> int:
+        """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
+
+        def work(connection: Connection, counting: Counting) -> int:
+            return self._end(connection, counting, many.overdue(connection, limit, self.grace))
+
+        return self._write(work)
+
+    def overdue(self, place: many.Place | None, limit: int) -> tuple[Sequence[Any], many.Place | None]:
+        """The overdue behind that place, to be expired by ``expire_read``: see many.overdue_behind."""
+        return self._database.read(lambda connection: many.overdue_behind(connection, place, limit, self.grace))
+
+    def expire_read(self, rows: Sequence[many.Overdue]) -> int:
+        """Expire those of these that are overdue still, in one transaction. Returns how many."""
+        tries = itertools.count()
+
+        def work(connection: Connection, counting: Counting) -> int:
+            if next(tries) == 0:
+                return self._end(connection, counting, rows)
+            # Somebody was quicker with some of them: look who.
+            return self._end(connection, counting, many.overdue_of(connection, [row[0] for row in rows], self.grace))
+
+        return self._write(work)
+
+    def _end(self, connection: Connection, counting: Counting, due: Sequence[many.Overdue]) -> int:
+        if due:
+            if not many.expire(connection, [row[0] for row in due], self.grace):
+                raise TransactionMoved
+            counting.expire([row[1:] for row in due])
+        return len(due)
+
+    def expire_rows(self, uuids: Sequence[str]) -> None:
+        """Expire those of these reservations that are overdue."""
+        self._write(
+            lambda connection, counting: self._apply(
+                connection,
+                counting,
+                transitions.decide("expire", reservations.by_uuids(connection, uuids, None, self.grace)).moves,
+                0,
+            )
+        )
+
+    def _write(
+        self,
+        work: Callable[[Connection, Counting], T],
+        in_one_statement: Callable[[Connection], T | None] | None = None,
+    ) -> T:
+        singly = False
+
+        def once(connection: Connection) -> T:
+            return work(connection, Counting(connection, self._paths, singly=singly))
+
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                return self._database.write(once, in_one_statement)
+            except RetryRowByRow:
+                singly = True
+            except RowsMissing as missing:
+                LOG.warning(
+                    "Project %s has live reservations of %s but no usage row; it is made anew. Run: "
+                    "cyborg-quota usage heal",
+                    missing.project_id,
+                    missing.resource,
+                )
+                self._paths.forget(missing.project_id)
+                self._paths.get(missing.project_id, [missing.resource])
+        raise exceptions.DatabaseError("usage rows disappear as fast as they are made")
+
+    def _find(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+        rows = self._select_rows(connection, selection)
+        if self._is_complete(rows, selection):
+            return rows
+        if self._database.sync_with_cluster(connection):
+            rows = self._select_rows(connection, selection)
+            if self._is_complete(rows, selection):
+                return rows
+        if selection.uuids is not None:
+            found = {row.uuid for row in rows}
+            raise exceptions.ReservationNotFound(next(uuid for uuid in selection.uuids if uuid not in found))
+        if call in _FAILS_ON_UNKNOWN_NAME:
+            raise exceptions.ReservationNotFound(str(selection.consumer or selection.group))
+        return rows
+
+    def _select_rows(self, connection: Connection, selection: Selection) -> list[Row]:
+        if selection.uuids is not None:
+            return reservations.by_uuids(connection, selection.uuids, selection.project_id, self.grace)
+        assert selection.project_id is not None, "only UUIDs are unique across projects"
+        if selection.consumer is not None:
+            rows = reservations.by_consumer(connection, selection.project_id, selection.consumer, self.grace)
+        else:
+            rows = reservations.by_group(connection, selection.project_id, str(selection.group), self.grace)
+        return transitions.current_attempt(rows)
+
+    @staticmethod
+    def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:
+        return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
+
+    def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
+        """Move rows, then counters. Raises TransactionMoved when somebody else was quicker."""
+        by_kind: dict[tuple[State, State], list[Move]] = {}
+        for move in moves:
+            by_kind.setdefault((move.row.state, move.to), []).append(move)
+        for (before, after), group in sorted(by_kind.items()):
+            ids = [move.row.id for move in group]
+            if before == after:
+                is_done = reservations.extend(connection, ids, ttl_microseconds, self.grace)
+            else:
+                is_done = reservations.move(connection, ids, before, after, self.grace)
+            if not is_done:
+                raise TransactionMoved
+        if any(before != after for before, after in by_kind):
+            counting.apply(moves)
