@@ -32,7 +32,7 @@ from cyborg_quota.integrations.cyborg import cyborg_host
 ours, *cyborgs = sys.argv[1:]
 conf = loading.load(cfg.ConfigOpts(), ["--config-file", ours])
 conf.set_override("config_file", cyborgs, group="cyborg")
-records = host.records(conf)
+records = cyborg_host.records(conf)
 from cyborg_quota.integrations.cyborg import arq_records as module
 
 module.PAGE_ROWS = 1

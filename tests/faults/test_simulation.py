@@ -139,7 +139,7 @@ class TestTheSimulationCatches(base.BackendTestCase):
             self.assert_caught()
 
     def test_a_transaction_left_open(self) -> None:
-        with mock.patch.object(connect, "leave_nothing_open"):
+        with mock.patch.object(connect, "rollback_open_transaction"):
             self.assert_caught()
 
     def test_a_seed_makes_the_same_run(self) -> None:

@@ -279,7 +279,7 @@ class TestKilledInABlock(AtOnceTestCase):
             raise ValueError
 
         with (
-            mock.patch.object(CachedConnection, "end_alone", side_effect=KeyboardInterrupt),
+            mock.patch.object(CachedConnection, "leave_autocommit", side_effect=KeyboardInterrupt),
             self.assertRaises(KeyboardInterrupt),
         ):
             self.database._once_in_autocommit(fail)
