@@ -171,7 +171,7 @@ class TestCallerPaused(base.BackendTestCase):
 
         def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
             engine = self.ledger.make_engine(statement_timeout_seconds=3)  # then the server waits a second, or two
-            hooks.database_of(engine)._runs_scripts = False  # in one statement, nobody stands between two
+            hooks.database_of(engine)._runs_single_statements = False  # in one statement, nobody stands between two
             engine.get_usages(self.hot)
             with hooks.Interleaved(
                 engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True
