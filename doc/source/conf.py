@@ -25,9 +25,9 @@ extensions = [
 ]
 exclude_patterns = ["examples"]
 templates_path = ["_templates"]
-smartquotes = False  # they would turn --option into an en dash and a word
+smartquotes = False  # smart quotes would turn the two hyphens of --option into an en dash
 
-# What every command that prints has; cli.rst says it once.
+# Options that every listing command has; cli.rst documents them once.
 autoprogram_cliff_ignored = [
     "--help",
     "--format",
@@ -43,7 +43,7 @@ autoprogram_cliff_ignored = [
     "--sort-descending",
 ]
 
-# The signatures of the public face are long; one parameter a line reads better.
+# The signatures of the public interface are long, so each parameter gets its own line.
 maximum_signature_line_length = 90
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -60,16 +60,16 @@ openstackdocs_repo_name = ""
 openstackdocs_bug_project = ""
 
 
-def _says_more_than_no_git(record: logging.LogRecord) -> bool:
+def _is_not_missing_git(record: logging.LogRecord) -> bool:
     return "cannot get gitsha" not in str(record.msg)
 
 
-# The theme asks git which commit this is. A copy without git has none, and is no worse for it.
-logging.getLogger("sphinx.openstackdocstheme.ext").addFilter(_says_more_than_no_git)
+# The theme asks git for the commit and warns if there is no repository. The build does not need one.
+logging.getLogger("sphinx.openstackdocstheme.ext").addFilter(_is_not_missing_git)
 
 
-class Rooms(SphinxDirective):
-    """``.. rooms:: folder``: each module of a folder of cyborg_quota, with the first sentence of its docstring."""
+class Modules(SphinxDirective):
+    """``.. modules:: folder``: each module of a folder of cyborg_quota, with the first sentence of its docstring."""
 
     required_arguments = 1
 
@@ -78,13 +78,13 @@ class Rooms(SphinxDirective):
         entries = nodes.bullet_list()
         for path in sorted((package / self.arguments[0]).glob("*.py")):
             self.env.note_dependency(str(path))
-            says = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).partition(". ")[0]
-            if says:
+            summary = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).partition(". ")[0]
+            if summary:
                 name = nodes.literal(text=path.relative_to(package).as_posix())
-                line = nodes.paragraph("", "", name, nodes.Text(f": {says.replace('``', '').rstrip('.')}"))
+                line = nodes.paragraph("", "", name, nodes.Text(f": {summary.replace('``', '').rstrip('.')}"))
                 entries += nodes.list_item("", line)
         return [entries]
 
 
 def setup(app: Any) -> None:
-    app.add_directive("rooms", Rooms)
+    app.add_directive("modules", Modules)
