@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +36,6 @@ from tests import fixtures
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "doc/source"
 EXAMPLES = SOURCE / "examples"
-LONGEST_BUILD_SECONDS = 40
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (*SOURCE.rglob("*.rst"), ROOT / "README.rst")}
 
@@ -62,11 +60,9 @@ class TestBuild(base.BaseTestCase):
         super().setUp()
         self.out = self.useFixture(fx.TempDir()).path
 
-    def test_it_builds_quickly_and_has_all_options(self) -> None:
-        began = time.monotonic()
+    def test_it_builds_and_has_all_options(self) -> None:
         ended = build(SOURCE, self.out)
         self.assertEqual((0, ""), (ended.returncode, ended.stderr))
-        self.assertLess(time.monotonic() - began, LONGEST_BUILD_SECONDS)
 
         page = pathlib.Path(self.out, "html/configuration.html").read_text()
         for group in (conf.quota, conf.limits, conf.keystone, conf.cyborg):
