@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How drift is repaired, while others reserve and commit.
+"""Repairs drift: counters that differ from the sums of the reservations. Other calls may run at the same time.
 
-Row by row, deepest first, each in a transaction of its own: hold the row, sum what its reservations say, set it. Who
-wants the row meanwhile waits; who had it has ended, and is in the sum. An ancestor comes after all its descendants.
+Each row is repaired in its own transaction, deepest first: lock the row, sum its reservations, set its counters. The
+lock makes the sum exact: transactions that changed the row before have ended, later ones wait. An ancestor is repaired
+after all its descendants, because its subtree total is the sum of theirs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class _Place:
-    """A usage row to look at, in the order of the repair."""
+class _RowToRepair:
+    """A usage row to repair; sorts in the order of the repair (deepest first: ``height`` is at most 0, at the root)."""
 
     height: int
     project_id: str
@@ -35,29 +36,29 @@ class Healer:
     """Repairs counters."""
 
     def __init__(self, database: Database, untimed: Database, paths: PathCache) -> None:
-        """``patient`` is the same database without a time-out, for the audit of everything."""
+        """``untimed``: the same database without a statement timeout, for the audit of all rows."""
         self._database = database
         self._untimed = untimed
         self._paths = paths
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
-        """Repair what audit finds. Returns what was changed, with the figures before and after."""
-        places = set()
+        """Repair the counters that audit reports. Returns the counters before and after each repair."""
+        rows = set()
         orphans = set()
         for drift in self._untimed.read(maintenance.audit):
-            self._paths.forget(drift.project_id)  # what is remembered may be a row that is gone
+            self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
             path = self._paths.get(drift.project_id, [drift.resource])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
-                places.add(_Place(distance - depth, project_id, drift.resource))
+                rows.add(_RowToRepair(distance - depth, project_id, drift.resource))
             if drift.recorded is None:
                 orphans.add((drift.project_id, drift.resource))
         healed = []
-        for place in sorted(places):
-            is_orphan = (place.project_id, place.resource) in orphans
-            drift_healed = self._heal(place.project_id, place.resource, is_orphan)
+        for row in sorted(rows):
+            is_orphan = (row.project_id, row.resource) in orphans
+            drift_healed = self._heal(row.project_id, row.resource, is_orphan)
             if drift_healed is not None:
-                LOG.info("Usage was repaired: %s", drift_healed)
+                LOG.info("Counters repaired: %s", drift_healed)
                 healed.append(drift_healed)
             if progress is not None:
                 progress(1)
