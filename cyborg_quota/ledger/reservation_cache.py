@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reservations that this process made a moment ago: it need not ask the database what it has just written.
+"""Caches the reservations that this process made recently, so that settling them needs no SELECT.
 
-What is remembered never changes (whose, of what, how much). Whether it is still in flight is the database's to say:
-the statement that settles it says so in its row count, and whoever is told no reads, as if nothing were remembered.
+The cached columns never change (project, resource, delta, consumer). The state may: the UPDATE that settles the rows
+checks that they are still reserved. If its row count is too small, the caller reads the rows from the database.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cyborg_quota.transitions import Row
 from cyborg_quota.types import Selection
 
 _MAX_ROWS: Final = 20_000
-"""So many are remembered; beyond that, all are forgotten."""
+"""The maximum number of cached rows. When it is exceeded, the cache is cleared."""
 
 
 class ReservationCache:
@@ -25,7 +25,7 @@ class ReservationCache:
         self._by_consumer: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def remember(self, rows: Iterable[Row]) -> None:
-        """These are in flight."""
+        """Add rows that were just reserved."""
         if len(self._rows) > _MAX_ROWS:
             self._rows.clear()
             self._by_consumer.clear()
@@ -38,7 +38,7 @@ class ReservationCache:
             self._by_consumer[key] = tuple(uuids)
 
     def take(self, selection: Selection) -> Sequence[Row] | None:
-        """What ``selection`` means, and forget it; None where that is not wholly remembered."""
+        """Remove and return the rows that ``selection`` selects; None unless all of them are cached."""
         uuids: Sequence[str] | None = selection.uuids
         if selection.consumer is not None and selection.project_id is not None:
             uuids = self._by_consumer.pop((selection.project_id, selection.consumer), None)
