@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from cyborg_quota.db import maintenance
+from cyborg_quota.db.database import Database
+
 _FIRST_ROWS: Final = 64
 _MIN_ROWS: Final = 50
 _SHORT_SECONDS: Final = 0.005
@@ -63,3 +66,35 @@ class BatchThrottle:
         target_rows = int(self.rows * _SHORT_SECONDS / max(worked_seconds, 0.0001))
         self.rows = min(self._most_rows, max(_MIN_ROWS, min(target_rows, self.rows * 2)))
         return min(_MAX_PAUSE_SECONDS, worked_seconds * _PAUSE_RATIO)
+
+
+def run_batches(
+    database: Database,
+    batch: Callable[[int], int],
+    most_rows: int,
+    progress: Callable[[int], None] | None,
+    expire_in_parallel: Callable[[BatchThrottle, Callable[[int], None]], tuple[int, bool]] | None = None,
+) -> int:
+    """Run batches until one changes fewer rows than its size. Returns the rows that this job has changed.
+
+    ``batch`` changes up to the given number of rows, and returns how many; ``progress`` is called with that number.
+    ``expire_in_parallel`` continues the job while batches have their maximum size and there are no new reservations.
+    It returns the number of rows, and whether the job is complete.
+    """
+    throttle = BatchThrottle(lambda: database.read(maintenance.newest), most_rows)
+    total = 0
+    while True:
+        batch_rows, began = throttle.rows, time.monotonic()
+        count = batch(batch_rows)
+        worked_seconds = time.monotonic() - began
+        total += count
+        if progress is not None:
+            progress(count)
+        if count < batch_rows:
+            return total
+        throttle.rest(worked_seconds)
+        if expire_in_parallel is not None and throttle.is_quiet:
+            count, is_complete = expire_in_parallel(throttle, progress or (lambda _: None))
+            total += count
+            if is_complete:
+                return total

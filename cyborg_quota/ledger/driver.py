@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """DbQuotaDriver: stores usage and reservations in a database. The order of the steps of a call is in these modules:
 
-reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), heal.py (repair), path_cache.py (the
-path from a project to its root).
+reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), purge.py (purge), heal.py (repair),
+path_cache.py (the path from a project to its root).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -16,11 +15,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import enforcement, exceptions
-from cyborg_quota.db import inserting, listing, maintenance, path_state, projects, schema, sources, usages
-from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db import listing, maintenance, path_state, projects, schema, sources, usages
+from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
-from cyborg_quota.ledger.batch_throttle import BatchThrottle
+from cyborg_quota.ledger.batch_throttle import run_batches
 from cyborg_quota.ledger.heal import Healer
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.open_cap import OpenCap
@@ -28,6 +26,7 @@ from cyborg_quota.ledger.origin_clearing import OriginClearing
 from cyborg_quota.ledger.parallel_expirer import ParallelExpirer
 from cyborg_quota.ledger.path_cache import PathCache
 from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
@@ -56,8 +55,6 @@ Progress = Callable[[int], None] | None
 _SOURCE_ROWS: Final = 256
 """The maximum number of rows of which one transaction sets the source."""
 
-ExpireInParallel = Callable[[BatchThrottle, Callable[[int], None]], tuple[int, bool]]
-
 
 class DbQuotaDriver(base.QuotaDriver):
     """Stores quota_usages and reservations in SQLite, MariaDB/MySQL or PostgreSQL. The constructor does no I/O."""
@@ -73,6 +70,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._paths = PathCache(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._parallel_expirer = ParallelExpirer(self._database, self._settler, self._batch_rows)
+        self._purger = Purger(self._database, self._untimed, self._batch_rows)
         self._tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
@@ -204,22 +202,16 @@ class DbQuotaDriver(base.QuotaDriver):
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 
     def expire(self, progress: Progress = None) -> int:
-        return self._in_batches(self._settler.expire_batch, progress, self._parallel_expirer.expire_in_parallel)
+        return run_batches(
+            self._database,
+            self._settler.expire_batch,
+            self._batch_rows,
+            progress,
+            self._parallel_expirer.expire_in_parallel,
+        )
 
     def purge(self, age_microseconds: int, progress: Progress = None) -> int:
-        def batch(rows: int) -> int:
-            def work(connection: Connection) -> int:
-                deleted = maintenance.purge_ended(connection, age_microseconds, rows)
-                if deleted is None:
-                    raise TransactionMoved
-                return deleted
-
-            return self._database.write(work)
-
-        purged = self._in_batches(batch, progress)
-        for usage_id in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
-            purged += self._fold(usage_id, age_microseconds)
-        return purged
+        return self._purger.purge(age_microseconds, progress)
 
     def notices(self) -> list[Notice]:
         return self._thresholds.notices()
@@ -244,45 +236,6 @@ class DbQuotaDriver(base.QuotaDriver):
             return clearing.run(progress or (lambda _: None))
         finally:
             self._paths.forget_all()
-
-    def _in_batches(
-        self, batch: Callable[[int], int], progress: Progress, expire_in_parallel: ExpireInParallel | None = None
-    ) -> int:
-        """Run batches until one changes fewer rows than its size. Returns the rows that this job has changed.
-
-        ``expire_in_parallel`` continues the job while batches have their maximum size and there are no new
-        reservations. It returns the number of rows, and whether the job is complete.
-        """
-        throttle = BatchThrottle(lambda: self._database.read(maintenance.newest), self._batch_rows)
-        total = 0
-        while True:
-            batch_rows, began = throttle.rows, time.monotonic()
-            count = batch(batch_rows)
-            worked_seconds = time.monotonic() - began
-            total += count
-            if progress is not None:
-                progress(count)
-            if count < batch_rows:
-                return total
-            throttle.rest(worked_seconds)
-            if expire_in_parallel is not None and throttle.is_quiet:
-                count, is_complete = expire_in_parallel(throttle, progress or (lambda _: None))
-                total += count
-                if is_complete:
-                    return total
-
-    def _fold(self, usage_id: int, age_microseconds: int) -> int:
-        def work(connection: Connection) -> int:
-            uuid = inserting.new_uuid()
-            removed = maintenance.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), uuid)
-            if removed is None:
-                raise TransactionMoved
-            return removed
-
-        total = 0
-        while folded := self._database.write(work):
-            total += folded
-        return total
 
 
 def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
