@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DbQuotaDriver: stores usage and reservations in a database. The order of the steps of a call is in these modules:
 
-reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), purge.py (purge), heal.py (repair),
-path_cache.py (the path from a project to its root).
+reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), purge.py (purge), counters.py
+(repair), path_cache.py (the path from a project to its root).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cyborg_quota.db import listing, maintenance, path_state, projects, schema, 
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.batch_throttle import run_batches
-from cyborg_quota.ledger.heal import Healer
+from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.origin_clearing import OriginClearing
