@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps the ledger: the interface, and the driver that keeps it in a database."""
+"""The ledger of usage and reservations: the driver interface, and the driver that stores it in a database."""

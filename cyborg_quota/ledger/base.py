@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quota driver is. The engine has validated everything and decided the project before it calls one."""
+"""The interface of quota drivers. The engine validates all arguments and resolves the project before each call."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:  # the command line's help must not load a database
 
 
 class QuotaDriver(abc.ABC):
-    """Keeps usage and reservations. Loaded by stevedore from the namespace ``cyborg_quota.drivers``.
+    """Stores usage and reservations. Loaded by stevedore from the namespace ``cyborg_quota.drivers``.
 
-    Lives are in microseconds. ``sees_all``: the caller may be shown an ancestor's usage. The errors each method
-    raises are those of the QuotaEngine's method of the same name.
+    Lifetimes are in microseconds. ``sees_all``: the caller is allowed to see the usage of the project's ancestors. Each
+    method raises the errors of the QuotaEngine method of the same name.
     """
 
     @classmethod
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> QuotaDriver:
-        """A driver as ``conf`` says, without I/O. Raises ConfigurationError."""
+        """Create a driver from ``conf``, without I/O. Raises ConfigurationError."""
 
     @abc.abstractmethod
     def reserve(
@@ -38,41 +38,41 @@ class QuotaDriver(abc.ABC):
         *,
         sees_all: bool,
     ) -> list[str]:
-        """Charge the claims, all or none. Returns the reservations' UUIDs, claim by claim, in the deltas' order."""
+        """Charge all claims or none. Returns the UUIDs of the reservations, by claim, in the order of its deltas."""
 
     @abc.abstractmethod
     def adopt(self, project_id: str, claims: Sequence[Claim], group: str | None) -> list[str]:
-        """Charge as committed, whatever the limits."""
+        """Charge the claims as committed, without checking limits."""
 
     @abc.abstractmethod
     def commit(self, selection: Selection) -> None:
-        """What was reserved is attached."""
+        """Commit the selected reservations: their devices are attached."""
 
     @abc.abstractmethod
     def rollback(self, selection: Selection) -> None:
-        """What was reserved is given up."""
+        """Roll back the selected reservations: they are no longer needed."""
 
     @abc.abstractmethod
     def release(self, selection: Selection) -> None:
-        """What was reserved or attached is free again."""
+        """Release the selected reservations, whether reserved or committed."""
 
     @abc.abstractmethod
     def extend(self, selection: Selection, ttl_microseconds: int) -> None:
-        """What is reserved lives so much longer, counted from now."""
+        """Set the expiry of the selected reservations to ``ttl_microseconds`` from now."""
 
     @abc.abstractmethod
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
-        """What would block ``request`` now. Writes nothing."""
+        """Return the limits that ``request`` would exceed now. Writes nothing."""
 
     @abc.abstractmethod
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
-        """The project's standing for each of ``resources`` and for all else it ever held."""
+        """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
 
     @abc.abstractmethod
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        """Every usage row, or one project's; sorted."""
+        """All usage rows, or those of one project; sorted."""
 
     @abc.abstractmethod
     def list_reservations(
@@ -86,64 +86,70 @@ class QuotaDriver(abc.ABC):
         limit: int | None,
         after: str | None,
     ) -> list[Reservation]:
-        """Reservations that match everything given, oldest first; only those made later than the one ``after``."""
+        """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 
     def set_source(self, uuids: Sequence[str], source: str) -> int:
-        """Record the source of those of these live reservations that have none. Returns how many there were."""
+        """Set the source of the live reservations among ``uuids`` that have none. Returns the number of rows set."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def expire(self, progress: Callable[[int], None] | None) -> int:
-        """End what is overdue. Returns how many; ``progress`` is told after every batch."""
+        """Expire overdue reservations. Returns their number. ``progress`` is called with the size of each batch."""
 
     @abc.abstractmethod
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
-        """Delete what ended longer ago, and fold committed rows of no consumer and no group. Returns how many rows."""
+        """Delete reservations that ended before this age; merge older committed rows without consumer and group.
+
+        Returns the number of rows removed.
+        """
 
     @abc.abstractmethod
     def notices(self) -> list[Notice]:
-        """The crossings of thresholds that nobody has told yet; each is returned to one caller alone."""
+        """The threshold crossings that are not yet reported. Each is returned to one caller only."""
 
     @abc.abstractmethod
     def audit(self) -> list[Drift]:
-        """The counters that differ from the reservations."""
+        """The counters that differ from the sums of the reservations."""
 
     @abc.abstractmethod
     def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
-        """Repair them; returns what was repaired, with the figures before and after. ``progress``: rows looked at."""
+        """Repair the counters that audit reports. Returns the counters before and after each repair.
+
+        ``progress`` is called with the number of rows examined.
+        """
 
     @abc.abstractmethod
     def count_ignored_edges(self) -> dict[str, int]:
-        """By origin, how many edges of the project tree the limit driver ignores (see LimitDriver.origin)."""
+        """The number of edges of the project tree that the limit driver ignores, by origin (see LimitDriver.origin)."""
 
     @abc.abstractmethod
     def clear_origin(
         self, origin: str, *, keep: bool, dry_run: bool, progress: Callable[[int], None] | None
     ) -> list[tuple[str, str]]:
-        """Make the edges of ``origin`` the operator's own (``keep``), or make their projects roots.
+        """Mark the edges of ``origin`` as set by the operator (``keep``), or make their projects roots.
 
-        Returns these edges: (project_id, parent_id). ``dry_run``: writes nothing.
+        Returns these edges: (project_id, parent_id). ``dry_run``: write nothing.
         """
 
     @property
     def location(self) -> str:
-        """Where usage and reservations are kept, without credentials; for a log line."""
+        """The address of the storage, without credentials; for log lines."""
         return type(self).__name__
 
     def ping(self) -> bool:
-        """Whether what keeps them can be reached now. Tried once, for a few seconds at most; raises nothing."""
+        """Whether the storage can be reached now. One attempt of a few seconds; raises nothing."""
         return True
 
     @property
     @abc.abstractmethod
     def keeper(self) -> LimitKeeper:
-        """What changes limits and the tree. Raises LimitsReadOnly where the limit driver keeps none."""
+        """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
 
     @property
     @abc.abstractmethod
     def limits(self) -> LimitDriver:
-        """Where limits come from."""
+        """The limit driver."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back connections. The next call opens new ones."""
+        """Close all connections. The next call opens new ones."""

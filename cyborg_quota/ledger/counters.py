@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How what is settled is counted: each usage row that it touches, deepest first; recounted where a row refuses."""
+"""Updates the counters when reservations are settled, and repairs them: each usage row, deepest first.
+
+A row whose conditional UPDATE fails is set to the sums of its reservations. Healer does this for all drifted rows.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
+from oslo_log import log as logging
+
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import many, sums, usages
-from cyborg_quota.db.database import Connection
+from cyborg_quota.db import maintenance, many, reservations, sums, usages
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.path_cache import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
 
-_MANY: Final = 8
-"""From so many rows on, they are one statement on every database."""
+LOG = logging.getLogger(__name__)
+
+_MIN_BULK_ROWS: Final = 8
+"""From this number of rows, they are updated by one statement on every database that supports it."""
 
 
 class RetryRowByRow(Exception):
-    """One of several rows refused its part: roll back, and go row by row, to find out which."""
+    """A statement for several rows did not update all of them: roll back, and retry with one statement for each row."""
 
 
 class RowsMissing(Exception):
-    """A project of a live reservation has lost its usage rows: make them, and come again."""
+    """The usage row of a live reservation does not exist: create it, and retry."""
 
     def __init__(self, project_id: str, resource: str) -> None:
         self.project_id = project_id
@@ -33,7 +41,7 @@ class RowsMissing(Exception):
 
 
 class Counting:
-    """The counters' side of one transaction."""
+    """Updates the counters in one transaction. ``singly``: one statement for each row."""
 
     def __init__(self, connection: Connection, paths: PathCache, *, singly: bool) -> None:
         self._connection = connection
@@ -42,46 +50,46 @@ class Counting:
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
-        # The project's own rows that are to be counted anew, and the negative deltas that are committed here.
+        # Ids: the rows of the projects themselves that must be recounted; the negative deltas that are committed here.
         self._recounted: set[int] = set()
         self._committed: set[int] = set()
 
     def apply(self, moves: Sequence[Move]) -> None:
-        """Add what the moves mean to every row they touch, deepest first."""
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        """Apply the effect of the moves to every usage row on their paths, deepest first."""
+        totals: dict[tuple[str, str], tuple[int, int]] = {}
         negative: set[tuple[str, str]] = set()
         for move in moves:
             key = (move.row.project_id, move.row.resource)
             reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
-            sums[key] = (sums.get(key, (0, 0))[0] + reserved, sums.get(key, (0, 0))[1] + used)
+            totals[key] = (totals.get(key, (0, 0))[0] + reserved, totals.get(key, (0, 0))[1] + used)
             if move.row.delta < 0 and move.to == COMMITTED:
                 self._committed.add(move.row.id)
             elif move.row.delta < 0 and move.row.state == COMMITTED:
-                # It gives back what it has subtracted: only the reservations tell how much, while the row is held.
+                # The amount that it had subtracted follows from the other reservations only, and requires the row lock.
                 negative.add(key)
-        self._count(sums, negative)
+        self._count(totals, negative)
 
     def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
-        """The same for a batch of flights that ended: (project_id, resource, delta)."""
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        """Apply the expiry of a batch of reservations: (project_id, resource, delta)."""
+        totals: dict[tuple[str, str], tuple[int, int]] = {}
         for project_id, resource, delta in ended:
             if delta > 0:
                 key = (project_id, resource)
-                sums[key] = (sums.get(key, (0, 0))[0] - delta, 0)
-        self._paths.read_many(self._connection, sums)
-        self._count(sums)
+                totals[key] = (totals.get(key, (0, 0))[0] - delta, 0)
+        self._paths.read_many(self._connection, totals)
+        self._count(totals)
 
     def _count(
-        self, sums: Mapping[tuple[str, str], tuple[int, int]], negative: Collection[tuple[str, str]] = ()
+        self, totals: Mapping[tuple[str, str], tuple[int, int]], negative: Collection[tuple[str, str]] = ()
     ) -> None:
-        """``negative``: where a negative delta was released."""
-        for key, (reserved, used) in sums.items():
+        """``negative``: the (project_id, resource) pairs of which a negative delta was released."""
+        for key, (reserved, used) in totals.items():
             if reserved or used or key in negative:
                 self._plan(*key, reserved, used, is_recounted=key in negative)
-        if not self._singly and not self._recounted and self._count_together():
+        if not self._singly and not self._recounted and self._update_together():
             return
         if usages.locks_by_id(self._connection) and len(self._changes) > 1:
-            self._hold()
+            self._lock_rows()
         self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
         heapq.heapify(self._queue)
         while self._queue:
@@ -91,22 +99,22 @@ class Counting:
             if usage_id in self._recounted or (is_changed and not usages.charge(self._connection, change)):
                 self._recount(change)
 
-    def _hold(self) -> None:
-        """Take all rows in the order of their ids, before they are walked in another."""
+    def _lock_rows(self) -> None:
+        """Lock all rows in the order of their ids, because they are then updated in another order."""
         for change in sorted(self._changes.values(), key=usages.by_id):
             if not usages.fence(self._connection, change.node):
-                self._moved()
+                self._raise_moved()
 
-    def _moved(self) -> NoReturn:
+    def _raise_moved(self) -> NoReturn:
         self._paths.forget_all()
         raise TransactionMoved
 
-    def _count_together(self) -> bool:
-        """All in one statement, where the database takes that. Raises WalkSingly where a row refuses."""
+    def _update_together(self) -> bool:
+        """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""
         changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
         if not changes:
             return True
-        if len(changes) >= _MANY and many.supports_bulk_charge(self._connection):
+        if len(changes) >= _MIN_BULK_ROWS and many.supports_bulk_charge(self._connection):
             is_done = many.charge(self._connection, changes)
         elif usages.charges_in_one_statement(self._connection, len(changes)):
             is_done = usages.charge_all(self._connection, changes)
@@ -140,10 +148,13 @@ class Counting:
         return change
 
     def _recount(self, change: usages.Change) -> None:
-        """The row refused: its project moved, or a negative delta freed more than was held, or it has drifted."""
+        """Recount a row whose UPDATE failed, and add the correction to the changes of its ancestors.
+
+        The causes: the project has moved, a negative delta subtracts more than is used, or the counter has drifted.
+        """
         node = change.node
         if not usages.fence(self._connection, node):
-            self._moved()
+            self._raise_moved()
         before, after = recount(self._connection, node, self._committed)
         correction = after.subtree - before.subtree - change.subtree
         if correction:
@@ -153,15 +164,14 @@ class Counting:
                 self._change(ancestor).subtree += correction
 
 
-def recount(
-    connection: Connection, node: usages.Node, committed: Collection[int] = ()
-) -> tuple[Counters, Counters]:
-    """Set a row that the transaction holds to what its reservations say. Returns the figures before and after.
+def recount(connection: Connection, node: usages.Node, committed: Collection[int] = ()) -> tuple[Counters, Counters]:
+    """Set a usage row, which the transaction has locked, to the sums of its reservations.
 
-    ``committed``: the ids of the negative deltas that this transaction commits. Where they subtract more than there
-    is, used stops at zero, and adjustments make up the difference. Where used would grow beyond what a counter holds,
-    for a negative delta was released, the rest stays subtracted by a row without consumer. So used stays the sum of
-    the committed rows (I2), and nothing is refused (I6). Record 0027 has the rule, and why it is right.
+    Returns the counters before and after. ``committed``: the ids of the negative deltas that this transaction commits.
+    If they subtract more than is used, ``used`` becomes 0, and adjustment rows make up the difference. If ``used``
+    would exceed MAX_AMOUNT because a negative delta was released, a row without consumer keeps the excess subtracted.
+    Thus ``used`` remains the sum of the committed rows (I2), and the call is not refused (I6). See decision record
+    0027. Raises UsageOverflow.
     """
     before = sums.figures(connection, node.usage_id)
     sums.end_adjustments(connection, node.usage_id)
@@ -184,3 +194,63 @@ def recount(
     if after != before:
         sums.set_figures(connection, node.usage_id, after)
     return before, after
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class _RowToRepair:
+    """A usage row to repair; sorts in the order of the repair (deepest first: ``height`` is at most 0, at the root)."""
+
+    height: int
+    project_id: str
+    resource: str
+
+
+class Healer:
+    """Repairs drift: counters that differ from the sums of the reservations. Other calls may run at the same time.
+
+    Each row is repaired in its own transaction, deepest first: lock the row, sum its reservations, set its counters.
+    The lock makes the sum exact: transactions that changed the row before have ended, later ones wait. An ancestor is
+    repaired after all its descendants, because its subtree total is the sum of theirs.
+    """
+
+    def __init__(self, database: Database, untimed: Database, paths: PathCache) -> None:
+        """``untimed``: the same database without a statement timeout, for the audit of all rows."""
+        self._database = database
+        self._untimed = untimed
+        self._paths = paths
+
+    def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
+        """Repair the counters that audit reports. Returns the counters before and after each repair."""
+        rows = set()
+        orphans = set()
+        for drift in self._untimed.read(maintenance.audit):
+            self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
+            path = self._paths.get(drift.project_id, [drift.resource])
+            depth = len(path.project_ids) - 1
+            for distance, project_id in enumerate(path.project_ids):
+                rows.add(_RowToRepair(distance - depth, project_id, drift.resource))
+            if drift.recorded is None:
+                orphans.add((drift.project_id, drift.resource))
+        healed = []
+        for row in sorted(rows):
+            is_orphan = (row.project_id, row.resource) in orphans
+            drift_healed = self._heal(row.project_id, row.resource, is_orphan)
+            if drift_healed is not None:
+                LOG.info("Counters repaired: %s", drift_healed)
+                healed.append(drift_healed)
+            if progress is not None:
+                progress(1)
+        return healed
+
+    def _heal(self, project_id: str, resource: str, is_orphan: bool) -> Drift | None:
+        def work(connection: Connection) -> Drift | None:
+            self._paths.forget(project_id)
+            nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
+            if not nodes or not usages.fence(connection, nodes[0]):
+                raise TransactionMoved
+            if is_orphan:
+                reservations.link(connection, nodes[0].usage_id, project_id, resource)
+            before, after = recount(connection, nodes[0])
+            return None if before == after else Drift(project_id, resource, before, after)
+
+        return self._database.write(work)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DbQuotaDriver: keeps the ledger in a database. What happens in which order is in its parts:
+"""DbQuotaDriver: stores usage and reservations in a database. The order of the steps of a call is in these modules:
 
-reserving.py (a reserve), settling.py (commit, rollback, release, extend, expire), healing.py (repair), paths.py (the
-way from a project to its root).
+reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), purge.py (purge), counters.py
+(repair), path_cache.py (the path from a project to its root).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -16,18 +15,18 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import enforcement, exceptions
-from cyborg_quota.db import inserting, listing, maintenance, path_state, projects, schema, sources, usages
-from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db import listing, maintenance, path_state, projects, schema, sources, usages
+from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
-from cyborg_quota.ledger.batch_throttle import BatchThrottle
-from cyborg_quota.ledger.heal import Healer
+from cyborg_quota.ledger.batch_throttle import run_batches
+from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.origin_clearing import OriginClearing
 from cyborg_quota.ledger.parallel_expirer import ParallelExpirer
 from cyborg_quota.ledger.path_cache import PathCache
 from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
@@ -54,25 +53,24 @@ LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Progress = Callable[[int], None] | None
 _SOURCE_ROWS: Final = 256
-"""How many rows one transaction gives a source."""
-
-ExpireInParallel = Callable[[BatchThrottle, Callable[[int], None]], tuple[int, bool]]
+"""The maximum number of rows of which one transaction sets the source."""
 
 
 class DbQuotaDriver(base.QuotaDriver):
-    """Keeps quota_usages and reservations in SQLite, MariaDB/MySQL or PostgreSQL. Making one does no I/O."""
+    """Stores quota_usages and reservations in SQLite, MariaDB/MySQL or PostgreSQL. The constructor does no I/O."""
 
     def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
         self._batch_rows = settings.batch_rows
         self._limits = limits
         self._database = Database(settings.database, verify=schema.check)
-        # What looks at everything may take its time.
+        # Full scans (audit, list) run without a statement timeout.
         untimed = dataclasses.replace(settings.database, statement_timeout_seconds=None)
         self._untimed = Database(untimed, verify=schema.check)
         limits.use(self._database)
         self._paths = PathCache(self._database)
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._parallel_expirer = ParallelExpirer(self._database, self._settler, self._batch_rows)
+        self._purger = Purger(self._database, self._untimed, self._batch_rows)
         self._tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
@@ -87,7 +85,7 @@ class DbQuotaDriver(base.QuotaDriver):
     def keeper(self) -> LimitKeeper:
         if not isinstance(self._limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
-        # (It checks all limits, inside its transactions: seconds, in a large cloud.)
+        # Its transactions check all limits, which takes seconds in a large cloud.
         long_transactions = self._database.long_transactions
         return LimitKeeper(long_transactions, Tree(long_transactions, self._paths), self._limits)
 
@@ -143,16 +141,16 @@ class DbQuotaDriver(base.QuotaDriver):
         self._settler.settle("extend", selection, ttl_microseconds)
 
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
-        # The path as it is now: a remembered one is proven only by a charge, and nothing is charged here.
-        way = self._database.read(lambda connection: projects.read_path(connection, project_id, request))
-        path = way.limiting(self._limits.origin)
+        # Read the current path: only a charge detects that a cached path is stale, and a check charges nothing.
+        project_path = self._database.read(lambda connection: projects.read_path(connection, project_id, request))
+        path = project_path.limiting(self._limits.origin)
         parent_id = self._limits.parent_of(project_id)
         if parent_id is not None and path[1:2] != (parent_id,):
-            path = (project_id, parent_id)  # where its first charge will put it
+            path = (project_id, parent_id)  # its next charge moves it there
         constraints = self._limits.get_constraints(path, sorted(request))
-        figures = self._database.read(lambda connection: usages.read(connection, path, request))
-        found = enforcement.find_violations(project_id, constraints, figures, request)
-        return found if sees_all else enforcement.redact(found, project_id)
+        counters = self._database.read(lambda connection: usages.read(connection, path, request))
+        violations = enforcement.find_violations(project_id, constraints, counters, request)
+        return violations if sees_all else enforcement.redact(violations, project_id)
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
@@ -164,14 +162,14 @@ class DbQuotaDriver(base.QuotaDriver):
         return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
 
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        figures = self._untimed.read(
+        rows = self._untimed.read(
             lambda connection: usages.read(connection, None if project_id is None else [project_id])
         )
         limits = _look_up(
-            lambda: self._limits.get_limits({key[0] for key in figures}, {key[1] for key in figures}),
+            lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
             allow_unknown=allow_unknown_limits,
         )
-        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in figures.items()]
+        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in rows.items()]
 
     def list_reservations(
         self,
@@ -198,28 +196,22 @@ class DbQuotaDriver(base.QuotaDriver):
         )
 
     def set_source(self, uuids: Sequence[str], source: str) -> int:
-        def give(some: Sequence[str]) -> int:
-            return self._database.write(lambda connection: sources.give(connection, some, source))
+        def set_of(batch: Sequence[str]) -> int:
+            return self._database.write(lambda connection: sources.give(connection, batch, source))
 
-        return sum(give(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
+        return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 
     def expire(self, progress: Progress = None) -> int:
-        return self._in_batches(self._settler.expire_batch, progress, self._parallel_expirer.expire_in_parallel)
+        return run_batches(
+            self._database,
+            self._settler.expire_batch,
+            self._batch_rows,
+            progress,
+            self._parallel_expirer.expire_in_parallel,
+        )
 
     def purge(self, age_microseconds: int, progress: Progress = None) -> int:
-        def batch(rows: int) -> int:
-            def work(connection: Connection) -> int:
-                deleted = maintenance.purge_ended(connection, age_microseconds, rows)
-                if deleted is None:
-                    raise TransactionMoved
-                return deleted
-
-            return self._database.write(work)
-
-        purged = self._in_batches(batch, progress)
-        for usage_id in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
-            purged += self._fold(usage_id, age_microseconds)
-        return purged
+        return self._purger.purge(age_microseconds, progress)
 
     def notices(self) -> list[Notice]:
         return self._thresholds.notices()
@@ -245,47 +237,9 @@ class DbQuotaDriver(base.QuotaDriver):
         finally:
             self._paths.forget_all()
 
-    def _in_batches(
-        self, batch: Callable[[int], int], progress: Progress, expire_in_parallel: ExpireInParallel | None = None
-    ) -> int:
-        """Until a batch finds less than it asked for. Others may be at it too: theirs are not counted here.
-
-        ``catch_up`` takes over while there is more to do and nobody to be kept waiting.
-        """
-        throttle = BatchThrottle(lambda: self._database.read(maintenance.newest), self._batch_rows)
-        total = 0
-        while True:
-            asked, began = throttle.rows, time.monotonic()
-            count = batch(asked)
-            worked_seconds = time.monotonic() - began
-            total += count
-            if progress is not None:
-                progress(count)
-            if count < asked:
-                return total
-            throttle.rest(worked_seconds)
-            if expire_in_parallel is not None and throttle.is_quiet:
-                count, is_all = expire_in_parallel(throttle, progress or (lambda _: None))
-                total += count
-                if is_all:
-                    return total
-
-    def _fold(self, usage_id: int, age_microseconds: int) -> int:
-        def work(connection: Connection) -> int:
-            uuid = inserting.new_uuid()
-            shorter = maintenance.fold(connection, usage_id, age_microseconds, max(2, self._batch_rows), uuid)
-            if shorter is None:
-                raise TransactionMoved
-            return shorter
-
-        total = 0
-        while folded := self._database.write(work):
-            total += folded
-        return total
-
 
 def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
-    """The limits, or None where they are unavailable and that is allowed."""
+    """The limits. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
     try:
         return limits()
     except exceptions.LimitsUnavailable as error:
@@ -295,6 +249,6 @@ def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) ->
         return None
 
 
-def _usage(figures: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
     limit = None if limits is None else limits.get(key, UNLIMITED)
-    return Usage(limit=limit, used=figures.used, reserved=figures.reserved)
+    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)

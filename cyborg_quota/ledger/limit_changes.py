@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How limits are changed: hold all other changes, read the book, try the change on a copy, ask the policy, write.
+"""Changes limits: serialize all such changes, read the limit tree, change the copy, check the enforcement model, write.
 
-Such changes are rare, and take turns: two administrators who set two siblings at once cannot break their sum.
+Such changes are rare and run one at a time. Thus two administrators who set limits of two siblings at the same time
+cannot exceed the limit of their parent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MAX_ATTEMPTS: Final = 20
 
 
 class LimitKeeper:
-    """Sets limits and places projects as the policy allows."""
+    """Sets limits, and adds and moves projects, as the enforcement model allows."""
 
     def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver) -> None:
         self._database = database
@@ -36,26 +37,26 @@ class LimitKeeper:
         self._limits = limits
 
     def tree(self) -> LimitTree:
-        """Everything that is set, at one moment."""
+        """All limits and projects, read in one transaction."""
         return self._database.read(self._read)
 
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
-        """Everything stored for a project and its ancestors, at one moment; and their limits."""
+        """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
         return state, self._limits.book_of_path(state)
 
     def figures(self) -> dict[tuple[str, str], Counters]:
-        """Every usage row."""
+        """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)
 
     def set_defaults(self, limits: Mapping[str, int | None]) -> None:
-        """Set the defaults of these resources, all or none; a limit None is taken away. Raises LimitRefused."""
+        """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
 
         def work(connection: Connection) -> None:
             tables.serialize_tree_changes(connection)
             tree = self._read(connection)
             for resource, limit in sorted(limits.items()):
-                _put(tree.defaults, resource, limit)
+                _set_or_remove(tree.defaults, resource, limit)
                 tables.set_default(connection, resource, limit)
             self._refuse(tree, tree.projects, list(limits))
 
@@ -64,10 +65,10 @@ class LimitKeeper:
     def set_limits(
         self, project_id: str, limits: Mapping[str, int | None], allow: Callable[[str | None], None]
     ) -> None:
-        """Set limits of a project, all or none; a limit None is taken away. Raises LimitRefused.
+        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
 
-        ``allow`` is told the parent, and raises where that is not to be. It may look into files, so that it is asked
-        before the transaction, and again if the project has moved until then.
+        ``allow`` is called with the parent of the project, and raises if the caller may not set these limits. It may
+        read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
 
         def work(connection: Connection) -> bool:
@@ -76,7 +77,7 @@ class LimitKeeper:
             if tree.parents.get(project_id) != parent_id:
                 return False
             for resource, limit in sorted(limits.items()):
-                _put(tree.overrides, (project_id, resource), limit)
+                _set_or_remove(tree.overrides, (project_id, resource), limit)
                 tables.set_override(connection, project_id, resource, limit)
             self._refuse(tree, [project_id], list(limits))
             return True
@@ -97,7 +98,7 @@ class LimitKeeper:
             if parent_id is not None and parent_id not in tree.parents:
                 raise exceptions.ProjectRefused(parent_id, "is not known; add it first")
             if is_new and tree.parents.get(project_id) is not None:
-                raise exceptions.ProjectRefused(project_id, f"is in the tree already, below {tree.parents[project_id]}")
+                raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
             if not is_new and project_id not in tree.parents:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
             tree.place(project_id, parent_id)
@@ -107,17 +108,17 @@ class LimitKeeper:
         self._tree.place(project_id, parent_id, check)
 
     def remove(self, project_id: str) -> None:
-        """Forget a project that holds nothing. Raises ProjectRefused."""
+        """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
         self._tree.remove(project_id)
 
     def apply(self, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
-        """Make everything as a document says, or (``dry_run``) see what that would change. Raises LimitRefused."""
+        """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused."""
         changes = limit_import.run(self._database, self._limits, wanted, dry_run=dry_run)
         self._tree.forget_paths()
         return changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
-        """Raise ProjectRefused where the tree would become deeper than [limits] max_depth."""
+        """Raise ProjectRefused if the tree would be deeper than [limits] max_depth."""
         levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
         if levels > self._limits.max_depth:
             raise exceptions.ProjectRefused(
@@ -133,8 +134,8 @@ class LimitKeeper:
         return LimitTree(*tables.read_book(connection), self._limits.starts)
 
 
-def _put(where: dict[Key, int], key: Key, limit: int | None) -> None:
+def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
     if limit is None:
-        where.pop(key, None)
+        limits.pop(key, None)
     else:
-        where[key] = limit
+        limits[key] = limit

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole document of limits and projects put into effect: all of it in one transaction, or nothing.
+"""Applies a document of limits and projects in one transaction.
 
-It is not split into batches: between two of them, charges would be checked against a tree that is neither the old one
-nor the new one (see decision record 0028). What bounds the time for which charges wait is MOST_MOVED_ROWS.
+It is not split into batches: between two batches, charges would be checked against a tree that is neither the old nor
+the new one (see decision record 0028). MOST_MOVED_ROWS limits the time for which charges wait.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.types import LimitChange
 
 MOST_MOVED_ROWS: Final = 100_000
-"""Usage rows of the projects that one import moves: charges of these projects wait while they are locked."""
+"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
 
 _MAX_ATTEMPTS: Final = 20
 
 
 def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
-    """Make everything as ``wanted`` says; returns what that changed. ``dry_run``: what it would change.
+    """Make limits and projects equal to ``wanted``. Returns the changes. ``dry_run``: write nothing.
 
-    Raises LimitRefused with every problem.
+    Raises LimitRefused with all problems, DatabaseUnavailable.
     """
 
     def work(connection: Connection) -> list[LimitChange]:
@@ -38,9 +38,9 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
             tables.serialize_tree_changes(connection)
         before = LimitTree(*tables.read_book(connection), limits.starts, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
-        found = problems(limits, after, changes) + _too_many(connection, changes)
-        if found:
-            raise exceptions.LimitRefused(found, changes)
+        reasons = problems(limits, after, changes) + _too_many(connection, changes)
+        if reasons:
+            raise exceptions.LimitRefused(reasons, changes)
         if not dry_run:
             _write(connection, before, after, changes)
         return changes
@@ -50,7 +50,7 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
         try:
             return database.read(work) if dry_run else database.write(work)
         except DuplicateEntry:
-            continue  # a project that was to be added has just been charged for the first time, and is known now
+            continue  # a project to be added was charged for the first time meanwhile, which added it
     raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
@@ -77,33 +77,35 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
         else:
             key = (change.project_id, str(change.resource))
             overrides[key] = after.overrides.get(key)
-    # The usage rows are locked last: what is written before them keeps no charge waiting.
+    # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_overrides(connection, overrides, before.overrides)
     moves.place_all(connection, added, moved)
 
 
 def problems(limits: DatabaseLimitDriver, after: LimitTree, changes: Iterable[LimitChange]) -> list[str]:
-    """What stands against a book, at all that was changed; once each."""
+    """The violations of the enforcement model and of max_depth by these changes; each once."""
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    found = _too_deep(after, placed, limits.max_depth)
-    near = placed | {child for one in placed for child in after.children_of.get(one, ())}
-    found += limits.policy.problems(after, near, after.resources)
+    reasons = _too_deep(after, placed, limits.max_depth)
+    affected = placed | {child for project_id in placed for child in after.children_of.get(project_id, ())}
+    reasons += limits.policy.problems(after, affected, after.resources)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
-            whose = after.projects if change.project_id is None else [change.project_id]
-            limited.setdefault(change.resource, set()).update(whose)
-    for resource, project_ids in sorted(limited.items()):
-        found += limits.policy.problems(after, project_ids, [resource])
-    return list(dict.fromkeys(found))
+            project_ids = after.projects if change.project_id is None else [change.project_id]
+            limited.setdefault(change.resource, set()).update(project_ids)
+    for resource, limited_ids in sorted(limited.items()):
+        reasons += limits.policy.problems(after, limited_ids, [resource])
+    return list(dict.fromkeys(reasons))
 
 
-def _too_deep(after: LimitTree, placed: set[str], most: int) -> list[str]:
+def _too_deep(after: LimitTree, placed: set[str], max_depth: int) -> list[str]:
     if not placed:
         return []
     problems = []
     for project_id in after.projects:
         path = after.path(project_id)
-        if len(path) == most + 1 and not placed.isdisjoint(path):
-            problems.append(f"project {project_id} would lie at level {most + 1}; [limits] max_depth is {most}")
+        if len(path) == max_depth + 1 and not placed.isdisjoint(path):
+            problems.append(
+                f"project {project_id} would lie at level {max_depth + 1}; [limits] max_depth is {max_depth}"
+            )
     return problems

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most reservations of one resource that a project may have open, and how that is kept without counting them.
+"""The cap on the open reservations of one resource of one project ([quota] max_open_reservations).
 
-An open reservation of a positive delta adds at least 1 to ``reserved``. While that is no more than half of the cap,
-there are no more such reservations than that, and the UPDATE that charges proves it: the half is one more upper bound,
-of a counter that it changes anyway. Beyond it a reserve counts, in its own transaction, while it holds the
-project's usage row: no other reserve can come between. A negative delta adds nothing to ``reserved``; its reserve
-counts always, and such may fill the other half. So, whoever races, there are never more open than the cap.
+The rule: reserved <= cap/2 implies at most cap open reservations, so no COUNT is needed; above it, count under the row
+lock.
+
+The reason: each open reservation of a positive delta adds at least 1 to ``reserved``, so there are at most cap/2 of
+them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open reservations in
+its own transaction, while it has locked the usage row of the project, so that no other reserve can run in between. A
+negative delta adds nothing to ``reserved``; its reserve always counts, and negative deltas may fill the other half.
+Thus concurrent reserves cannot exceed the cap.
 """
 
 from __future__ import annotations
@@ -19,44 +22,44 @@ from cyborg_quota.db import open_count, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import UNLIMITED, Claim, Counters
 
-_MAX_REMEMBERED: Final = 10_000
-_REMEMBERED_SECONDS: Final = 60.0
-"""Then the quick way is tried again: a flood ends, and what is counted for ever is slow for ever."""
+_MAX_REFUSALS: Final = 10_000
+_REFUSAL_SECONDS: Final = 60.0
+"""After this time, the bound is tried again without counting: counting is slow, and the usage may have fallen."""
 
 
 class OpenCap:
-    """Bounds what is charged, and counts where the bound does not prove enough. Shared by threads."""
+    """Enforces the cap: by a bound of the charge, or by counting above that bound. Shared by threads."""
 
-    def __init__(self, most: int) -> None:
-        """``most`` reservations of one resource of one project; UNLIMITED: no cap."""
-        if most != UNLIMITED and most < 1:
+    def __init__(self, cap: int) -> None:
+        """``cap``: the maximum number of open reservations of one resource of one project; UNLIMITED: no cap."""
+        if cap != UNLIMITED and cap < 1:
             raise exceptions.ConfigurationError(
-                f"[quota] max_open_reservations = {most}: with none, nothing could be reserved. -1 is unlimited."
+                f"[quota] max_open_reservations = {cap}: must be at least 1, or -1 for unlimited."
             )
-        self._most = most
-        self._proven = most // 2
-        # Whose reserved was found to be beyond the half, and when: they need not try the quick way first.
-        self._beyond: dict[tuple[str, str], float] = {}
+        self._cap = cap
+        self._bound = cap // 2
+        # When (project_id, resource) was last refused by the bound: its reserves count without trying the bound first.
+        self._refused_at: dict[tuple[str, str], float] = {}
 
     def to_count(self, project_id: str, claims: Iterable[Claim], request: Mapping[str, int]) -> set[str]:
-        """The resources whose open reservations must be counted by this reserve."""
-        if self._most == UNLIMITED:
+        """The resources of which this reserve must count the open reservations."""
+        if self._cap == UNLIMITED:
             return set()
-        found = {resource for claim in claims for resource, delta in claim.deltas.items() if delta < 0}
+        resources = {resource for claim in claims for resource, delta in claim.deltas.items() if delta < 0}
         for resource, amount in request.items():
-            since = self._beyond.get((project_id, resource))
-            is_beyond = since is not None and time.monotonic() - since < _REMEMBERED_SECONDS
-            if amount > self._proven or is_beyond:
-                found.add(resource)
-        return found
+            since = self._refused_at.get((project_id, resource))
+            is_above_bound = since is not None and time.monotonic() - since < _REFUSAL_SECONDS
+            if amount > self._bound or is_above_bound:
+                resources.add(resource)
+        return resources
 
     def bound(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
-        """Let the charge of a project's own row pass only where it proves that the cap holds, or is counted."""
-        if self._most == UNLIMITED:
+        """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
+        if self._cap == UNLIMITED:
             return
         for change in changes:
             if change.node.project_id == project_id and change.node.resource not in counted:
-                change.max_reserved = self._proven - change.reserved
+                change.max_reserved = self._bound - change.reserved
 
     def charge(
         self,
@@ -65,45 +68,46 @@ class OpenCap:
         counted: Sequence[usages.Node],
         claims: Sequence[Claim],
     ) -> bool:
-        """Charge every row, in lock order; count against the project's own, before any row above is held if it may be.
+        """Charge every row, in lock order, and count the open reservations of the rows in ``counted``.
 
-        False: a row refused. Raises TooManyOpenReservations. What was written must be rolled back after either.
+        The count precedes the locks of the ancestors' rows, unless the database locks rows in the order of their ids.
+        False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
+        back.
         """
         if not counted:
             return usages.charge_all(connection, changes)
         leaf = counted[0].project_id
-        own = [change for change in changes if change.node.project_id == leaf]
-        charged = {change.node.resource for change in own}
-        # A resource that is only given back is not charged; its row is held all the same while it is counted.
-        own += [usages.Change(node) for node in counted if node.resource not in charged]
-        above = [change for change in changes if change.node.project_id != leaf]
+        leaf_changes = [change for change in changes if change.node.project_id == leaf]
+        charged = {change.node.resource for change in leaf_changes}
+        # A resource with only negative deltas may have no change; its row must be locked while it is counted.
+        leaf_changes += [usages.Change(node) for node in counted if node.resource not in charged]
+        ancestor_changes = [change for change in changes if change.node.project_id != leaf]
         if usages.locks_by_id(connection):
-            # Those above may have smaller ids, and are taken before.
-            own, above = own + above, []
-        if not usages.charge_all(connection, own):
+            # Rows of ancestors may have smaller ids, and are locked before.
+            leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
+        if not usages.charge_all(connection, leaf_changes):
             return False
         self._check(connection, counted, claims)
-        return usages.charge_all(connection, above)
+        return usages.charge_all(connection, ancestor_changes)
 
-    def look(self, project_id: str, own: Mapping[str, Counters], request: Mapping[str, int]) -> None:
-        """After a refusal: remember for which resources the quick way proves nothing any more."""
-        if self._most == UNLIMITED:
+    def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
+        """After a refusal: store the resources whose ``reserved`` exceeds the bound, so that their reserves count."""
+        if self._cap == UNLIMITED:
             return
         for resource, amount in request.items():
-            now = own.get(resource, Counters())
-            if now.reserved + amount > self._proven:
-                if len(self._beyond) >= _MAX_REMEMBERED:
-                    self._beyond.clear()
-                self._beyond[project_id, resource] = time.monotonic()
+            if counters.get(resource, Counters()).reserved + amount > self._bound:
+                if len(self._refused_at) >= _MAX_REFUSALS:
+                    self._refused_at.clear()
+                self._refused_at[project_id, resource] = time.monotonic()
 
     def _check(self, connection: Connection, nodes: Sequence[usages.Node], claims: Sequence[Claim]) -> None:
-        """Count the open reservations of these usage rows, which the transaction holds, its own among them.
+        """Count the open reservations of these usage rows, including those that this transaction has inserted.
 
-        Raises TooManyOpenReservations.
+        The transaction must have locked the rows. Raises TooManyOpenReservations.
         """
         for node in nodes:
-            is_over = open_count.count(connection, node.usage_id) > self._most
+            is_over = open_count.count(connection, node.usage_id) > self._cap
             if not is_over and any(claim.deltas.get(node.resource, 0) < 0 for claim in claims):
-                is_over = open_count.count_negative(connection, node.usage_id) > self._most - self._proven
+                is_over = open_count.count_negative(connection, node.usage_id) > self._cap - self._bound
             if is_over:
-                raise exceptions.TooManyOpenReservations(node.project_id, node.resource, self._most)
+                raise exceptions.TooManyOpenReservations(node.project_id, node.resource, self._cap)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clears the origin of edges of the project tree: its projects become roots, or the edges the operator's own.
+"""Clears the origin of edges of the project tree: their projects become roots, or the operator takes the edges over.
 
-In batches of BATCH_PROJECTS, each in a transaction of its own: a charge of one of these projects waits for one batch at
-most, and an interrupted run goes on where it stopped. Between two batches the limits are the same as before and after
-(a root, or an ignored edge, is limited by nothing above it), except with ``keep``, project by project.
+It runs in batches of BATCH_PROJECTS, each in its own transaction: a charge of one of these projects waits for one batch
+at most, and an interrupted run can be continued. Making projects roots does not change the limits, because an ignored
+edge has no effect. With ``keep``, the limits of each project change when its batch is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH_PROJECTS: Final = 500
 
 
 class OriginClearing:
-    """One run, for the edges of one origin."""
+    """One run for the edges of one origin."""
 
     def __init__(self, database: Database, limits: LimitDriver, origin: str, *, keep: bool) -> None:
         self._database = database
@@ -34,7 +34,7 @@ class OriginClearing:
         self._keep = keep
 
     def find(self) -> list[tuple[str, str]]:
-        """The edges that ``run`` would change: (project_id, parent_id). Raises LimitRefused as it would."""
+        """The edges that ``run`` would change: (project_id, parent_id). Raises LimitRefused if ``run`` would."""
 
         def work(connection: Connection) -> dict[str, str]:
             edges = projects.marked_edges(connection, self._origin)
@@ -44,7 +44,10 @@ class OriginClearing:
         return sorted(self._database.read(work).items())
 
     def run(self, progress: Callable[[int], None]) -> list[tuple[str, str]]:
-        """Change them all; returns them. Raises LimitRefused, before anything is changed where it can be foreseen."""
+        """Change all edges and return them.
+
+        Raises LimitRefused: before the first write, or in a later batch if limits or projects change during the run.
+        """
         if self._keep:
             self.find()
         changed: dict[str, str] = {}
@@ -61,16 +64,16 @@ class OriginClearing:
         return edges
 
     def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
-        """Raise LimitRefused where the enforcement model does not allow these edges to limit anything."""
+        """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
         if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
             return
-        book = LimitTree(*tables.read_book(connection), self._limits.starts)
+        limit_tree = LimitTree(*tables.read_book(connection), self._limits.starts)
         for project_id, parent_id in edges.items():
-            book.place(project_id, parent_id)
+            limit_tree.place(project_id, parent_id)
         changes = [
             LimitChange("move project", project_id, None, parent_id, parent_id)
             for project_id, parent_id in edges.items()
         ]
-        problems = limit_import.problems(self._limits, book, changes)
+        problems = limit_import.problems(self._limits, limit_tree, changes)
         if problems:
             raise exceptions.LimitRefused(problems, changes)

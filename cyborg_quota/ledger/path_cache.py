@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths that charges walk, kept in memory. A stale one cannot charge: see db/projects.py, rule 1."""
+"""Caches the paths from projects to their roots. A charge with a stale path fails: see db/projects.py, rule 1."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cyborg_quota.db import many, projects, usages
 from cyborg_quota.db.database import Connection, Database
 
 _MAX_CACHED_PATHS: Final = 20_000
-"""So many projects' paths are remembered; beyond that, all are forgotten and read again."""
+"""The maximum number of cached paths. When it is reached, the cache is cleared."""
 
 _MAX_ATTEMPTS: Final = 20
 
 
 class PathCache:
-    """Every path it hands out for a charge has all its usage rows: what is missing is made first."""
+    """Paths by project. ``get`` creates the usage rows that a path lacks, so that it can be charged."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cached_paths: dict[str, projects.ProjectPath] = {}
 
     def get(self, project_id: str, resources: Collection[str]) -> projects.ProjectPath:
-        """The way of ``project_id`` with rows for all ``resources``."""
+        """The path of ``project_id``, with usage rows for all ``resources``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
         if path is not None and not path.missing(resources):
             return path
@@ -38,7 +38,7 @@ class PathCache:
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
     def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> projects.ProjectPath:
-        """As it is known, or as it is now; rows may be missing. For use inside a transaction."""
+        """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
         known = self._cached_paths.get(project_id)
         if known is not None and not known.missing(resources):
             return known
@@ -50,7 +50,7 @@ class PathCache:
         return path
 
     def read_many(self, connection: Connection, keys: Collection[tuple[str, str]]) -> None:
-        """Come to know the paths of these (project_id, resource), where many can be read at once: those of roots."""
+        """Cache the missing paths of these (project_id, resource) pairs. Only paths of roots are read, in bulk."""
         unknown = {project_id for project_id, resource in keys if self.known(project_id, resource) is None}
         if unknown:
             if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
@@ -58,16 +58,16 @@ class PathCache:
             self._cached_paths.update(many.read_roots(connection, unknown))
 
     def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
-        """The rows to charge, leaf first, if they are remembered."""
+        """The usage rows to charge, from the project to its root; None if they are not cached."""
         path = self._cached_paths.get(project_id)
         return None if path is None else path.nodes(resource)
 
     def forget(self, project_id: str) -> None:
-        """Read this project's path again the next time."""
+        """Remove the path of this project from the cache."""
         self._cached_paths.pop(project_id, None)
 
     def forget_all(self) -> None:
-        """Read every path again."""
+        """Clear the cache."""
         self._cached_paths.clear()
 
     def _make(self, project_id: str, resources: Collection[str]) -> None:

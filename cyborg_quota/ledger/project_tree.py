@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the project tree is changed: whoever changes it holds all other such changes, checks, and moves the totals."""
+"""Changes the project tree: serialize all such changes, check the change, move the totals of the subtree."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from cyborg_quota.ledger.path_cache import PathCache
 _MAX_ATTEMPTS: Final = 20
 
 Check = Callable[[Connection], None]
-"""Raises what stands against a change, inside its transaction."""
+"""Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
 
 
-class _RowsLacking(Exception):
-    """The new ancestors have no usage rows yet for what the project holds: make them, and come again."""
+class _RowsMissing(Exception):
+    """The new ancestors lack usage rows for resources of the project: create them, and retry."""
 
 
 class Tree:
-    """Adds, moves and removes projects, while others charge them."""
+    """Adds, moves and removes projects. Other calls may charge them at the same time."""
 
     def __init__(self, database: Database, paths: PathCache) -> None:
         self._database = database
         self._paths = paths
 
     def edges(self) -> dict[str, str | None]:
-        """Parent by project, for all that are known."""
+        """The parent of each known project; None for roots."""
         return self._database.read(projects.edges)
 
     def place(
         self, project_id: str, parent_id: str | None, check: Check | None = None, *, origin: str | None = None
     ) -> None:
-        """Make a project known, and put it (with all below it) under its parent. Raises ProjectRefused.
+        """Add a project if it is not known, and move it, with its descendants, below its parent.
 
-        ``origin``: the source of limits that says so; None: an operator does.
+        ``parent_id`` None: make it a root. ``origin``: the source of limits that defines this edge; None: an operator.
+        Raises ProjectRefused, DatabaseUnavailable, and the errors of ``check``.
         """
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             try:
                 self._database.write(lambda connection: _place(connection, project_id, parent_id, check, origin))
-            except _RowsLacking:
+            except _RowsMissing:
                 self._make_rows(project_id, str(parent_id))
             else:
                 self._paths.forget_all()
@@ -53,13 +54,13 @@ class Tree:
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
     def forget_paths(self) -> None:
-        """Read every path again: the tree has changed."""
+        """Clear the path cache, because the tree has changed."""
         self._paths.forget_all()
 
     def follow(self, project_id: str, parent_id: str | None, origin: str | None) -> None:
-        """Put a project where the limits' source (``origin``) says it is; None: it does not say.
+        """Move a project below the parent that the source of limits (``origin``) reports. None: it reports no parent.
 
-        Where the project is there already, its edge is marked as the source's.
+        If the project is already below this parent, its edge is only marked with ``origin``.
         """
         if parent_id is None:
             return
@@ -73,7 +74,7 @@ class Tree:
         self._paths.get(parent_id, resources)
 
     def remove(self, project_id: str) -> None:
-        """Forget a project that holds nothing. Raises ProjectRefused."""
+        """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
 
         def work(connection: Connection) -> None:
             tables.serialize_tree_changes(connection)
@@ -103,7 +104,7 @@ def _place(
         projects.ensure(connection, parent_id)
         resources = projects.resources_of(connection, project_id)
         if projects.read_path(connection, parent_id, resources).missing(resources):
-            raise _RowsLacking
+            raise _RowsMissing
     try:
         projects.move(connection, project_id, parent_id, origin)
     except ValueError:

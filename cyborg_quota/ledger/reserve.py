@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a reserve happens: limits first, then one transaction that checks and charges, then the verdict.
+"""Reserves: read the limits, then check and charge in one transaction.
 
-    look up the path and the constraints                                   (no transaction)
+    read the path and the constraints                                      (no transaction)
     INSERT the reservations, UPDATE each usage row on the path, COMMIT     (one transaction)
 
-If a row refuses, everything is rolled back, and the figures are read to say why. If they show room after all, the
-refusal was of a moment that has passed, or the tree has changed: once more from the top.
+If the UPDATE of a usage row matches no row, everything is rolled back, and the counters are read to find the reason.
+If they are within all limits, another transaction has freed the amount meanwhile, or the tree has changed: retry from
+the beginning.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
-"""So often a request may meet figures that changed under it. Each try ends with a read that showed room."""
+"""Attempts of one request, each refused by counters that changed before they were read to find the reason."""
 
-
-_MOST_ADOPTIONS: Final = 20
-"""So often the reservation that an adoption found may end before it is committed."""
+_MAX_ADOPTION_ATTEMPTS: Final = 20
+"""Attempts of one adoption, each ended because the consumer's reservation ended before it was committed."""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -39,21 +39,21 @@ _ENDED: Final = (
     exceptions.ReservationReleased,
     exceptions.ReservationRolledBack,
 )
-"""What a commit raises where the reservation has ended. (Not found: it was also purged.)"""
+"""The errors of a commit of a reservation that has ended. (ReservationNotFound: it was also purged.)"""
 
 _NO_CAP: Final = OpenCap(UNLIMITED)
-"""For what is committed at once: it is never open."""
+"""For reservations that are inserted as committed: they are never open."""
 
 
 class _Refused(Exception):
-    """A usage row refused its part: roll back."""
+    """The UPDATE of a usage row matched no row: roll back."""
 
 
 @dataclasses.dataclass(slots=True)
 class _PendingClaim:
-    """A claim on its way. Its UUIDs are made once, so that a second try lands on the first one's rows.
+    """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
 
-    ``reserved``: its consumer had reserved it already, and these of its reservations were not committed yet.
+    ``reserved``: the UUIDs of reservations of the same consumer that existed before and are not committed.
     """
 
     claim: Claim
@@ -67,7 +67,7 @@ class _PendingClaim:
 
 
 class ReserveRequest(NamedTuple):
-    """What is to be charged, and how. ``life_microseconds`` None: committed at once, whatever the limits."""
+    """The arguments of a reserve. ``ttl_microseconds`` None: an adoption, committed without checking limits."""
 
     project_id: str
     claims: Sequence[Claim]
@@ -81,7 +81,7 @@ class ReserveRequest(NamedTuple):
 
 
 class Reserver:
-    """Charges claims."""
+    """Reserves and adopts claims."""
 
     def __init__(
         self, database: Database, paths: PathCache, limits: LimitDriver, settler: Settler, tree: Tree, *, cap: OpenCap
@@ -94,54 +94,54 @@ class Reserver:
         self._settler = settler
 
     def charge(self, request: ReserveRequest) -> list[str]:
-        """Charge all claims or none. Returns UUIDs, claim by claim."""
+        """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
         pending = [_PendingClaim.of(claim) for claim in request.claims]
         self._charge(request, pending)
-        return [uuid for one in pending for uuid in one.uuids.values()]
+        return [uuid for item in pending for uuid in item.uuids.values()]
 
     def adopt(self, request: ReserveRequest) -> list[str]:
-        """The same for what is committed at once; what a consumer has reserved already is committed.
+        """Charge all claims as committed, and commit those that their consumers have already reserved.
 
-        A claim is charged anew if its reservation is rolled back, expires or is released before it can be committed.
-        What this call has charged is not looked at again: if it was released since, that release came later.
+        If such a reservation is rolled back, expires or is released before it is committed, its claim is charged again.
+        Claims that this call has charged are not checked again: a release of them came later.
         """
         pending = [_PendingClaim.of(claim) for claim in request.claims]
         began = time.monotonic()
-        for _ in range(_MOST_ADOPTIONS):
+        for _ in range(_MAX_ADOPTION_ATTEMPTS):
             self._charge(request, pending)
-            uuids = [uuid for one in pending for uuid in one.reserved]
+            uuids = [uuid for item in pending for uuid in item.reserved]
             try:
                 if uuids:
                     self._settler.settle("commit", Selection(request.project_id, uuids=uuids))
             except _ENDED:
-                pending = [_PendingClaim.of(one.claim) if one.reserved else one for one in pending]
+                pending = [_PendingClaim.of(item.claim) if item.reserved else item for item in pending]
             else:
-                return [uuid for one in pending for uuid in one.uuids.values()]
+                return [uuid for item in pending for uuid in item.uuids.values()]
         raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
 
     def _charge(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> None:
-        """Charge those of these claims that are not charged yet."""
+        """Charge those of these claims that are not yet charged."""
         began = time.monotonic()
         with self._database.deadline():
             for attempt in range(_MAX_ATTEMPTS):
                 if attempt > 2:
                     time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
-                if self._try(request, [one for one in pending if not one.is_charged]):
-                    for one in pending:
-                        one.is_charged = True
+                if self._attempt(request, [item for item in pending if not item.is_charged]):
+                    for item in pending:
+                        item.is_charged = True
                     return
         raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
 
-    def _try(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> bool:
-        """One attempt at what is still to be charged. False: the world has changed, try again."""
+    def _attempt(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> bool:
+        """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
         if not pending:
             return True
-        amounts = enforcement.requested(one.claim for one in pending)
-        resources = sorted({resource for one in pending for resource in one.claim.deltas})
+        amounts = enforcement.requested(item.claim for item in pending)
+        resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self._path(request, resources, is_limited=bool(amounts))
         constraints = self._constraints(request, path, amounts)
         changes = _changes(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
-        claims = [one.claim for one in pending]
+        claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
         counted = cap.to_count(request.project_id, claims, amounts)
         cap.bound(request.project_id, changes, counted)
@@ -162,9 +162,9 @@ class Reserver:
                     self._settler.recent.remember(_to_row(row) for row in rows)
                 return True
         except DuplicateEntry:
-            pass  # a first attempt of ours landed, or another delivery of this call was quicker
+            pass  # an earlier attempt was committed, or the same call was delivered twice
         except (_Refused, exceptions.TooManyOpenReservations) as refusal:
-            self._raise_refusal(request, path, constraints, amounts)  # a limit that is passed is said first
+            self._raise_refusal(request, path, constraints, amounts)  # OverQuota takes precedence over the cap
             if isinstance(refusal, exceptions.QuotaError):
                 raise
             return False
@@ -173,15 +173,15 @@ class Reserver:
     def _in_one_statement(
         self, request: ReserveRequest, rows: Sequence[inserting.NewReservation], changes: Sequence[usages.Change]
     ) -> Callable[[Connection], bool | None] | None:
-        """The same in one statement, where that is possible."""
+        """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
         return lambda connection: single_statement.reserve(connection, rows, changes) or None
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
-        """The path to charge; first put right, where the limits' source knows the project's parent.
+        """The path to charge. If the source of limits reports another parent, the project is moved first.
 
-        What no limit can refuse (an adoption, negative deltas) does not ask that source, and so cannot fail with it.
+        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, and cannot fail with it.
         """
         if is_limited and request.ttl_microseconds is not None:
             self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
@@ -209,63 +209,68 @@ class Reserver:
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> None:
-        """Raise what the figures say now; return where they show room, or the path is not the one that was charged.
+        """Raise OverQuota or UsageOverflow if the counters explain the refusal.
 
-        ``from None``: the row's refusal is how it was found, and no part of the answer.
+        Returns if they are within all limits, or if the path is no longer the one that was charged: the caller retries.
+        ``from None``: the internal exception is not part of the answer.
         """
         self._paths.forget(request.project_id)
         path = self._paths.get(request.project_id, sorted(amounts))
         if (path.project_ids, path.origins) != (charged.project_ids, charged.origins):
             return
-        figures = self._database.read_synced(lambda connection: usages.read(connection, path.project_ids, amounts))
-        found = enforcement.find_violations(request.project_id, constraints, figures, amounts)
-        if found:
+        counters = self._database.read_synced(lambda connection: usages.read(connection, path.project_ids, amounts))
+        violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
+        if violations:
             raise exceptions.OverQuota(
-                found if request.sees_all else enforcement.redact(found, request.project_id)
+                violations if request.sees_all else enforcement.redact(violations, request.project_id)
             ) from None
-        own = {resource: figures.get((request.project_id, resource), Counters()) for resource in amounts}
-        for resource in enforcement.overflowing(own, amounts):
+        own_counters = {resource: counters.get((request.project_id, resource), Counters()) for resource in amounts}
+        for resource in enforcement.overflowing(own_counters, amounts):
             raise exceptions.UsageOverflow(request.project_id, resource, amounts[resource]) from None
-        self._cap.look(request.project_id, own, amounts)
+        self._cap.record_refusal(request.project_id, own_counters, amounts)
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> bool:
-        """Somebody holds what was asked for: ourselves (True: all done), or the same consumers, rightly or not."""
-        consumers = [one.claim.consumer for one in pending if one.claim.consumer is not None]
-        uuids = [uuid for one in pending for uuid in one.uuids.values()]
+        """Find the rows that caused a duplicate key. True: they are those of an earlier attempt of this call.
 
-        def look(connection: Connection) -> tuple[list[transitions.Row], dict[str | None, list[transitions.Row]]]:
+        False: retry. Claims whose consumers already hold exactly these deltas are marked as charged; overdue
+        reservations of the consumers are expired. Raises ReservationConflict if a consumer holds other deltas.
+        """
+        consumers = [item.claim.consumer for item in pending if item.claim.consumer is not None]
+        uuids = [uuid for item in pending for uuid in item.uuids.values()]
+
+        def read_rows(connection: Connection) -> tuple[list[transitions.Row], dict[str | None, list[transitions.Row]]]:
             self._database.ensure_durable(connection)
             return (
                 reservations.by_uuids(connection, uuids, request.project_id, self._settler.grace),
                 reservations.live_of(connection, request.project_id, consumers, self._settler.grace),
             )
 
-        landed, held = self._database.read_synced(look)
-        if landed:
+        inserted, held = self._database.read_synced(read_rows)
+        if inserted:
             return True
         overdue = [row.uuid for rows in held.values() for row in rows if row.overdue]
         if overdue:
             self._settler.expire_rows(overdue)
             return False
-        for one in pending:
-            if one.claim.consumer in held:
-                _match(one, held[one.claim.consumer])
+        for item in pending:
+            if item.claim.consumer in held:
+                _use_held(item, held[item.claim.consumer])
         return False
 
 
-def _match(one: _PendingClaim, held: Sequence[transitions.Row]) -> None:
-    """The consumer holds exactly this already: its rows are the answer. Raises ReservationConflict."""
+def _use_held(item: _PendingClaim, held: Sequence[transitions.Row]) -> None:
+    """Use the rows that the consumer already holds. Raises ReservationConflict if their deltas differ."""
     deltas = {row.resource: row.delta for row in held}
-    if deltas != dict(one.claim.deltas):
-        raise exceptions.ReservationConflict(str(one.claim.consumer), deltas, one.claim.deltas)
+    if deltas != dict(item.claim.deltas):
+        raise exceptions.ReservationConflict(str(item.claim.consumer), deltas, item.claim.deltas)
     uuids = {row.resource: row.uuid for row in held}
-    one.uuids = {resource: uuids[resource] for resource in one.claim.deltas}
-    one.is_charged = True
-    one.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
+    item.uuids = {resource: uuids[resource] for resource in item.claim.deltas}
+    item.is_charged = True
+    item.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
 
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[inserting.NewReservation]) -> bool:
-    """Insert all rows. False: one of their consumers holds something already."""
+    """Insert all rows. False: one of their consumers already holds live reservations."""
     if len(rows) == 1 and rows[0].consumer is not None and rows[0].ttl_microseconds is not None:
         return inserting.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
@@ -276,7 +281,7 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[inse
 
 
 def _to_row(row: inserting.NewReservation) -> transitions.Row:
-    """What a settling call needs to know of a row that has just been made. (Not its id, which only SQL needs.)"""
+    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
     return transitions.Row(
         id=0,
         uuid=row.uuid,
@@ -293,10 +298,10 @@ def _to_row(row: inserting.NewReservation) -> transitions.Row:
 def _changes(
     path: projects.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
-    """What each row on the path is asked to take, in lock order.
+    """The changes of the usage rows on the path, in lock order, with their bounds.
 
-    An amount of 0 (only negative deltas) adds nothing, but checks that the project's own row still exists: the project
-    may have been removed since the path was read.
+    An amount of 0 (only negative deltas) adds nothing, but checks that the usage row of the project still exists: the
+    project may have been removed since the path was read.
     """
     limits_by_scope = enforcement.limits_by_scope(constraints)
     changes = []
@@ -323,21 +328,21 @@ def _changes(
 def _rows(
     request: ReserveRequest, path: projects.ProjectPath, pending: Sequence[_PendingClaim]
 ) -> list[inserting.NewReservation]:
-    leaves = {resource: (path.nodes(resource) or ())[0] for one in pending for resource in one.claim.deltas}
+    leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     return [
         inserting.NewReservation(
-            uuid=one.uuids[resource],
+            uuid=item.uuids[resource],
             usage_id=leaves[resource].usage_id,
             project_id=request.project_id,
             resource=resource,
             delta=delta,
-            consumer=one.claim.consumer,
-            group=request.group if one.claim.group is None else one.claim.group,
+            consumer=item.claim.consumer,
+            group=request.group if item.claim.group is None else item.claim.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
-            place=None if one.claim.consumer is None else sorted(one.claim.deltas).index(resource) + 1,
-            source=one.claim.source,
+            place=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            source=item.claim.source,
         )
-        for one in pending
-        for resource, delta in one.claim.deltas.items()
+        for item in pending
+        for resource, delta in item.claim.deltas.items()
     ]

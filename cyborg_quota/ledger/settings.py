@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From options to what the database driver needs to be told."""
+"""Builds the settings of the database driver from the configuration options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cyborg_quota.db.connect import DatabaseSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """Times in seconds, batches in rows."""
+    """The settings of DbQuotaDriver. Times are in seconds, batch sizes in rows."""
 
     database: DatabaseSettings
     expire_grace_seconds: float = 0.0
@@ -24,7 +24,7 @@ class DriverSettings:
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
-    """[quota] and [database], for DbQuotaDriver."""
+    """The settings of DbQuotaDriver, from [quota], [notices] and [database]."""
     return DriverSettings(
         database=database_settings(conf),
         expire_grace_seconds=conf.quota.expire_grace,
@@ -35,7 +35,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
 
 
 def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
-    """[database], and [quota]'s say on how long to try."""
+    """The settings of the connection, from [database] and the timeouts in [quota]."""
     options = conf.database
     url = _with_parameters(*_connection(conf))
     optional = {
@@ -58,7 +58,7 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
 
 
 def _connection(conf: cfg.ConfigOpts) -> tuple[str, str]:
-    """The URL and its parameters. An error in either must not quote it: it may hold a password."""
+    """The URL and its parameters. Error messages must not quote them: they may contain a password."""
     try:
         return conf.database.connection or DEFAULT_CONNECTION, conf.database.connection_parameters
     except cfg.Error:

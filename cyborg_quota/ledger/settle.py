@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How reservations are settled: find, decide, move the rows, move the counters; one transaction, all or none.
+"""Settles reservations in one transaction: read the rows, decide, change their states, update the counters.
 
-Whoever loses a race (commit against rollback against expiry) finds fewer rows in the state it had read, rolls back,
-reads again, and gets the answer that the table of transitions has for the state the winner left.
+Concurrent calls may settle the same reservation (a commit, a rollback and an expiry). The loser's UPDATE changes fewer
+rows than it has read; it rolls back, reads again, and returns the result that the transition table defines for the new
+state.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from oslo_log import log as logging
@@ -19,7 +20,6 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
 from cyborg_quota.ledger.path_cache import PathCache
-from cyborg_quota.ledger.reservation_cache import ReservationCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
 from cyborg_quota.types import Selection, State
 
@@ -28,16 +28,62 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_ATTEMPTS: Final = 20
-_ENDS_FLIGHT: Final = frozenset({"commit", "rollback", "release"})
+_MAX_CACHED_ROWS: Final = 20_000
+"""The maximum number of cached rows. When it is exceeded, the cache is cleared."""
+
+_SETTLES_RESERVED: Final = frozenset({"commit", "rollback", "release"})
 _FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
 
 
-class _NotInFlight(Exception):
-    """Somebody else has settled it, or its time is over: look."""
+class ReservationCache:
+    """Caches the reservations that this process made recently, so that settling them needs no SELECT.
+
+    The cached columns never change (project, resource, delta, consumer). The state may: the UPDATE that settles the
+    rows checks that they are still reserved. If its row count is too small, the caller reads the rows from the
+    database. Shared by threads: each step is one dictionary operation.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._by_consumer: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def remember(self, rows: Iterable[Row]) -> None:
+        """Add rows that were just reserved."""
+        if len(self._rows) > _MAX_CACHED_ROWS:
+            self._rows.clear()
+            self._by_consumer.clear()
+        by_consumer: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            self._rows[row.uuid] = row
+            if row.consumer is not None:
+                by_consumer.setdefault((row.project_id, row.consumer), []).append(row.uuid)
+        for key, uuids in by_consumer.items():
+            self._by_consumer[key] = tuple(uuids)
+
+    def take(self, selection: Selection) -> Sequence[Row] | None:
+        """Remove and return the rows that ``selection`` selects; None unless all of them are cached."""
+        uuids: Sequence[str] | None = selection.uuids
+        if selection.consumer is not None and selection.project_id is not None:
+            uuids = self._by_consumer.pop((selection.project_id, selection.consumer), None)
+        if uuids is None:
+            return None
+        rows = [self._rows.pop(uuid, None) for uuid in dict.fromkeys(uuids)]
+        known = [row for row in rows if row is not None]
+        for row in known:
+            self._by_consumer.pop((row.project_id, str(row.consumer)), None)
+        if len(known) < len(rows):
+            return None
+        if selection.project_id is not None and any(row.project_id != selection.project_id for row in known):
+            return None
+        return known
+
+
+class _NotReserved(Exception):
+    """A cached reservation is already settled or overdue: read its state from the database."""
 
 
 class Settler:
-    """Commits, rolls back, releases, extends and expires. ``grace`` is in microseconds."""
+    """Commits, rolls back, releases, extends and expires reservations. ``grace`` is in microseconds."""
 
     def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
         self._database = database
@@ -46,31 +92,32 @@ class Settler:
         self.recent = ReservationCache()
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
-        """Do ``call`` to what ``selection`` means. Raises ReservationError as the table of transitions has it."""
+        """Apply ``call`` to the selected reservations. Raises ReservationError as the transition table defines."""
 
         def work(connection: Connection, counting: Counting) -> Plan:
-            # A name may mean more than this node of a cluster knows yet; a UUID only what has ended since.
-            is_sure = selection.uuids is None and self._database.sync_with_cluster(connection)
-            plan = transitions.decide(call, self._find(connection, call, selection))
-            has_nothing_to_do = plan.error is not None or not plan.moves
-            if has_nothing_to_do and not is_sure and self._database.sync_with_cluster(connection):
-                plan = transitions.decide(call, self._find(connection, call, selection))
+            # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For
+            # UUIDs, it may lack only later changes of state: synchronize only if the call would change nothing.
+            is_synced = selection.uuids is None and self._database.sync_with_cluster(connection)
+            plan = transitions.decide(call, self._read_rows(connection, call, selection))
+            is_no_change = plan.error is not None or not plan.moves
+            if is_no_change and not is_synced and self._database.sync_with_cluster(connection):
+                plan = transitions.decide(call, self._read_rows(connection, call, selection))
             if not plan.moves:
                 self._database.ensure_durable(connection)
             self._apply(connection, counting, plan.moves, ttl_microseconds)
             return plan
 
         with self._database.deadline():
-            if call in _ENDS_FLIGHT and self._settle_cached(call, selection):
+            if call in _SETTLES_RESERVED and self._settle_cached(call, selection):
                 return
             plan = self._write(work)
         if plan.error is not None:
             raise plan.error
 
     def _settle_cached(self, call: Call, selection: Selection) -> bool:
-        """The common case, without asking first: what this process reserved, and is still in flight and in time."""
+        """Settle reservations without reading them first. False: not cached, already settled, or overdue."""
         rows = self.recent.take(selection)
-        # (What a negative delta subtracts is decided by its id, which is not remembered.)
+        # The amount that a negative delta subtracts depends on its id, which is not cached.
         if not rows or any(row.delta < 0 for row in rows):
             return False
         plan = transitions.decide(call, rows)
@@ -79,7 +126,7 @@ class Settler:
 
         def work(connection: Connection, counting: Counting) -> bool:
             if not reservations.settle_in_flight(connection, uuids, after, self.grace):
-                raise _NotInFlight
+                raise _NotReserved
             counting.apply(plan.moves)
             return True
 
@@ -88,12 +135,12 @@ class Settler:
 
         try:
             self._write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)
-        except _NotInFlight:
+        except _NotReserved:
             return False
         return True
 
     def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
-        """What ending these flights means for the counters; nothing where that is not known."""
+        """The changes of the counters for these moves; empty if a path is not cached."""
         changes: list[usages.Change] = []
         for move in moves:
             row = move.row
@@ -107,25 +154,25 @@ class Settler:
         return usages.merge(changes)
 
     def expire_batch(self, limit: int) -> int:
-        """Expire up to ``limit`` of the longest overdue, in one transaction. Returns how many."""
+        """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
 
         def work(connection: Connection, counting: Counting) -> int:
             return self._end(connection, counting, many.overdue(connection, limit, self.grace))
 
         return self._write(work)
 
-    def overdue(self, place: many.Place | None, limit: int) -> tuple[Sequence[Any], many.Place | None]:
-        """The overdue behind that place, to be expired by ``expire_read``: see many.overdue_behind."""
-        return self._database.read(lambda connection: many.overdue_behind(connection, place, limit, self.grace))
+    def overdue(self, position: many.Place | None, limit: int) -> tuple[Sequence[Any], many.Place | None]:
+        """Read the overdue reservations after a position, for ``expire_read``: see many.overdue_behind."""
+        return self._database.read(lambda connection: many.overdue_behind(connection, position, limit, self.grace))
 
     def expire_read(self, rows: Sequence[many.Overdue]) -> int:
-        """Expire those of these that are overdue still, in one transaction. Returns how many."""
-        tries = itertools.count()
+        """Expire those of these reservations that are still overdue, in one transaction. Returns their number."""
+        attempts = itertools.count()
 
         def work(connection: Connection, counting: Counting) -> int:
-            if next(tries) == 0:
+            if next(attempts) == 0:
                 return self._end(connection, counting, rows)
-            # Somebody was quicker with some of them: look who.
+            # Another transaction has settled some of them: read which are still overdue.
             return self._end(connection, counting, many.overdue_of(connection, [row[0] for row in rows], self.grace))
 
         return self._write(work)
@@ -138,7 +185,7 @@ class Settler:
         return len(due)
 
     def expire_rows(self, uuids: Sequence[str]) -> None:
-        """Expire those of these reservations that are overdue."""
+        """Expire those of these reservations that are overdue, in one transaction."""
         self._write(
             lambda connection, counting: self._apply(
                 connection,
@@ -155,26 +202,26 @@ class Settler:
     ) -> T:
         singly = False
 
-        def once(connection: Connection) -> T:
+        def attempt(connection: Connection) -> T:
             return work(connection, Counting(connection, self._paths, singly=singly))
 
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return self._database.write(once, in_one_statement)
+                return self._database.write(attempt, in_one_statement)
             except RetryRowByRow:
                 singly = True
             except RowsMissing as missing:
                 LOG.warning(
-                    "Project %s has live reservations of %s but no usage row; it is made anew. Run: "
+                    "Project %s has live reservations of %s but no usage row; the row is created. Run: "
                     "cyborg-quota usage heal",
                     missing.project_id,
                     missing.resource,
                 )
                 self._paths.forget(missing.project_id)
                 self._paths.get(missing.project_id, [missing.resource])
-        raise exceptions.DatabaseError("usage rows disappear as fast as they are made")
+        raise exceptions.DatabaseError("usage rows are deleted again and again while they are created")
 
-    def _find(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+    def _read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         rows = self._select_rows(connection, selection)
         if self._is_complete(rows, selection):
             return rows
@@ -183,8 +230,8 @@ class Settler:
             if self._is_complete(rows, selection):
                 return rows
         if selection.uuids is not None:
-            found = {row.uuid for row in rows}
-            raise exceptions.ReservationNotFound(next(uuid for uuid in selection.uuids if uuid not in found))
+            known = {row.uuid for row in rows}
+            raise exceptions.ReservationNotFound(next(uuid for uuid in selection.uuids if uuid not in known))
         if call in _FAILS_ON_UNKNOWN_NAME:
             raise exceptions.ReservationNotFound(str(selection.consumer or selection.group))
         return rows
@@ -204,7 +251,7 @@ class Settler:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
     def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
-        """Move rows, then counters. Raises TransactionMoved when somebody else was quicker."""
+        """Change the states of the rows, then the counters. Raises TransactionMoved if another call changed a row."""
         by_kind: dict[tuple[State, State], list[Move]] = {}
         for move in moves:
             by_kind.setdefault((move.row.state, move.to), []).append(move)

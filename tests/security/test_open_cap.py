@@ -64,7 +64,7 @@ class TestCap(CapTestCase):
         with counting as counted:
             self.fill(1)
             self.assertGreater(counted.call_count, 0)
-        with counting as counted, mock.patch.object(open_cap, "_REMEMBERED_SECONDS", 0.0):
+        with counting as counted, mock.patch.object(open_cap, "_REFUSAL_SECONDS", 0.0):
             self.fill(1)
             self.assertEqual(0, counted.call_count)
 
