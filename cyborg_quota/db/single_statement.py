@@ -137,7 +137,7 @@ def _early_lock_release(shape: ChargeShape, checks_contention: bool) -> sa.Colum
 def _with_contention_rows(changed: sa.CTE, *others: sa.CTE) -> sa.Executable:
     """A row without columns where the usage row has changed, and one more where it was let go."""
     done = sa.select().select_from(changed)
-    return sa.union_all(done, done.where(changed.c.early_lock_release)).add_cte(*others)
+    return sa.union_all(done, done.where(changed.c.lets_go)).add_cte(*others)
 
 
 def _charges(shapes: Sequence[ChargeShape]) -> list[Step]:
