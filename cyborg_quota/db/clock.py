@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The database's clock, in UTC and microseconds, as one SQL expression for three databases.
 
-Expiry is set and compared on this clock alone. SQLite has no clock but the host's, and its own functions stop at
-milliseconds: there a function of ours, registered on every connection (see ``register_sqlite``), answers.
+Only this clock is used to set and compare expiry. SQLite uses the host's clock, and its functions have a resolution of
+milliseconds. Therefore each SQLite connection gets a Python function instead (see ``register_sqlite``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SQLITE_FUNCTION = "cyborg_quota_utc_after"
 
 
 class utc_after(FunctionElement[Any]):
-    """Now plus so many microseconds (an int, a bound parameter; may be negative)."""
+    """Now plus a number of microseconds (an int or a bound parameter; may be negative)."""
 
     type = sa.DateTime()
     inherit_cache = True
@@ -40,7 +40,7 @@ def _mysql(element: utc_after, compiler: Any, **kw: Any) -> str:
 
 @compiles(utc_after, "postgresql")
 def _postgresql(element: utc_after, compiler: Any, **kw: Any) -> str:
-    # statement_timestamp(), not clock_timestamp(): an index can be searched by a value that stands still.
+    # statement_timestamp(), not clock_timestamp(): an index scan needs a value that is constant within the statement.
     if not len(element.clauses):
         return "(statement_timestamp() AT TIME ZONE 'UTC')"
     microseconds = compiler.process(element.clauses, **kw)
@@ -53,7 +53,7 @@ def _sqlite(element: utc_after, compiler: Any, **kw: Any) -> str:
 
 
 def utc_now() -> utc_after:
-    """The moment the statement began."""
+    """The start time of the statement."""
     return utc_after()
 
 
@@ -65,13 +65,13 @@ def _host_utc_after(microseconds: int) -> str:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether a statement failed because a signal's exception struck inside our function.
+    """Whether a statement failed because a signal handler raised an exception inside the clock function.
 
-    SQLite makes an error of its own of whatever comes out of a function, and ours has nothing else that could.
+    SQLite replaces any exception of a function by its own error, and the clock function raises no other exception.
     """
     return "user-defined function raised exception" in str(error)
 
 
 def register_sqlite(dbapi_connection: Any) -> None:
-    """Give one SQLite connection the clock."""
+    """Register the clock function on an SQLite connection."""
     dbapi_connection.create_function(_SQLITE_FUNCTION, 1, _host_utc_after)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database itself: an engine made lazily, one isolation level, one way to run a transaction, one retry policy.
+"""Access to the database: a lazily created engine, one isolation level, transactions, and the retry policy.
 
-What oslo.db is good at is taken from it: the [database] options, and the exception tree its filters make of every
-driver's messages. Its engine factory is not: its SQLite settings (no pool, a deferred BEGIN) cost four fifths of
-SQLite's speed, and its ping at every checkout is a round trip that the retry policy makes needless.
+This module uses two parts of oslo.db: the [database] options, and the filters that convert each driver's errors to
+oslo.db's exceptions. It does not use oslo.db's engine factory: that factory's SQLite settings (no pool, a deferred
+BEGIN) make SQLite five times slower, and its ping at every checkout costs a round trip that the retry policy makes
+unnecessary.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ Work = Callable[[Connection], T]
 
 
 class Database:
-    """A database, shared by threads; a forked child gets connections of its own. Making one does no I/O.
+    """A database that threads can share. A forked child opens its own connections. The constructor does no I/O.
 
-    ``verify(connection)`` runs once, before the first transaction; what it raises, the first caller gets.
+    ``verify(connection)`` runs once, before the first transaction. Its exceptions are raised to the first caller.
     """
 
     def __init__(self, settings: DatabaseSettings, verify: Callable[[Connection], None] | None = None) -> None:
@@ -47,10 +48,10 @@ class Database:
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
         self._connections: ConnectionCache | None = None
-        self._parents: list[tuple[sa.Engine, ConnectionCache | None]] = []  # kept, for what is garbage is closed
-        self._thinking: Database | None = None
+        self._parents: list[tuple[sa.Engine, ConnectionCache | None]] = []  # referenced, so that they are not closed
+        self._long_transactions: Database | None = None
         self._galera: bool | None = None
-        self._runs_single_statements: bool | None = None  # not known before there was a connection
+        self._runs_single_statements: bool | None = None  # unknown before the first connection
         self._has_written = False
         self._call = deadline.Call()
         try:
@@ -58,19 +59,19 @@ class Database:
             self._url.get_dialect()
             self._is_sqlite = self._url.get_backend_name() == "sqlite"
         except (sa_exc.ArgumentError, ValueError, TypeError):
-            # The text is a secret: it may hold a password.
+            # Do not show the URL: it may contain a password.
             raise exceptions.ConfigurationError("[database] connection is not a valid SQLAlchemy URL.") from None
         connect.check_driver(self._url)
         if not self._is_sqlite and settings.url.count("@") > 1:
-            # What follows the first would be taken for the host, and be named as that by every error.
+            # The text after the first @ would be parsed as the host name, and error messages would show it.
             raise exceptions.ConfigurationError(
-                "[database] connection has more than one @: in a user's name, a password or a parameter write %40."
+                "[database] connection has more than one @: write %40 in a user name, a password or a parameter."
             )
         forks.register(self)
 
     @property
     def engine(self) -> sa.Engine:
-        """The engine of this process; made at first use."""
+        """The engine of this process, created at first use."""
         if self._engine is not None:
             return self._engine
         with self._lock:
@@ -85,7 +86,7 @@ class Database:
             return self._engine
 
     def renew_after_fork(self) -> None:
-        """The parent's sockets are the parent's: drop them unclosed, with the locks of its engine."""
+        """Drop the parent's engine with its locks, without closing its sockets: the parent still uses them."""
         self._lock = threading.Lock()
         if self._engine is not None:
             self._parents.append((self._engine, self._connections))
@@ -93,21 +94,21 @@ class Database:
 
     @property
     def max_concurrent_writers(self) -> int:
-        """How many may write at once for one caller: half of the pool, and others have the rest. (SQLite: one.)"""
-        most, overflow = self._settings.max_pool_size, self._settings.max_overflow
+        """The most concurrent writers of one caller: half of the pool, to leave the rest to others. On SQLite: 1."""
+        pool_size, overflow = self._settings.max_pool_size, self._settings.max_overflow
         if self._is_sqlite:
             return 1
-        return sys.maxsize if overflow < 0 or most == 0 else max(1, (most + overflow) // 2)
+        return sys.maxsize if overflow < 0 or pool_size == 0 else max(1, (pool_size + overflow) // 2)
 
     @property
     def long_transactions(self) -> Database:
-        """The same, for transactions that take their time between two statements."""
+        """The same database for transactions that may be idle for long between two statements."""
         with self._lock:
-            if self._thinking is None:
-                self._thinking = Database(
+            if self._long_transactions is None:
+                self._long_transactions = Database(
                     dataclasses.replace(self._settings, allow_idle_in_transaction=True), self._verify
                 )
-            return self._thinking
+            return self._long_transactions
 
     @property
     def is_mysql(self) -> bool:
@@ -115,12 +116,12 @@ class Database:
 
     @property
     def location(self) -> str:
-        """Where it is, as a URL without user, password and parameters."""
+        """The URL of the database without user, password and parameters."""
         url = self._url
         return sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
     def ping(self) -> bool:
-        """Whether the server can be reached now; tried once, on a connection of its own, for a few seconds at most."""
+        """Whether the server is reachable now. Makes one attempt, on a new connection, of a few seconds at most."""
         return connect.answers(self._url, self._settings)
 
     def close(self) -> None:
@@ -128,47 +129,49 @@ class Database:
         if self._engine is not None and self._connections is not None:
             self._connections.close()
             self._engine.dispose()
-        if self._thinking is not None:
-            self._thinking.close()
+        if self._long_transactions is not None:
+            self._long_transactions.close()
 
     def deadline(self) -> contextlib.AbstractContextManager[None]:
-        """What is done inside has the policy's time together, for its caller waits for all of it."""
+        """All transactions inside this context share one retry deadline, because the caller waits for all of them."""
         return self._call
 
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
-        """Run ``work(connection)`` in one transaction; again, from its start, when that may help.
+        """Run ``work(connection)`` in one transaction. Retry the whole transaction after a transient error.
 
-        ``work`` must hold no state between its runs but what makes a second run land on the first one's rows.
-        Raises DatabaseUnavailable when the policy's time is over, DatabaseError for what cannot be tried again;
-        DBDuplicateEntry comes out as it is: only the caller knows what a duplicate means.
+        ``work`` may run several times: keep no state except UUIDs made beforehand.
+        Raises DatabaseUnavailable after the retry deadline, and DatabaseError for an error that is not transient.
+        DBDuplicateEntry is not translated: only the caller knows what a duplicate means.
 
-        ``at_once`` is tried before, once, where the server can run a script (scripts.py): the same in one statement.
-        Where it answers None nothing was done, and where it fails nobody knows; ``work`` does the rest.
+        ``single_statement`` does the same in one statement. It is tried once, before ``work``, if the server supports
+        it (prepared_transaction.py). None means that it changed nothing. If it raises, its outcome is unknown. In
+        both cases ``work`` runs next.
         """
         return self._run(work, read=False, single_statement=single_statement)
 
     def supports_single_statement(self, usage_rows: int) -> bool:
-        """Whether ``at_once`` is worth a try for a charge of so many usage rows."""
+        """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
         return usage_rows > 0 and (usage_rows == 1 or self.is_mysql) and not self._is_sqlite
 
     def read(self, work: Work[T]) -> T:
-        """Run a ``work`` that only reads. On SQLite it does not wait for writers."""
+        """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""
         return self._run(work, read=True)
 
     def read_synced(self, work: Work[T]) -> T:
-        """The same, but on a Galera node not before it knows all that any node has answered."""
+        """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed."""
 
-        def surely(connection: Connection) -> T:
+        def synced_work(connection: Connection) -> T:
             self.sync_with_cluster(connection)
             return work(connection)
 
-        return self._run(surely, read=True)
+        return self._run(synced_work, read=True)
 
     def sync_with_cluster(self, connection: Connection) -> bool:
-        """On a Galera node, wait until this session sees all that any node had answered. False: there was no need.
+        """On a Galera node, wait until this session sees all that any node has committed. False: not a Galera node.
 
-        Whoever is about to say that something does not exist asks this first, and looks again when it is True.
-        The transaction must have written nothing so far: it is begun anew, for inside one a node does not wait.
+        Call this before you report that a row does not exist, and read again if it returns True.
+        The transaction must not have written anything: this method restarts it, because a node waits only at the
+        first statement of a transaction.
         """
         if not self.is_mysql or not self.is_galera(connection):
             return False
@@ -177,38 +180,38 @@ class Database:
         try:
             connection.exec_driver_sql("SELECT 1 FROM reservations LIMIT 1")
         except Exception:
-            # This session would wait at every read from now on; and where it broke, it takes no further statement.
+            # The session would wait at every later read; and a broken one accepts no statement that resets it.
             connection.invalidate()
             raise
         connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {self._settings.mysql_wsrep_sync_wait or 0}")
         return True
 
     def ensure_durable(self, connection: Connection) -> None:
-        """On PostgreSQL: what this transaction sees is on disk when it has ended. For an answer that writes nothing."""
+        """On PostgreSQL: flush all that this transaction sees when it ends. For a call that itself writes nothing."""
         if self._url.get_backend_name() == "postgresql":
             prepared_transaction.ensure_durable(connection)
 
     def is_galera(self, connection: Connection) -> bool:
-        """Whether the server is a node of a cluster."""
+        """Whether the server is a node of a Galera cluster."""
         if self._galera is None:
-            found = connection.exec_driver_sql("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").first()
-            self._galera = found is not None and str(found[1]).upper() in ("ON", "1")
+            variable = connection.exec_driver_sql("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").first()
+            self._galera = variable is not None and str(variable[1]).upper() in ("ON", "1")
         return self._galera
 
     def _run(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
         began = self._call.began or time.monotonic()
         try:
             if single_statement is not None and (self._runs_single_statements or self._may_run_single_statements()):
-                done = self._run_single_statement(single_statement, began)
-                if done is not None:
+                single_result = self._run_single_statement(single_statement, began)
+                if single_result is not None:
                     self._has_written = True
-                    return done
+                    return single_result
             try:
                 result = self._once(work, read)
             except Exception as error:
                 if not self._may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
                     raise
-                LOG.debug("A transaction is tried again: %s", errors.reason(error))
+                LOG.debug("Retrying a transaction: %s", errors.reason(error))
                 result = self._retrying(began)(self._once, work, read)
             self._has_written = self._has_written or not read
             return result
@@ -230,19 +233,19 @@ class Database:
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
             if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
                 raise
-            LOG.debug("A transaction is done in several statements: %s", errors.reason(error))
+            LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.is_not_prepared(error):
                 self._runs_single_statements = False
                 if not self.is_mysql:
                     LOG.warning(
-                        "PostgreSQL does not have what its connection prepared (%s). If a pooler with pool_mode ="
-                        " transaction is between, set [quota] postgresql_pool_mode = transaction.",
+                        "PostgreSQL has lost a prepared statement of this connection (%s). If PgBouncer or another"
+                        " pooler with pool_mode = transaction is used, set [quota] postgresql_pool_mode = transaction.",
                         errors.reason(error),
                     )
             return None
 
     def _retrying(self, began: float) -> tenacity.Retrying:
-        """The one retry policy. Every parameter is spelled out: tenacity's defaults never stop and never wait."""
+        """The retry policy. It sets every parameter, because tenacity by default never stops and never waits."""
         settings = self._settings
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._may_do_again),
@@ -257,7 +260,7 @@ class Database:
         )
 
     def _may_do_again(self, error: BaseException) -> bool:
-        """A read-only server means a failover where this process could write before; else the URL is wrong."""
+        """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
         return errors.may_do_again(error) and (self._has_written or not errors.is_read_only(error))
 
     def _is_over(self, began: float) -> bool:
@@ -266,7 +269,7 @@ class Database:
     def _once(self, work: Work[T], read: bool) -> T:
         connections, cached = self._acquire()
         connection = cached.connection
-        is_done = False
+        has_run = False
         try:
             if cached.autocommit:
                 cached.leave_autocommit()
@@ -274,33 +277,33 @@ class Database:
                 connect.read_only_next(connection)
             with connection.begin():
                 self._verify_once(connection)
-                answer = work(connection)
-                is_done = True
-            return answer
+                result = work(connection)
+                has_run = True
+            return result
         except Exception as error:
             if clock.was_interrupted(error):
                 raise KeyboardInterrupt from error
-            if is_done:
+            if has_run:
                 connect.rollback_open_transaction(connection)
             raise
         except BaseException:
-            # Ctrl-C, SystemExit, a killed greenlet: it strikes between any two steps; what was begun may be open still.
+            # KeyboardInterrupt, SystemExit or a killed greenlet can occur at any step: a transaction may be open.
             connection.invalidate()
             raise
         finally:
             connections.put(cached)
 
     def _once_in_autocommit(self, statement: Work[T]) -> T:
-        """Run what is a transaction of its own."""
+        """Run a statement that is a transaction of its own."""
         connections, cached = self._acquire()
         is_clean = False
         try:
             if not cached.autocommit:
                 cached.enter_autocommit()
             self._verify_once(cached.connection)
-            answer = statement(cached.connection)
+            result = statement(cached.connection)
             is_clean = True
-            return answer
+            return result
         except Exception:
             with contextlib.suppress(Exception):
                 cached.leave_autocommit(is_failed=True)
@@ -312,14 +315,14 @@ class Database:
             connections.put(cached)
 
     def _verify_once(self, connection: Connection) -> None:
-        if (verify := self._verify) is not None:  # (another thread may be doing it too)
+        if (verify := self._verify) is not None:  # (another thread may run it at the same time)
             verify(connection)
             self._verify = None
 
     def _acquire(self) -> tuple[ConnectionCache, CachedConnection]:
-        self.engine  # noqa: B018 (it makes both)
+        self.engine  # noqa: B018 (creates the engine and the connection cache)
         connections = self._connections
-        assert connections is not None, "made with the engine"
+        assert connections is not None, "created with the engine"
         return connections, connections.take() or self._open(connections)
 
     @staticmethod

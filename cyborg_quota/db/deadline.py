@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that a caller waits for, of which retries take their part."""
+"""The retry deadline of a call, and the waits between its retries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SHARE: Final = 48
 
 
 class Call(threading.local):
-    """When this thread's call began, where it is made of several transactions: ``with call: ...``
+    """The start time of this thread's call, if the call consists of several transactions: ``with call: ...``
 
-    (contextlib's way, with a generator, takes five times as long, twice an attach.)
+    (A context manager made by contextlib takes five times as long, and each attach enters it twice.)
     """
 
     began: float | None = None
@@ -30,11 +30,11 @@ class Call(threading.local):
 
 
 def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[tenacity.RetryCallState], float]:
-    """tenacity's wait: longer each time, by chance; after a conflict at most a 48th of what is left until ``ends``.
+    """A wait for tenacity: random exponential backoff; after a conflict at most 1/48 of the time left until ``ends``.
 
-    Whoever has been refused for long comes more often. On a Galera cluster the writers of one node can refuse those of
-    the others for seconds, and who waited half a second each time could have no turn at all. (A database that is away
-    is not asked more often for that.)
+    Thus a transaction that has been refused for long retries more often. On a Galera cluster the writers of one node
+    can refuse those of other nodes for seconds, and with waits of half a second a transaction might never succeed. (The
+    bound does not apply to an unavailable database, which is not asked more often.)
     """
 
     def wait(state: tenacity.RetryCallState) -> float:

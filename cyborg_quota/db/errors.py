@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which database errors may be tried again, and what the others become."""
+"""Classify database errors (transient, outage, fatal), and translate them to this package's exceptions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cyborg_quota import exceptions
 
 
 class TransactionMoved(Exception):
-    """What a transaction had read was no longer so when it wrote: roll back, and do it again from the start."""
+    """Data that the transaction had read has changed before it wrote: roll back, and retry the whole transaction."""
 
 
-_DO_AGAIN: Final = (
+_TRANSIENT_CLASSES: Final = (
     oslo_exc.DBDeadlock,
     oslo_exc.DBConnectionError,
     TransactionMoved,
@@ -32,7 +32,7 @@ _TRANSIENT_SQLSTATES: Final = frozenset(
         "57P03",  # PostgreSQL: starting up
         "25006",  # PostgreSQL: read-only, see is_read_only
         "53300",  # PostgreSQL: too many connections
-        "57014",  # PostgreSQL: the statement took longer than it may
+        "57014",  # PostgreSQL: statement timeout
     }
 )
 
@@ -47,7 +47,7 @@ _TRANSIENT_MYSQL: Final = frozenset(
         1290,  # read-only, see is_read_only
         1317,  # query interrupted
         1927,  # connection was killed
-        1969,  # MariaDB: the statement took longer than it may
+        1969,  # MariaDB: max_statement_time exceeded
         2002,
         2003,
         2006,
@@ -61,7 +61,7 @@ _TRANSIENT_TEXT: Final = re.compile(
     r"database is locked|database table is locked|could not connect|connection refused|connection to server|"
     r"could not translate host name|"
     r"server closed the connection|connection already closed|terminating connection|timeout expired|"
-    r"provider status: |"  # Galera: the node could not replicate, and says only in words that it is cut off
+    r"provider status: |"  # Galera: the node could not replicate; only the text shows that it is disconnected
     r"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL",
     re.IGNORECASE,
 )
@@ -75,7 +75,7 @@ _FATAL_TEXT: Final = re.compile(
 
 
 def may_do_again(error: BaseException) -> bool:
-    """Whether the same transaction, done again, may succeed."""
+    """Whether a retry of the same transaction may succeed."""
     if isinstance(error, TransactionMoved):
         return True
     if not isinstance(error, (oslo_exc.DBError, sa_exc.SQLAlchemyError)):
@@ -85,7 +85,7 @@ def may_do_again(error: BaseException) -> bool:
         return False
     code = _code(error)
     return (
-        isinstance(error, _DO_AGAIN)
+        isinstance(error, _TRANSIENT_CLASSES)
         or code in _TRANSIENT_SQLSTATES
         or code in _TRANSIENT_MYSQL
         or bool(_TRANSIENT_TEXT.search(text))
@@ -93,51 +93,51 @@ def may_do_again(error: BaseException) -> bool:
 
 
 _NOT_PREPARED: Final = frozenset({"26000", "42P05", 1243, 1461})
-"""No prepared statement of that name; one of that name already; too many on the server."""
+"""Unknown prepared statement; duplicate prepared statement; too many prepared statements on the server."""
 
 
 def is_not_prepared(error: BaseException) -> bool:
-    """Whether prepared statements cannot be relied on here."""
+    """Whether the error shows that prepared statements do not work on this server or through this pooler."""
     return _code(error) in _NOT_PREPARED
 
 
 _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
-"""PostgreSQL: canceled, no lock in time. MariaDB: no lock in time, interrupted, max_statement_time."""
+"""PostgreSQL: canceled, lock timeout. MariaDB: lock timeout, interrupted, max_statement_time."""
 
 
 _READ_ONLY: Final = frozenset({"25006", 1792, 1836})
 _MAY_BE_READ_ONLY: Final = {
-    1290: "read-only",  # the server runs with an option that forbids the statement; the message names the option
-    "XX000": "cannot assign TransactionIds during recovery",  # a statement that writes to PostgreSQL's log alone
+    1290: "read-only",  # an option of the server forbids the statement; the message names the option
+    "XX000": "cannot assign TransactionIds during recovery",  # a statement that only writes to PostgreSQL's log
 }
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether the server refused a change because it is a replica, or is set to be read-only."""
+    """Whether the server refused a change because it is a replica, or is configured as read-only."""
     code = _code(error)
     return code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error))
 
 
 def took_long(error: BaseException) -> bool:
-    """Whether an attempt may have taken all of a statement's time, and the next one may again.
+    """Whether the attempt may have lasted as long as the statement timeout, so that a retry may last as long.
 
-    The connection broke or was silent for too long, or the server ended what had waited for too long.
+    The connection was lost or timed out, or the server canceled a statement that had waited for too long.
     """
     return isinstance(error, oslo_exc.DBConnectionError) or _code(error) in _TOOK_LONG
 
 
 def is_pool_busy(error: BaseException) -> bool:
-    """Whether no connection of this process became free in time."""
+    """Whether no pool connection became free within the pool timeout."""
     return isinstance(error, sa_exc.TimeoutError)
 
 
 def is_existing_table(error: BaseException) -> bool:
-    """Whether MariaDB refused to make a table that is there."""
+    """Whether MariaDB refused to create a table that exists."""
     return _code(error) == 1050
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the error says that the database cannot be used now, rather than that a statement is wrong."""
+    """Whether the error means that the database is unavailable now, rather than that a statement is wrong."""
     return (
         may_do_again(error)
         or is_pool_busy(error)
@@ -157,13 +157,13 @@ _UNREACHABLE_TEXT: Final = re.compile(
 )
 
 _ANSWERED: Final = frozenset({1040, 1047, 1927, "53300"})
-"""The server answered that it has no connection left, is no member of a primary component, or ended this one alone."""
+"""The server answered: too many connections, not in a primary component, or this one connection was killed."""
 
 _ANSWERED_TEXT: Final = re.compile(r"too many (clients|connections)|remaining connection slots", re.IGNORECASE)
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether no connection could be made, or the server stopped answering; see DatabaseUnreachable."""
+    """Whether no connection could be opened, or the server stopped answering: see DatabaseUnreachable."""
     if not isinstance(error, (oslo_exc.DBError, sa_exc.DBAPIError)):
         return False
     text, code = reason(error), _code(error)
@@ -177,7 +177,7 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
-    """The typed error a caller sees. ``seconds`` is how long was tried."""
+    """The exception to raise to the caller. ``seconds`` is the time since the first attempt."""
     if is_read_only(error):
         return exceptions.DatabaseReadOnly(reason(error), seconds)
     if is_unreachable(error):
@@ -188,31 +188,31 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
 
 
 def reason(error: BaseException) -> str:
-    """One line for a person: the driver's own words, without the statement, its parameters or a URL."""
+    """One line to display: the driver's message, without the statement, its parameters or a URL."""
     if isinstance(error, TransactionMoved):
         return "others kept changing the same rows"
     if is_pool_busy(error):
         return "no connection of the pool became free in time"
     cause = _driver_error(error)
-    words = str(cause.args[-1] if cause.args else cause) or type(cause).__name__
-    lines = words.strip().splitlines() or [type(cause).__name__]
-    # libpq has a line for each server that it tried, and hints between them.
+    message = str(cause.args[-1] if cause.args else cause) or type(cause).__name__
+    lines = message.strip().splitlines() or [type(cause).__name__]
+    # libpq's message has one line for each server that it tried, with hints between them.
     servers = [line.strip() for line in lines if line.startswith("connection to server at")]
     return re.sub(r"\w+://\S+", "(a connection URL)", "; ".join(servers or lines[:1])).rstrip(".")[:300]
 
 
 def _code(error: BaseException) -> object:
-    """PostgreSQL's SQLSTATE (a text), or MariaDB's number."""
+    """PostgreSQL's SQLSTATE (a string), or MariaDB's error number."""
     cause = _driver_error(error)
     return getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)
 
 
 def _driver_error(error: BaseException) -> BaseException:
-    """The DBAPI's own exception under oslo.db's and SQLAlchemy's wrappers."""
-    seen = 0
-    while seen < 5:  # wrappers are two deep; the bound only keeps a strange cycle from hanging us
+    """The DBAPI exception that oslo.db's and SQLAlchemy's exceptions wrap."""
+    depth = 0
+    while depth < 5:  # there are two levels of wrappers; the bound ends an unexpected cycle
         inner = getattr(error, "inner_exception", None) or getattr(error, "orig", None)
         if not isinstance(inner, BaseException):
             break
-        error, seen = inner, seen + 1
+        error, depth = inner, depth + 1
     return error

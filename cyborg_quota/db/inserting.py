@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reservations: making them. One row is one resource of one claim."""
+"""Inserts into the table reservations. One row is one resource of one claim."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123
 
 
 def new_uuid() -> str:
-    """A reservation's identity: a random UUID (RFC 9562, version 4), made in a third of the standard library's time."""
+    """A random UUID (RFC 9562, version 4) for a reservation. Takes a third of the time of ``uuid.uuid4()``."""
     bits = os.urandom(16).hex()
     return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{_VARIANTS[bits[16]]}{bits[17:20]}-{bits[20:]}"
 
 
 class NewReservation(NamedTuple):
-    """A row to be inserted. ``life_microseconds`` None: it does not expire (it is committed at once).
+    """A row to insert. ``ttl_microseconds`` None: it does not expire (it is inserted as committed).
 
-    ``place`` counts the rows of a consumer's claim from 1, in the order of their resources; None without a consumer.
+    ``place`` numbers the rows of a consumer's claim from 1, in the order of their resources; None without a consumer.
     """
 
     uuid: str
@@ -45,14 +45,14 @@ class NewReservation(NamedTuple):
 
 
 _MAX_ROWS: Final = 64
-"""So many rows at most go into one INSERT."""
+"""The most rows of one INSERT."""
 _ROW_COLUMNS: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
-_OWN_WITH_SOURCE: Final = (*_ROW_COLUMNS, "source")
-"""Where no row has a source the column is left out: most callers give none, and a parameter costs time."""
+_ROW_COLUMNS_WITH_SOURCE: Final = (*_ROW_COLUMNS, "source")
+"""Used only if a row has a source: most callers pass none, and each parameter costs time."""
 
 
 def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> dict[str, sa.ColumnElement[Any]]:
-    """What all rows of an INSERT have in common, bound once: ``b_project`` and ``b_life``."""
+    """The values that all rows of an INSERT share, with the parameters ``b_project`` and ``b_life``."""
     return {
         "created_at": clock.utc_now(),
         "deleted": sa.false(),
@@ -64,8 +64,8 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
 
 
 def row_values(index: int, *, has_source: bool = False) -> dict[str, sa.ColumnElement[Any]]:
-    """What is one row's own, by its number: see ``add_own``."""
-    columns = _OWN_WITH_SOURCE if has_source else _ROW_COLUMNS
+    """The values of one row, by its index; ``add_row_values`` adds the parameters."""
+    columns = _ROW_COLUMNS_WITH_SOURCE if has_source else _ROW_COLUMNS
     return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
 
 
@@ -75,7 +75,7 @@ def have_source(rows: Sequence[NewReservation]) -> bool:
 
 
 def add_row_values(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False) -> bool:
-    """Add the parameters of ``own_values``, for each row. Whether any row has a consumer."""
+    """Add the parameters of ``row_values`` for each row. Returns whether any row has a consumer."""
     has_consumers = False
     if has_source:
         parameters.update({f"b_source_{index}": row.source for index, row in enumerate(rows)})
@@ -92,7 +92,7 @@ def add_row_values(parameters: dict[str, Any], rows: Sequence[NewReservation], *
 
 
 def live_rows_of_consumers(size: int) -> sa.Select[Any]:
-    """The live rows of the first ``size`` rows' consumers."""
+    """A query for the live reservations of the consumers of the first ``size`` rows."""
     holder = reservations.alias("holder")
     consumers = [row_values(index)["consumer_id"] for index in range(size)]
     return sa.select(sa.literal_column("1")).where(
@@ -103,18 +103,18 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
 
 
 def live_row_of_consumer(index: int) -> sa.ScalarSelect[int]:
-    """1 where the consumer of row so-and-so has a live row, else NULL.
+    """A subquery: 1 if the consumer of the row ``index`` has a live reservation, else NULL.
 
-    On PostgreSQL only the two unique keys of live consumers can serve it: see decision record 0022.
+    PostgreSQL can execute it only with one of the two unique keys of live consumers: see decision record 0022.
     """
     holder = reservations.alias(f"holder_{index}")
     one: sa.ColumnElement[int] = sa.literal_column("1")
-    found = sa.select(one).where(
+    query = sa.select(one).where(
         holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
         holder.c.consumer_id == row_values(index)["consumer_id"],
         holder.c.live == one,
     )
-    return found.limit(one).scalar_subquery()
+    return query.limit(one).scalar_subquery()
 
 
 @functools.cache
@@ -138,11 +138,11 @@ _INSERT_IF_FREE_WITH_SOURCE = _insert_if_free(has_source=True)
 
 
 def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
-    """Insert the one row of a claim, in one statement with the question whether its consumer holds something.
+    """Insert the only row of a claim if its consumer has no live reservation, in one statement.
 
-    False: it does, and nothing was inserted.
+    False: the consumer has a live reservation, and nothing was inserted.
     """
-    # (As add_own would, in a third of the time: this is an attach's own INSERT on SQLite.)
+    # (A third of the time of add_row_values: every single-resource reserve on SQLite runs this INSERT.)
     parameters = {
         "b_project": row.project_id,
         "b_life": row.ttl_microseconds,
@@ -161,9 +161,9 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
 
 
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
-    """Insert live rows of one project, one state and one life.
+    """Insert live rows of one project, one state and one lifetime.
 
-    Raises DBDuplicateEntry where a UUID or a live consumer exists.
+    Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
     """
     first = rows[0]
     shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""limit_defaults and project_limits: what the database limit driver keeps. (``most`` is a limit; LIMIT is SQL's.)"""
+"""The tables of the database limit driver, limit_defaults and project_limits. (``most`` is a limit.)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES_A_QUERY: Final = 500
 
 
 def serialize_tree_changes(connection: Connection) -> None:
-    """Hold every other change of a limit or of the tree until the transaction ends. To be the first statement."""
+    """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
     bump = sa.update(fences).where(fences.c.name == _FENCE).values(generation=fences.c.generation + 1)
     if connection.execute(bump).rowcount == 0:
         projects.insert_or_ignore(connection, fences, {"name": _FENCE, "generation": 0}, {})
@@ -31,7 +31,7 @@ Rows = Mapping[tuple[str, str], int]
 def of_path(
     connection: Connection, path: Sequence[str], resources: Collection[str]
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """The defaults of these resources, and the overrides of these projects. Cost: the path's length, no more."""
+    """The defaults of these resources, and the overrides of these projects. The cost depends on the path alone."""
     defaults = {
         row.resource: row.most
         for row in connection.execute(
@@ -52,11 +52,11 @@ def of_path(
 
 
 LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, overrides by (project, resource), parents by project (along the edges that limits follow)."""
+"""Defaults by resource, overrides by (project, resource), parents by project (by edges that limits follow)."""
 
 
 def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> LimitTree:
-    """Every default, every override, and the whole tree; or (``project_ids``) those of these projects alone."""
+    """All defaults, overrides and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
     defaults = {row.resource: row.most for row in connection.execute(query)}
     query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
@@ -74,9 +74,9 @@ def read_book(connection: Connection, project_ids: Collection[str] | None = None
 
 
 def read_family(connection: Connection, project_id: str) -> LimitTree:
-    """What an enforcement model needs to judge a limit of ``project_id``, and nothing of the rest of the cloud.
+    """The limits that an enforcement model needs to check a limit of ``project_id``.
 
-    The book of the project, its ancestors, its siblings and all its descendants.
+    They are those of the project, its ancestors, its siblings and all its descendants.
     """
     path = projects.read_path(connection, project_id, []).limiting(None)
     family = projects.subtree_of(connection, project_id).union(path)
@@ -86,13 +86,13 @@ def read_family(connection: Connection, project_id: str) -> LimitTree:
 
 
 def set_default(connection: Connection, resource: str, limit: int | None) -> None:
-    """Set the default of a resource, or (None) take it away."""
+    """Set the default limit of a resource, or remove it (None)."""
     key = limit_defaults.c.resource == resource
     _replace(connection, limit_defaults, key, {"resource": resource}, limit)
 
 
 def set_override(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
-    """Set the limit of a project, or (None) take it away."""
+    """Set the limit of a project, or remove it (None)."""
     key = sa.and_(project_limits.c.project_id == project_id, project_limits.c.resource == resource)
     _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
 
@@ -100,7 +100,7 @@ def set_override(connection: Connection, project_id: str, resource: str, limit: 
 def set_overrides(
     connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
 ) -> None:
-    """Set many limits (None: take it away); ``known`` are those that stand already. They go in a few statements."""
+    """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
     projects.insert_many(
         connection,
         project_limits,
@@ -125,23 +125,23 @@ def _replace(
 
 
 def is_in_use(connection: Connection, project_id: str) -> bool:
-    """Whether the project holds anything, or has anything in flight."""
+    """Whether the project has usage, or a live reservation."""
     live = sa.select(sa.literal(1)).where(reservations.c.project_id == project_id, reservations.c.live == 1)
     held = sa.select(sa.literal(1)).where(quota_usages.c.project_id == project_id, quota_usages.c.subtree != 0)
     return any(connection.execute(query.limit(1)).first() is not None for query in (live, held))
 
 
 def forget_project(connection: Connection, project_id: str) -> bool:
-    """Delete a project's rows everywhere. False: it was charged in the meantime; roll back.
+    """Delete all rows of a project. False: it was charged concurrently, and the caller must roll back.
 
-    The project's row is locked first, so that no usage row of it is made before this transaction has ended. The
-    existing usage rows are deleted only if they are empty; a charge that waits for one finds none, and starts again.
+    The project's row is locked first, so that no usage row of the project is inserted before this transaction ends. The
+    existing usage rows are deleted only if they are zero; a charge that waits for one matches no row, and is retried.
     """
     projects.hold(connection, [project_id])
-    own = quota_usages.c.project_id == project_id
-    empty = sa.and_(own, quota_usages.c.subtree == 0, quota_usages.c.used == 0, quota_usages.c.reserved == 0)
+    of_project = quota_usages.c.project_id == project_id
+    empty = sa.and_(of_project, quota_usages.c.subtree == 0, quota_usages.c.used == 0, quota_usages.c.reserved == 0)
     connection.execute(sa.delete(quota_usages).where(empty))
-    left = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(own)).scalar_one()
+    left = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
     if left or is_in_use(connection, project_id):
         return False
     connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))

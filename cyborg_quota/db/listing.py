@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reservations as people look at them: all there is to know, by whatever is asked for."""
+"""List reservations with all public attributes, by any combination of filters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(
     limit: int | None = None,
     after: str | None = None,
 ) -> list[Reservation]:
-    """Reservations that match everything given, oldest first; made later than ``after``. Raises ReservationNotFound."""
+    """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
     query = sa.select(
         _row.uuid,
         _row.project_id,
@@ -50,25 +50,25 @@ def read(
     if uuids is not None:
         query = query.where(_row.uuid.in_(sorted(uuids)))
     if after is not None:
-        place = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
-        if place is None:
-            raise exceptions.ReservationNotFound(after)  # purged since: no rows would read as the end
-        query = query.where(_row.id > place)
+        after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
+        if after_id is None:
+            raise exceptions.ReservationNotFound(after)  # purged: an empty page would mean the end of the list
+        query = query.where(_row.id > after_id)
     if limit is not None:
         query = query.limit(limit)
     return [
         Reservation(
-            uuid=found.uuid,
-            project_id=found.project_id,
-            resource=found.resource,
-            delta=found.delta,
-            state=found.state,
-            consumer=found.consumer_id,
-            group=found.group_id,
-            expire=found.expire,
-            created_at=found.created_at,
-            ended_at=found.deleted_at,
-            source=found.source,
+            uuid=row.uuid,
+            project_id=row.project_id,
+            resource=row.resource,
+            delta=row.delta,
+            state=row.state,
+            consumer=row.consumer_id,
+            group=row.group_id,
+            expire=row.expire,
+            created_at=row.created_at,
+            ended_at=row.deleted_at,
+            source=row.source,
         )
-        for found in connection.execute(query)
+        for row in connection.execute(query)
     ]

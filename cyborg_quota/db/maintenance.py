@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps the ledger small and proves it right: purge, fold, audit. Each is bulk, and rare."""
+"""Maintenance of the ledger: purge, fold and audit. Each processes many rows, and runs rarely."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ _usage = quota_usages.c
 _AGE = sa.bindparam("b_age", type_=sa.BigInteger)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
 
-# (In the index's own order, and no more: with the id behind it, PostgreSQL sorts all that has ended, batch by batch.)
-_OLD_ENDED = (
-    sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at).limit(_LIMIT)
-)
+# (In index order. With the id as a second key, PostgreSQL sorts all ended rows again for each batch.)
+_OLD_ENDED = sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE)).order_by(_row.deleted_at).limit(_LIMIT)
 _DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
 
 
 def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
-    """Delete up to ``limit`` rows that ended longer ago than the age. Returns how many.
+    """Delete up to ``limit`` rows that ended longer ago than the age. Returns their number.
 
-    None where another purge took some of them meanwhile: roll back, or they would be counted twice.
+    None: another purge deleted some of them concurrently. Roll back, or they would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
@@ -40,17 +38,17 @@ _NEWEST = sa.select(sa.func.max(_row.id))
 
 
 def newest(connection: sa.Connection) -> int | None:
-    """The id of the newest reservation: where it has changed, somebody reserves."""
-    found: int | None = connection.execute(_NEWEST).scalar()
-    return found
+    """The highest id of a reservation. If it has changed, a reservation was inserted."""
+    newest_id: int | None = connection.execute(_NEWEST).scalar()
+    return newest_id
 
 
-# A row that a consumer or a group names stays: its release by that name must find it.
+# Keep the rows of a consumer or a group: a release by consumer or group must find them.
 _LOOSE = sa.and_(
     _row.state == COMMITTED,
     _row.consumer_id.is_(None),
     _row.group_id.is_(None),
-    # An adjustment goes with the row that it adjusts.
+    # An adjustment is folded with the row that it adjusts.
     _row.adjusts.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
@@ -67,14 +65,12 @@ _TO_FOLD = (
     .limit(_LIMIT)
 )
 _DELETE_LOOSE = ListStatement(
-    lambda size: sa.delete(reservations).where(
-        any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'")
-    )
+    lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'"))
 )
 
 
 def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
-    """The usage rows with more than one old committed reservation of no consumer and no group, or a negative one."""
+    """The usage rows with several old committed reservations without consumer and group, or with a negative one."""
     return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
 
 
@@ -89,24 +85,24 @@ _HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).v
 
 
 def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit: int, uuid: str) -> int | None:
-    """Make one carried-forward row of up to ``limit`` such reservations and their adjustments: I2's sum stays.
+    """Replace up to ``limit`` such reservations and their adjustments by one row with their sum, which preserves I2.
 
-    Returns by how many rows the table became shorter (0: nothing is left to fold), or None where somebody
-    released one of them meanwhile: roll back.
+    Returns the number of rows that the table lost (0: nothing to fold). None: one of them was released concurrently,
+    and the caller must roll back.
     """
-    given = {"b_usage_id": usage_id}
-    rows = _sum_fits(connection.execute(_TO_FOLD, {**given, "b_age": age_microseconds, "b_limit": limit}).all())
+    parameters = {"b_usage_id": usage_id}
+    rows = _sum_fits(connection.execute(_TO_FOLD, {**parameters, "b_age": age_microseconds, "b_limit": limit}).all())
     negative = [row.id for row in rows if row.delta < 0]
-    if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, given)) < 2:
+    if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
         return 0
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None
     adjustments: list[Any] = []
     if negative:
-        # Only who holds the usage row makes adjustments: read now, they are all.
-        connection.execute(_HOLD, given)
-        adjustments = _ADJUSTMENTS.rows(connection, negative, given)
-        if _DELETE_LOOSE.changed(connection, [one.id for one in adjustments], {}) != len(adjustments):
+        # Adjustments are inserted only under the lock of the usage row, so that this reads all of them.
+        connection.execute(_HOLD, parameters)
+        adjustments = _ADJUSTMENTS.rows(connection, negative, parameters)
+        if _DELETE_LOOSE.changed(connection, [adjustment.id for adjustment in adjustments], {}) != len(adjustments):
             return None
     total = sum(row.delta for row in [*rows, *adjustments])
     if not total:
@@ -128,7 +124,7 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
 
 
 def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
-    """The first of these rows whose sum fits into one, whatever their adjustments add to it."""
+    """The longest prefix of these rows whose sum fits into one row, with any adjustments."""
     positive = negative = 0
     for index, row in enumerate(rows):
         positive += max(row.delta, 0)
@@ -139,10 +135,10 @@ def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _audit_query() -> sa.CompoundSelect[Any]:
-    """Counters beside sums, in one statement: two would see two moments, and report drift that is none.
+    """Compare counters with sums in one statement: two statements would read two snapshots, and report false drift.
 
-    The first part goes through the usage rows; the second finds live reservations that have none, the third
-    projects that have none though their children have.
+    The first part checks the usage rows. The second finds live reservations without a usage row, and the third finds
+    projects without a usage row whose children have one.
     """
     sums = (
         sa.select(
@@ -230,7 +226,7 @@ _AUDIT = _audit_query()
 
 
 def audit(connection: sa.Connection) -> list[Drift]:
-    """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts."""
+    """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts' sum."""
     drifts = []
     rowless: dict[tuple[str, str], Counters] = {}
     for row in connection.execute(_AUDIT):
@@ -239,7 +235,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
             recorded = Counters(row.used, row.reserved, row.subtree)
             drifts.append(Drift(row.project_id, row.resource, recorded, expected))
             continue
-        # What it holds itself and what its children hold come as two rows of one finding.
+        # The query returns a project's own usage and its children's as two rows; add them to one Drift.
         part = rowless.get((row.project_id, row.resource), Counters())
         rowless[row.project_id, row.resource] = Counters(
             used=expected.used + part.used,

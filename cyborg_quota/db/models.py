@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables. The columns that the Cyborg quota-usage specification names keep its names and types.
+"""The tables. Columns that the Cyborg quota-usage specification defines have its names and types.
 
 Names compare by bytes on every database: ``ABC`` and ``abc`` are two projects. MariaDB's default collation would
-make them one, so every name column is ``utf8mb4_bin`` there; PostgreSQL and SQLite compare bytes by themselves.
+treat them as equal, so every name column is ``utf8mb4_bin`` there; PostgreSQL and SQLite compare bytes by default.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ quota_usages = sa.Table(
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
     sa.Column("subtree", sa.BigInteger, nullable=False),
-    # A random number plus the moves of the project in the tree. A charge names the generation it read; see projects.py.
+    # A random number plus the moves of the project in the tree. A charge compares the generation; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
-    # The threshold that was last told (percent of the limit; 101: over it); see drivers/telling.py.
+    # The last notified threshold (percent of the limit; 101: over it); see notified_levels.py.
     sa.Column("told", sa.SmallInteger, nullable=False, server_default="0"),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.CheckConstraint("subtree >= 0", name="subtree"),
-    # An id is not given twice: a cached id must not come to mean another project's row (after a restore it can be; then
-    # the generation differs).
+    # AUTOINCREMENT never reuses an id, so that a cached id never refers to another project's row. (After a restore it
+    # can; then the generation differs.)
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,
 )
@@ -74,7 +74,7 @@ reservations = sa.Table(
     sa.Column("deleted", sa.Boolean, nullable=False),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("uuid", sa.String(36), nullable=False),
-    # Indexed, but no foreign key: with one, MariaDB locks the usage row from the INSERT on, and deadlocks.
+    # No foreign key, only an index: with a foreign key, MariaDB's INSERT locks the usage row, which causes deadlocks.
     sa.Column("usage_id", sa.Integer, nullable=False),
     sa.Column("project_id", _name(), nullable=False),
     sa.Column("resource", _name(), nullable=False),
@@ -83,19 +83,19 @@ reservations = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("consumer_id", _name()),
     sa.Column("group_id", _name()),
-    # 1 while reserved or committed, NULL after: a unique key passes over NULLs, so that it binds the live rows
-    # alone also on MariaDB, which has no partial indexes.
+    # 1 while reserved or committed, then NULL: a unique key ignores NULLs, so that it constrains only the live rows,
+    # also on MariaDB, which has no partial indexes.
     sa.Column("live", sa.SmallInteger),
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
-    # two claims of one consumer at once, of whatever resources, meet at 1.
+    # two concurrent claims of one consumer, of any resources, conflict at 1.
     sa.Column("place", sa.SmallInteger),
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
     sa.Column("ended_after", sa.Integer),
-    # Of an adjustment: the id of the reservation with a negative delta that subtracts so much less than its delta.
+    # Of an adjustment: the id of the reservation with a negative delta whose effect it reduces.
     # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
     sa.Column("adjusts", sa.Integer),
-    # Which program made it, where several share the ledger: see Claim.source. Not indexed: few ask, and all rows.
+    # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
@@ -108,7 +108,7 @@ reservations = sa.Table(
         name="ended",
     ),
     sa.Index("ix_reservations_usage", "usage_id", "state"),
-    # Partial on PostgreSQL: a lookup that names no group must not be planned with it (decision record 0022).
+    # Partial on PostgreSQL: a query without a group must not use it (decision record 0022).
     sa.Index("ix_reservations_group", "project_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
@@ -124,9 +124,9 @@ projects = sa.Table(
     sa.Column("project_id", _name(), primary_key=True),
     # NULL is a root; a project without a row is a root too, so an empty table is a flat cloud.
     sa.Column("parent_id", _name()),
-    # Which source of limits put the project below its parent ('keystone'); NULL: an operator did. See record 0032.
+    # The limit source that put the project below its parent ('keystone'); NULL: an operator did. See record 0032.
     sa.Column("origin", sa.String(16)),
-    # Changed by everything that needs the edges at this project to hold still; see projects.py.
+    # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id"),
     **_MYSQL_TABLE,
@@ -153,7 +153,7 @@ project_limits = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# One row that every change of a limit or of the tree changes first: such changes are rare, and take turns.
+# One row that each change of a limit or of the tree updates first, to serialize these rare changes.
 fences = sa.Table(
     "fences",
     metadata,

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many projects added and moved in one transaction, with what they hold.
+"""Add and move many projects, with their usage, in one transaction.
 
 The rules are those of projects.py. The transaction has two parts:
 
-1.  The rows of ``projects`` are locked, by name, and changed; the usage rows that the new ancestors lack are inserted.
-    Charges go on: they lock no row of ``projects``, except to insert the first usage row of a resource.
-2.  The usage rows of the moved projects, and of the old and new ancestors whose totals change, are locked, in the order
-    in which charges lock them; then their counters are read and changed, and the transaction commits. Charges of these
-    projects wait meanwhile, so all that can be computed before is computed before, and this part consists of few
-    statements: each locks or changes ROWS_A_STATEMENT rows.
+1.  Lock the rows of ``projects``, sorted by id, and change them; insert the missing usage rows of the new ancestors.
+    Charges continue: they lock no row of ``projects``, except to insert the first usage row of a resource.
+2.  Lock the usage rows of the moved projects, and of the old and new ancestors whose totals change, in the lock order
+    of charges; then read and change their counters, and commit. Charges of these projects wait meanwhile. Therefore
+    everything possible is computed before this part, and it consists of few statements: each locks or changes
+    ROWS_A_STATEMENT rows.
 
-What was counted in a moved project's subtree, less what moves out of it by itself, leaves the totals of all its old
-ancestors and enters those of all its new ones.
+The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
+all its old ancestors, and added to those of all its new ones.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, any_of
 
 ROWS_A_STATEMENT: Final = 512
-"""A power of two (see ListStatement), and less than what makes MariaDB turn the list into a subquery (1,000)."""
+"""A power of two (see ListStatement), below the length at which MariaDB converts a list to a subquery (1,000)."""
 
 _CASES_A_STATEMENT: Final = 128
-"""Where each row gets a value of its own, the server compares each row with each value."""
+"""The most rows of an UPDATE with one value per row: the server compares each row with each value."""
 
 Edges = Mapping[str, "str | None"]
 Key = tuple[str, str]
@@ -43,12 +43,12 @@ _project = projects_table.c
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
-    """Add these projects, and move those, which are known. No cycle may come of it: that is the caller's to see.
+    """Insert the projects ``added``, and move the existing projects ``moved``. The caller must exclude cycles.
 
-    Their edges are the operator's afterwards (origin NULL), also where a project stays below its parent.
+    All these edges have no origin afterwards (they are the operator's), even if a project's parent does not change.
 
-    For a transaction that has taken its turn (see limits.take_turns). Raises DBDuplicateEntry for an added project
-    that somebody has made known meanwhile, TransactionMoved when an edge has changed meanwhile.
+    The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
+    added project was inserted concurrently, and TransactionMoved if an edge changed concurrently.
     """
     projects.insert_many(
         connection,
@@ -62,18 +62,18 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
         return
     before = projects.edges(connection)
     after = {**before, **moved}
-    news = {project_id: ancestors(project_id, after) for project_id in moved}
-    olds = {project_id: ancestors(project_id, before) for project_id in moved}
-    touched = set(moved).union(*news.values(), *olds.values())
-    _lock_projects(connection, set(moved).union(*news.values()) - set(added))
+    new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}
+    old_ancestors = {project_id: ancestors(project_id, before) for project_id in moved}
+    touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
+    _lock_projects(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise TransactionMoved
     present = _usage_rows(connection, touched)
-    rows = _make_lacking_rows(connection, present, moved, news)
+    rows = _insert_missing_rows(connection, present, moved, new_ancestors)
     _set_parents(connection, moved)
-    # (A row that was inserted just now holds nothing that could move.)
-    plan = _plan(rows, [key for key in present if key[0] in moved], olds, news)
+    # (The rows that were just inserted are zero, so their usage need not move.)
+    plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors)
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
     subtrees = _lock_usage_rows(connection, order)
@@ -82,18 +82,18 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
-    """How many usage rows these projects have."""
+    """The number of usage rows of these projects."""
     return len(_usage_rows(connection, project_ids))
 
 
 def ancestors(project_id: str, edges: Edges) -> list[str]:
-    """Everything above a project, nearest first."""
-    found: list[str] = []
+    """The ancestors of a project, nearest first."""
+    path: list[str] = []
     parent_id = edges.get(project_id)
-    while parent_id is not None and len(found) < projects.MAX_DEPTH:
-        found.append(parent_id)
+    while parent_id is not None and len(path) < projects.MAX_DEPTH:
+        path.append(parent_id)
         parent_id = edges.get(parent_id)
-    return found
+    return path
 
 
 def _pieces(values: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterable[Sequence[T]]:
@@ -118,9 +118,9 @@ _CHANGE_PROJECTS = ListStatement(
 
 
 def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Keep the edges at these projects as they are until the transaction ends: projects.hold, for many.
+    """Lock the rows of these projects until the transaction ends: like projects.hold, for many projects.
 
-    PostgreSQL promises no order within an UPDATE, so there the rows are locked by a SELECT before.
+    PostgreSQL guarantees no lock order within an UPDATE, so a SELECT ... FOR UPDATE locks the rows first.
     """
     for names in _pieces(sorted(project_ids)):
         if connection.dialect.name == "postgresql":
@@ -143,24 +143,25 @@ def _usage_rows(connection: sa.Connection, project_ids: Iterable[str]) -> dict[K
     }
 
 
-def _make_lacking_rows(
-    connection: sa.Connection, rows: Mapping[Key, int], moved: Collection[str], news: Mapping[str, Sequence[str]]
+def _insert_missing_rows(
+    connection: sa.Connection, rows: Mapping[Key, int], moved: Collection[str], above: Mapping[str, Sequence[str]]
 ) -> dict[Key, int]:
-    """A project that has a usage row has one at every ancestor too: rule 3. (No other can insert them: rule 2.)"""
-    needed = {(above, resource) for owner, resource in rows if owner in moved for above in news[owner]}
+    """Insert the usage rows that rule 3 requires at the new ancestors. (Rule 2 excludes concurrent inserts.)"""
+    needed = {(ancestor, resource) for owner, resource in rows if owner in moved for ancestor in above[owner]}
     zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
-    lacking = sorted(needed - set(rows))
+    missing = sorted(needed - set(rows))
     projects.insert_many(
-        connection, quota_usages, [{"project_id": owner, "resource": name, **zeros} for owner, name in lacking]
+        connection, quota_usages, [{"project_id": owner, "resource": name, **zeros} for owner, name in missing]
     )
-    return {**rows, **_usage_rows(connection, {owner for owner, _ in lacking})}
+    return {**rows, **_usage_rows(connection, {owner for owner, _ in missing})}
 
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """A usage row of a moved project, by id, and the rows whose totals change by what it takes along.
+    """A usage row of a moved project, by id, and the ids of the rows from and to whose totals its usage moves.
 
-    ``carrier`` is the row of the nearest old ancestor that is moved too: it does not take this part along.
+    ``carrier`` is the row of the nearest old ancestor that is moved too. The usage of this row is subtracted from what
+    moves with the carrier, so that it is not counted twice.
     """
 
     usage_id: int
@@ -172,19 +173,19 @@ class _Part:
 def _plan(
     rows: Mapping[Key, int],
     moving: Iterable[Key],
-    olds: Mapping[str, Sequence[str]],
-    news: Mapping[str, Sequence[str]],
+    old_ancestors: Mapping[str, Sequence[str]],
+    new_ancestors: Mapping[str, Sequence[str]],
 ) -> list[_Part]:
     plan = []
     for project_id, resource in moving:
-        carrier = next((above for above in olds[project_id] if above in olds), None)
-        # The total of an ancestor that is an old and a new one stays the same.
-        old, new = set(olds[project_id]), set(news[project_id])
+        carrier = next((above for above in old_ancestors[project_id] if above in old_ancestors), None)
+        # The total of an ancestor on both paths does not change.
+        old, new = set(old_ancestors[project_id]), set(new_ancestors[project_id])
         plan.append(
             _Part(
                 rows[project_id, resource],
                 None if carrier is None else rows.get((carrier, resource)),
-                # (Which exist, unless somebody deleted one by hand; heal makes it anew.)
+                # (These rows exist, unless somebody deleted one by hand; heal recreates it.)
                 [rows[above, resource] for above in old - new if (above, resource) in rows],
                 [rows[above, resource] for above in new - old],
             )
@@ -195,21 +196,21 @@ def _plan(
 def _lock_order(
     connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
 ) -> list[list[int]]:
-    """The ids of all rows that change, in everybody's lock order; PostgreSQL orders each list by name itself."""
+    """The ids of all rows that change, in the common lock order. (PostgreSQL's SELECT sorts each list by name.)"""
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
     if connection.dialect.name != "postgresql":
-        return [list(some) for some in _pieces(sorted(changing))]
+        return [list(chunk) for chunk in _pieces(sorted(changing))]
     by_depth: dict[int, list[tuple[str, str, int]]] = {}
     for (project_id, resource), usage_id in rows.items():
         if usage_id in changing:
             by_depth.setdefault(-len(ancestors(project_id, before)), []).append((project_id, resource, usage_id))
     return [
-        [usage_id for *_, usage_id in some] for _, level in sorted(by_depth.items()) for some in _pieces(sorted(level))
+        [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in _pieces(sorted(level))
     ]
 
 
 def _by_key(column: sa.ColumnElement[Any], value: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
-    """CASE column WHEN :b_0 THEN :b_value_0 ...; a list that is filled up repeats its last pair."""
+    """CASE column WHEN :b_0 THEN :b_value_0 ...; a padded list repeats its last pair."""
     return sa.case(
         {
             sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=value.type)
@@ -221,10 +222,10 @@ def _by_key(column: sa.ColumnElement[Any], value: sa.ColumnElement[Any], size: i
 
 def _update_each(connection: sa.Connection, statement: ListStatement, values: Mapping[Any, Any]) -> None:
     keys = sorted(values)
-    for some in _pieces(keys, _CASES_A_STATEMENT):
-        filled = [*some, *[some[-1]] * (_CASES_A_STATEMENT - len(some))]
-        parameters = {f"b_value_{index}": values[key] for index, key in enumerate(filled)}
-        statement.changed(connection, some, parameters)
+    for chunk in _pieces(keys, _CASES_A_STATEMENT):
+        padded = [*chunk, *[chunk[-1]] * (_CASES_A_STATEMENT - len(chunk))]
+        parameters = {f"b_value_{index}": values[key] for index, key in enumerate(padded)}
+        statement.changed(connection, chunk, parameters)
 
 
 _SET_PARENTS = ListStatement(
@@ -256,16 +257,16 @@ _LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.r
 
 
 def _lock_usage_rows(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Lock these rows. Returns the subtree of each, by id, as it is once the row is locked."""
+    """Lock these rows. Returns the ``subtree`` of each row, by id, as read under the lock."""
     lock = _LOCK_BY_NAME if connection.dialect.name == "postgresql" else _LOCK_BY_ID
     subtrees: dict[int, int] = {}
-    for some in order:
-        subtrees.update(tuple(row) for row in lock.rows(connection, some, {}))
+    for chunk in order:
+        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
     return subtrees
 
 
 def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:
-    """What the moves change in the totals, by the id of the row."""
+    """The changes of ``subtree`` that the moves cause, by the id of the usage row."""
     amounts = Counter({part.usage_id: subtrees[part.usage_id] for part in plan})
     for part in plan:
         if part.carrier is not None:
@@ -304,6 +305,6 @@ _BUMP = ListStatement(
 
 
 def _bump_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
-    """A charge that is on its way through one of these rows begins again, on its new path: rule 1."""
-    for some in _pieces(sorted(usage_ids)):
-        _BUMP.changed(connection, some, {})
+    """Add 1 to the generations, so that charges with a path through these rows are retried on the new one: rule 1."""
+    for chunk in _pieces(sorted(usage_ids)):
+        _BUMP.changed(connection, chunk, {})

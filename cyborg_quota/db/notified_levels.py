@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quota_usages.told: what has been told of a project's standing, so that it is told once."""
+"""The column quota_usages.told: the last notified threshold, so that each crossing is notified once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLAIM = (
 
 
 def read(connection: Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
-    """(figures, what was told last) of every usage row."""
+    """The counters and the last notified level of every usage row."""
     return {
         (row.project_id, row.resource): (Counters(row.used, row.reserved, row.subtree), row.told)
         for row in connection.execute(_READ)
@@ -33,6 +33,6 @@ def read(connection: Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
 
 
 def claim(connection: Connection, project_id: str, resource: str, before: int, now: int) -> bool:
-    """Write down that ``now`` is told. False: another host was quicker, and tells it."""
+    """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     parameters = {"b_project": project_id, "b_resource": resource, "b_before": before, "b_now": now}
     return connection.execute(_CLAIM, parameters).rowcount == 1

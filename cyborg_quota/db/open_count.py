@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many reservations are open (in flight) against one usage row, exactly."""
+"""The exact number of open reservations (in flight) of one usage row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPEN = sa.and_(
     _row.usage_id == sa.bindparam("b_usage_id", type_=_row.usage_id.type),
     _row.state == sa.literal_column(f"'{RESERVED}'"),
 )
-# SELECT count(*) FROM reservations WHERE usage_id = :id AND state = 'reserved': the index alone answers.
+# SELECT count(*) FROM reservations WHERE usage_id = :id AND state = 'reserved': an index-only scan.
 _COUNT = Statement(sa.select(sa.func.count()).select_from(reservations).where(_OPEN))
 _COUNT_NEGATIVE = Statement(
     sa.select(sa.func.count()).select_from(reservations).where(_OPEN, _row.delta < sa.literal_column("0"))
@@ -22,10 +22,10 @@ _COUNT_NEGATIVE = Statement(
 
 
 def count(connection: sa.Connection, usage_id: int) -> int:
-    """The open reservations, the overdue included. Exact while the transaction holds the usage row."""
+    """The number of open reservations, including overdue ones. Exact if the transaction has locked the usage row."""
     return int(_COUNT(connection, {"b_usage_id": usage_id}).scalar_one())
 
 
 def count_negative(connection: sa.Connection, usage_id: int) -> int:
-    """Those with a negative delta."""
+    """The number of open reservations with a negative delta."""
     return int(_COUNT_NEGATIVE(connection, {"b_usage_id": usage_id}).scalar_one())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is stored for a project and its ancestors, read by one statement: path, counters and limits.
+"""Read the path, counters and limits of a project and its ancestors in one statement.
 
-One statement reads one snapshot, at READ COMMITTED too, so that all figures are from one point in time. What it reads
-depends on the path alone, never on how many projects there are::
+One statement reads one snapshot, also at READ COMMITTED, so that all values are from one point in time. The number of
+rows that it reads depends on the path, not on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
@@ -32,10 +32,10 @@ _DEFAULT: Final = "default"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathState:
-    """One point in time. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
+    """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
     ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
-    default limits) by resource; what is not stored is missing.
+    default limits) by resource; values that are not stored are missing.
     """
 
     project_ids: Sequence[str]
@@ -50,9 +50,9 @@ class PathState:
 
 
 def read(connection: sa.Connection, project_id: str, origin: str | None) -> PathState:
-    """What is stored for ``project_id`` and its ancestors now. One statement.
+    """Read the stored state of ``project_id`` and its ancestors, in one statement.
 
-    ``origin`` is the limit driver's: the path ends at the first edge that the driver ignores (see Way.limiting).
+    ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     """
     statement = _statement(is_postgresql=connection.dialect.name == "postgresql")
     values = {"b_project": project_id, "b_origin": origin}
@@ -95,7 +95,7 @@ def _columns(
     resource: sa.ColumnElement[str] | None,
     *amounts: sa.ColumnElement[int],
 ) -> sa.Select[Any]:
-    """One branch of the union: every column has the same type in each of them."""
+    """One branch of the union. A column has the same type in all branches."""
     name = quota_usages.c.project_id.type
     return sa.select(
         sa.literal_column(f"'{kind}'").label("kind"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements that are compiled once per dialect, and from then on handed to SQLAlchemy as text.
+"""Statements that are compiled once for each dialect, and then passed to SQLAlchemy as text.
 
-SQLAlchemy's own cache still makes a key, looks it up, and builds the parameters anew at each execution: more work
-than everything else a charge does in Python. What is measured to be hot is therefore compiled here, once. Parameters
-must be ints, strings or None, and results come as the driver gives them: no dates through here.
+SQLAlchemy's own cache computes a key, looks it up and builds the parameters at each execution. That takes longer than
+all the other Python code of a charge. The statements that measurements show to be frequent are therefore compiled
+here, once. Parameters must be integers, strings or None. Results are as the driver returns them: do not select dates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Statement:
     __slots__ = ("_make", "_prepared")
 
     def __init__(self, element: sa.Executable | Callable[[], sa.Executable]) -> None:
-        """``element`` may be a function that makes it, so that a large one is not kept."""
+        """``element`` may be a function that returns the statement, so that a large one is not kept in memory."""
         self._make: Callable[[], Any] = element if callable(element) else lambda: element
         self._prepared: dict[str, tuple[str, tuple[str, ...] | None, dict[str, Any]]] = {}
 
@@ -37,7 +37,7 @@ class Statement:
         return connection.exec_driver_sql(text, tuple([values[name] for name in names]))
 
     def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> sa.CursorResult[Any]:
-        """Run it for each set of parameters; the row count is that of all together."""
+        """Run the statement for each set of parameters. The row count of the result is the total."""
         prepared = self._prepared.get(connection.dialect.name) or self._prepare(connection.dialect)
         text, names, constants = prepared
         merged = [{**constants, **row} for row in rows]
@@ -46,7 +46,7 @@ class Statement:
         return connection.exec_driver_sql(text, [tuple([row[name] for name in names]) for row in merged])
 
     def text_for(self, dialect: sa.Dialect) -> str:
-        """Its text. (For a statement without parameters, into which integers are to be written.)"""
+        """The compiled text. For a statement without parameters, into which the caller writes integers."""
         return (self._prepared.get(dialect.name) or self._prepare(dialect))[0]
 
     def _prepare(self, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
@@ -58,7 +58,7 @@ class Statement:
 
 
 _MAX_VALUES: Final = 2048
-"""The most values of one statement: a batch of upkeep of the default size is one statement. A power of two."""
+"""The most values of one statement. A maintenance batch of the default size needs one statement. A power of two."""
 
 
 @functools.cache
@@ -69,8 +69,8 @@ def _names(size: int) -> tuple[str, ...]:
 class ListStatement:
     """A statement over a list of values: ``build(size)`` makes it, with parameters ``b_0`` ... ``b_<size - 1>``.
 
-    Sizes are powers of two, and a list is filled up with its last value: a dozen texts serve all lengths, and
-    ``x IN (1, 2, 2, 2)`` finds what ``x IN (1, 2)`` finds. A longer list takes several statements, in its order.
+    Sizes are powers of two, and a list is padded with its last value: ``x IN (1, 2, 2, 2)`` selects the same rows as
+    ``x IN (1, 2)``. So a dozen texts serve all lengths. A longer list is split into several statements, in order.
     """
 
     __slots__ = ("_build", "_by_size")
@@ -82,25 +82,25 @@ class ListStatement:
     def execute(
         self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]
     ) -> Iterator[sa.CursorResult[Any]]:
-        """Run it, one statement at a time: the next one runs when the next result is asked for."""
+        """Run the statements lazily: each one runs when the caller takes its result."""
         for begin in range(0, len(values), _MAX_VALUES):
-            part = values[begin : begin + _MAX_VALUES]
+            chunk = values[begin : begin + _MAX_VALUES]
             size = 1
-            while size < len(part):
+            while size < len(chunk):
                 size *= 2
             statement = self._by_size.get(size)
             if statement is None:
                 statement = self._by_size[size] = Statement(functools.partial(self._build, size))
             merged = dict(parameters)
-            merged.update(zip(_names(size), itertools.chain(part, itertools.repeat(part[-1]))))  # noqa: B905
+            merged.update(zip(_names(size), itertools.chain(chunk, itertools.repeat(chunk[-1]))))  # noqa: B905
             yield statement(connection, merged)
 
     def rows(self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
-        """The rows found. Of a list that takes several statements, each sees a moment of its own."""
+        """All rows. If the list is split into several statements, each of them reads its own snapshot."""
         return [row for result in self.execute(connection, values, parameters) for row in result]
 
     def changed(self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]) -> int:
-        """How many rows were changed."""
+        """The number of changed rows."""
         return sum(result.rowcount for result in self.execute(connection, values, parameters))
 
 

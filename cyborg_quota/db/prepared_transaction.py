@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole transaction as one statement, prepared once on each connection, where the database can do that.
+"""A whole transaction as one prepared statement, for databases that support it. Each connection prepares it once.
 
-A transaction of several statements comes back to the client between them, and everybody who wants the same usage row
-waits until that client has been given the processor again. In one statement nobody does, and the server need not
-parse, nor PostgreSQL plan, what it has done a thousand times.
+A transaction of several statements keeps its row locks during the round trips between them, and while its client
+waits for a CPU. Every other transaction that needs the same usage row waits for that time. A single statement has no
+round trips under the lock. As it is prepared, the server parses it only once, and PostgreSQL plans it only once.
 
-MariaDB runs a block, which ends its transaction itself::
+On MariaDB it is a compound statement that ends its own transaction::
 
     BEGIN NOT ATOMIC
       INSERT ...; IF ROW_COUNT() = 1 THEN
@@ -13,12 +13,13 @@ MariaDB runs a block, which ends its transaction itself::
       ELSE ROLLBACK; SELECT 0; END IF;
     END
 
-PostgreSQL takes statements inside a statement (WITH), and a statement alone is a transaction. What either refuses
-has changed nothing; the ordinary way then finds out why.
+On PostgreSQL it is one statement with data-modifying WITH queries, in autocommit mode. A statement that refuses
+changes nothing; the multi-statement transaction then determines the reason.
 
-PostgreSQL holds what a transaction has changed until its log is on disk. Whoever had to wait for its row lets it go
-before that (``lets_go``), and has the log written by a transaction of its own before anything is answered
-(``make_lasting``). Whether somebody waits is looked at in some of the calls only. See record 0025 for why that is safe.
+PostgreSQL keeps the row locks of a transaction until its commit record is flushed to disk. If the row is contended,
+the statement commits asynchronously, which releases the locks before the flush (``early_lock_release``). A second
+transaction then flushes the log before the call returns (``ensure_durable``). Only some calls check for contention.
+Decision record 0025 explains why this is safe.
 """
 
 from __future__ import annotations
@@ -32,40 +33,43 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 ENDED: Final = "cyborg_quota_ended"
-"""A note on a connection: a script has ended its transaction."""
+"""Key in ``connection.info``: a block has ended its transaction."""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
-"""A note on a connection behind a pooler that gives each transaction another connection of the server's.
+"""Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
 
-It is the text that sets what a transaction needs. Such a connection cannot prepare statements: each is sent as it is,
-with that text before it. The server runs both in one transaction.
+Such a connection cannot use prepared statements, because each transaction may run on another server connection. Each
+single statement is sent as plain text after these SET statements; the server runs them in one transaction.
 """
 
 _KNOWN: Final = "cyborg_quota_prepared"
 _MAX_PREPARED: Final = 64
-"""So many at most on one connection: a server has a bound on all of them together."""
+"""The most prepared statements of one connection: the server limits their total over all connections."""
 
 _CONTENDED: Final = "cyborg_quota_hot"
-"""A note on a connection: the rows that were waited for, and when."""
+"""Key in ``connection.info``: the ids of contended usage rows, with the time of the last wait for each."""
 
 _IS_CONTENDED: Final = "b_is_hot"
 _CONTENDED_SECONDS: Final = 0.2
 _CONTENTION_CHECK_INTERVAL: Final = 4
-"""A row that was not waited for lately is looked at in one call of so many, by chance: whoever counts calls may never
-come to a row that is charged in turn with others. To look is a twentieth of a call."""
+"""One call in this many, chosen at random, checks contention of a row that is not known as contended.
+
+The choice is random because a counter could always miss a row that is charged in turn with others. The check takes a
+twentieth of a call.
+"""
 _MAX_CONTENDED_ROWS: Final = 1000
 _DONE_AND_RELEASED: Final = 2
 _ENSURE_DURABLE: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
-"""Whatever is written to the log, and for good, is behind all that was written before. (The message means nothing.)"""
+"""Writes a log record and flushes it, and thus all earlier records. The content of the message has no meaning."""
 
 Step = tuple[sa.Executable, int]
-"""A statement, and how many rows it must have changed."""
+"""A statement, and the number of rows that it must change."""
 
 
 class _Prepared(NamedTuple):
-    """What is sent to prepare it, once on a connection, and then to run it with the values of ``names``.
+    """The texts of one statement: PREPARE (once for each connection), and EXECUTE with the values of ``names``.
 
-    ``plain`` runs it unprepared, with values by name; only PostgreSQL's.
+    ``plain`` is the text to run without preparing, with named parameters. Only PostgreSQL has it.
     """
 
     name: str
@@ -76,14 +80,17 @@ class _Prepared(NamedTuple):
 
 
 class SingleStatement:
-    """The same transaction for each kind of server. ``script(connection, {name: value}, usage_id)`` runs it.
+    """One transaction, written for each kind of server. ``statement(connection, {name: value}, usage_id)`` runs it.
 
-    ``block`` gives MariaDB's: a query that must find nothing (or None), and the steps. ``single(looks)`` gives
-    PostgreSQL's one statement, or None. It changes nothing where it refuses, and it is one of two:
+    ``block()`` returns MariaDB's form: a query that must return no row (or None), and the steps.
+    ``single(checks_contention)`` returns PostgreSQL's statement, or None if there is none. The statement changes
+    nothing if it refuses. There are two variants:
 
-    - ``looks``: whether its row had to be waited for (``lets_go(is_unmoved)``). It returns no row where it refuses, one
-      where it is done, and two where its log is not written yet; without columns, for SQLAlchemy makes much of those.
-    - else it is told whether to let the row go (``lets_go()``), and returns nothing at all: what it changed is counted.
+    - With ``checks_contention`` it detects whether it waited for its row (``early_lock_release(row_unchanged)``). It
+      returns no row if it refused, one if it is done, and two if it is done but not yet flushed to disk. These rows
+      have no columns, because SQLAlchemy's processing of columns costs time.
+    - Without, the caller says whether to release the lock early (``early_lock_release()``). It returns no result set;
+      its row count is the number of changed rows.
     """
 
     __slots__ = ("_block", "_prepared", "_single")
@@ -98,9 +105,10 @@ class SingleStatement:
         self._prepared: dict[tuple[str, bool], _Prepared | None] = {}
 
     def __call__(self, connection: sa.Connection, parameters: dict[str, Any], usage_id: int) -> bool:
-        """Do it all, for good: True. False: nothing was done. For use as ``Database.write``'s ``at_once`` alone.
+        """Run and commit the transaction. False: it refused, and changed nothing.
 
-        ``usage_id`` is the row that others may be waiting for. ``parameters`` is the script's from now on.
+        Use this only inside the ``single_statement`` of ``Database.write``. ``usage_id`` is the usage row for which
+        other transactions may wait. This method changes ``parameters``.
         """
         if connection.dialect.name == "postgresql":
             return self._run_single(connection, parameters, usage_id)
@@ -123,17 +131,17 @@ class SingleStatement:
         )
         parameters[_IS_CONTENDED] = is_contended
         result = self._run(connection, info, checks_contention, parameters)
-        if result is None and checks_contention:  # there was no room to prepare it; of the other there may be
+        if result is None and checks_contention:  # cannot prepare more; the other variant may be prepared
             checks_contention = False
             result = self._run(connection, info, checks_contention, parameters)
         if result is None:
             return False
         changed: int = result.rowcount
-        has_let_go = changed == _DONE_AND_RELEASED if checks_contention else is_contended
-        if has_let_go and changed:
+        released_early = changed == _DONE_AND_RELEASED if checks_contention else is_contended
+        if released_early and changed:
             ensure_durable(connection)
         if checks_contention:
-            if has_let_go:
+            if released_early:
                 if len(contended) >= _MAX_CONTENDED_ROWS:
                     contended.clear()
                 contended[usage_id] = time.monotonic()
@@ -144,24 +152,24 @@ class SingleStatement:
     def _run(
         self, connection: sa.Connection, info: dict[str, Any], checks_contention: bool, parameters: Mapping[str, Any]
     ) -> sa.CursorResult[Any] | None:
-        """None: it cannot be run here."""
-        key = connection.dialect.name, checks_contention
-        if key not in self._prepared:
-            self._prepared[key] = self._prepare(connection.dialect, checks_contention)
-        prepared = self._prepared[key]
+        """Run one variant, preparing it first if needed. None: this connection cannot run it."""
+        variant = connection.dialect.name, checks_contention
+        if variant not in self._prepared:
+            self._prepared[variant] = self._prepare(connection.dialect, checks_contention)
+        prepared = self._prepared[variant]
         if prepared is None:
             return None
         name, preparation, execution, names, plain = prepared
         if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
-            return connection.exec_driver_sql(f"{settings}; {plain}", {one: parameters[one] for one in names})
+            return connection.exec_driver_sql(f"{settings}; {plain}", {key: parameters[key] for key in names})
         known: set[str] = info.setdefault(_KNOWN, set())
         if name not in known:
             if len(known) >= _MAX_PREPARED:
                 return None
             connection.exec_driver_sql(preparation)
             known.add(name)
-        # PyMySQL takes as long to write a parameter as the server does to look a row up: numbers are written here.
-        values = [parameters[one] for one in names]
+        # PyMySQL needs as long to format a parameter as the server to look up a row: format integers here instead.
+        values = [parameters[key] for key in names]
         text = execution % tuple([value if type(value) is int else "%s" for value in values])
         return connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
 
@@ -185,24 +193,24 @@ class SingleStatement:
             preparation = f"PREPARE {name} FROM '{quoted}'"
             execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))}"
             plain = ""
-        # (For whoever reads the statement in a log or on the wire.)
+        # (The comment shows in a server log or a network trace that the statement commits.)
         return _Prepared(name, preparation, f"{execution} -- COMMIT", names, f"{plain} -- COMMIT")
 
 
 def _name(text: str) -> str:
-    """A statement's name follows from its text: whoever shares a connection behind a pooler means the same by it."""
+    """The name is a hash of the text, so that clients that share a server connection use it for the same statement."""
     return f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
 class _Names(dict[str, str]):
-    """What parameters a text asks for, in their order; each becomes a question mark."""
+    """Replaces each named parameter by a question mark, and records the names in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.used: list[str] = []
 
     def __getitem__(self, name: str) -> str:
-        self.asked.append(name)
+        self.used.append(name)
         return "?"
 
 
@@ -220,13 +228,14 @@ def _block_text(
         opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     refused = "ELSE ROLLBACK; SELECT 0; END IF;"
-    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.asked)
+    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.used)
 
 
 def early_lock_release(row_unchanged: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
-    """For the RETURNING of an UPDATE on PostgreSQL: whether this transaction ends before its log is on disk.
+    """For the RETURNING of an UPDATE on PostgreSQL: commit asynchronously if the row is contended, and return that.
 
-    That is so where the row was not as it had been (``is_unmoved``); or as the caller says, who has looked before.
+    The row is contended if it changed while the statement waited for it (``row_unchanged`` is false). Without
+    ``row_unchanged``, the caller passes the result of an earlier check as a parameter.
     """
     off: sa.ColumnElement[bool] = sa.literal_column("set_config('synchronous_commit', 'off', true) = 'off'", sa.Boolean)
     if row_unchanged is not None:
@@ -235,25 +244,25 @@ def early_lock_release(row_unchanged: sa.ColumnElement[bool] | None = None) -> s
 
 
 def ensure_durable(connection: sa.Connection) -> None:
-    """On PostgreSQL: at the end of this transaction, all that it could see is on disk."""
+    """On PostgreSQL: flush everything that this transaction can see to disk when it ends."""
     connection.exec_driver_sql(_ENSURE_DURABLE)
 
 
 def is_possible(dialect: sa.Dialect) -> bool:
-    """Whether the server can: known once there was a connection."""
+    """Whether the server supports single-statement transactions. Its version is known after the first connection."""
     version = getattr(dialect, "server_version_info", None) or ()
     if dialect.name == "postgresql":
         return bool(version)
-    # (From 10.6.2 on, MariaDB prepares blocks; MySQL has none.)
+    # (MariaDB can prepare a compound statement since 10.6.2. MySQL cannot.)
     is_mariadb = getattr(dialect, "is_mariadb", False)
     return is_mariadb and tuple(version) >= (10, 6, 2)
 
 
 def enter_autocommit(connection: sa.Connection) -> None:
-    """From now on, each statement is a transaction of its own: on PostgreSQL the driver's, on MariaDB the block's.
+    """Make each later statement a transaction of its own: by driver autocommit on PostgreSQL, by the block on MariaDB.
 
-    For SQLAlchemy all of them are one, until the ordinary way has its turn: one of its own for each was a tenth of what
-    they cost the client. (No round trip: it is the driver's.)
+    SQLAlchemy sees a single transaction until ``leave_autocommit``. One SQLAlchemy transaction for each statement
+    takes a tenth of the client's time. This function makes no round trip.
     """
     if connection.dialect.name == "postgresql":
         _driver(connection).autocommit = True
@@ -261,7 +270,7 @@ def enter_autocommit(connection: sa.Connection) -> None:
 
 
 def leave_autocommit(connection: sa.Connection, *, is_failed: bool = False) -> None:
-    """As it was. ``is_failed``: the last one did, and may be open."""
+    """Return to multi-statement transactions. ``is_failed``: the last statement failed, and may have left one open."""
     if is_failed:
         connection.info.pop(ENDED, None)
         connection.rollback()
@@ -271,7 +280,7 @@ def leave_autocommit(connection: sa.Connection, *, is_failed: bool = False) -> N
 
 
 def disable_driver_autocommit(connection: sa.Connection) -> None:
-    """Let several statements be one transaction, as on any new connection."""
+    """Turn off the autocommit mode of psycopg2, as on a new connection."""
     if connection.dialect.name == "postgresql" and _driver(connection).autocommit:
         _driver(connection).autocommit = False
 

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""projects: the tree, the way from a project to its root, and what keeps a move and a charge apart.
+"""The table projects: the tree, the path from a project to its root, and concurrency control of moves and charges.
 
-Three rules make I9 hold while the tree changes under running charges:
+Three rules preserve I9 while the tree changes during charges:
 
 1.  Every usage row has a ``generation``. A move of a project adds one to the generation of each of that project's
-    rows (the descendants' edges stay as they are). A charge names the generation of every row on its path, so one
-    that was on its way with the old path finds no row, and starts again on the new one. That also makes it safe to
-    keep paths in memory: a stale one cannot charge. The first generation of a row is a random number: after a restore
-    from a backup, or the promotion of a replica that lagged, an id may be given to another project's row.
-2.  A usage row is made, an edge is changed, and a project is removed only by a transaction that has first changed the
-    project's row here (``hold``). These exclude each other, so no usage row can appear unseen while its project moves,
-    or after it is gone. The change is a real one (generation + 1): Galera certifies writes, not locks.
-3.  A project that has a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
+    rows (the descendants' edges do not change). The UPDATE of a charge compares the generation of every row on its
+    path. A charge with the old path therefore matches no row, and is retried on the new path. For the same reason
+    paths can be cached in memory: a stale path cannot charge. The first generation of a row is a random number,
+    because after a restore from a backup, or the promotion of a lagging replica, another project's row may get the id.
+2.  A transaction that inserts a usage row, changes an edge or removes a project first updates the project's row in
+    ``projects`` (``hold``). Such transactions exclude each other, so that no usage row can be inserted concurrently
+    while its project moves, or after its removal. The update changes a value (generation + 1), because Galera
+    certifies writes, not locks.
+3.  A project with a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
 
-``origin`` names the source of limits that put a project below its parent; it is NULL where an operator did. Counters
-follow every edge. Limits follow the edges of no origin, and those of the limit driver's own origin. To change an
-origin is a move (also where the parent stays the same): a charge that was checked on the old path starts again.
+``origin`` names the limit source that put a project below its parent; it is NULL if an operator did. Counters follow
+every edge. Limits follow the edges without an origin, and those with the limit driver's own origin. To change an
+origin is a move, even if the parent does not change: a charge that was checked on the old path is retried.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from cyborg_quota.db.models import projects, quota_usages
 from cyborg_quota.db.prepared import Statement
 
 MAX_DEPTH: Final = 64
-"""No walk to a root is longer: what keeps a cycle made by hand from hanging us."""
+"""The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
 
 _ROWS_A_STATEMENT: Final = 100
 
@@ -42,10 +43,10 @@ _ROWS_A_STATEMENT: Final = 100
 def path_cte(*, for_limits: bool = False) -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
 
-    ``for_limits``: up to the first edge of another origin than ``:b_origin`` (NULL: than none).
+    ``for_limits``: stop at the first edge that has an origin other than ``:b_origin`` (NULL: that has an origin).
 
-    Each parent is looked up by a scalar subquery, which no database executes but by the primary key. (With a join,
-    SQLite that knows the size of the table reads all of it first, to make a Bloom filter.)
+    A scalar subquery looks up each parent, because every database executes it through the primary key. (With a join,
+    and with table statistics, SQLite first reads the whole table to build a Bloom filter.)
     """
     name = projects.c.project_id.type
     leaf_id = sa.cast(sa.bindparam("b_project"), name)
@@ -65,25 +66,25 @@ def path_cte(*, for_limits: bool = False) -> sa.CTE:
 def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.ScalarSelect[Any]:
     query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
     if for_limits:
-        own = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
-        query = query.where(sa.or_(projects.c.origin.is_(None), own))
+        same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
+        query = query.where(sa.or_(projects.c.origin.is_(None), same_origin))
     return query.scalar_subquery()
 
 
 def is_on_path(owner: sa.ColumnElement[str], path: sa.CTE, *, is_postgresql: bool) -> sa.ColumnElement[bool]:
-    """``owner IN (SELECT project_id FROM path)``, written so that each database looks the rows up by index.
+    """``owner IN (SELECT project_id FROM path)``, written so that each database uses the index.
 
-    PostgreSQL expects a hundred rows of any recursive CTE, and would rather read a whole table of a few ten thousand
-    rows; of an array it expects ten. (Its planner is the only one that takes an array.)
+    PostgreSQL estimates a hundred rows for any recursive CTE, and then prefers a sequential scan of a table of a few
+    ten thousand rows. For an array it estimates ten rows. (Of the supported databases, only PostgreSQL has arrays.)
     """
-    found = sa.select(path.c.project_id)
+    path_ids = sa.select(path.c.project_id)
     if is_postgresql:
-        return owner == sa.any_(sa.func.array(found.scalar_subquery(), type_=sa.ARRAY(owner.type)))
-    return owner.in_(found)
+        return owner == sa.any_(sa.func.array(path_ids.scalar_subquery(), type_=sa.ARRAY(owner.type)))
+    return owner.in_(path_ids)
 
 
 def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
-    """The project and its ancestors, and their usage rows. One statement: one moment."""
+    """The project, its ancestors, and their usage rows, in one statement and thus one snapshot."""
     path = path_cte()
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
@@ -113,7 +114,7 @@ _PATH: Final = {is_postgresql: _path_query(is_postgresql=is_postgresql) for is_p
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by resource.
 
-    ``origins`` has the origin of the edge above each project of the path (None for the root).
+    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root).
     """
 
     __slots__ = ("_rows", "origins", "project_ids")
@@ -129,33 +130,33 @@ class ProjectPath:
         self._rows = rows
 
     def limiting(self, origin: str | None) -> tuple[str, ...]:
-        """The projects whose limits apply: up to the first edge of another origin than None and ``origin``."""
-        for index, found in enumerate(self.origins):
-            if found is not None and found != origin:
+        """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
+        for index, edge_origin in enumerate(self.origins):
+            if edge_origin is not None and edge_origin != origin:
                 return self.project_ids[: index + 1]
         return self.project_ids
 
     def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
-        """The rows to charge, leaf first; None when one of them has yet to be made."""
+        """The rows to charge, leaf first; None if one of them does not exist yet."""
         nodes = self._rows.get(resource, ())
         return nodes if len(nodes) == len(self.project_ids) else None
 
     @property
     def resources(self) -> list[str]:
-        """What it knows rows of."""
+        """The resources with usage rows along this path, sorted."""
         return sorted(self._rows)
 
     def lacking(self, resource: str) -> set[str]:
-        """The projects along the path that have no row for it."""
+        """The projects along the path that have no usage row for ``resource``."""
         return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
 
     def missing(self, resources: Iterable[str]) -> list[str]:
-        """The resources that have no full set of rows along this path."""
+        """Those of the resources for which a project along this path has no usage row."""
         return [resource for resource in resources if self.nodes(resource) is None]
 
 
 def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
-    """Where ``project_id`` stands in the tree now. A project nobody placed is a root."""
+    """Read the current path of ``project_id``. An unknown project is a root."""
     statement = _PATH[connection.dialect.name == "postgresql"]
     rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
     distances: dict[str, int] = {}
@@ -164,11 +165,12 @@ def read_path(connection: sa.Connection, project_id: str, resources: Collection[
         distances.setdefault(row.project_id, row.distance)
         origins.setdefault(row.project_id, row.origin)
     height = len(distances) - 1
-    found: dict[str, list[usages.Node]] = {}
+    nodes_by_resource: dict[str, list[usages.Node]] = {}
     for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
         node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
-        found.setdefault(row.resource, []).append(node)
-    return ProjectPath(list(distances), {name: tuple(nodes) for name, nodes in found.items()}, list(origins.values()))
+        nodes_by_resource.setdefault(row.resource, []).append(node)
+    rows_by_resource = {name: tuple(nodes) for name, nodes in nodes_by_resource.items()}
+    return ProjectPath(list(distances), rows_by_resource, list(origins.values()))
 
 
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
@@ -186,7 +188,7 @@ _GENERATION_BITS: Final = 30
 
 
 def insert_or_ignore(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
-    """INSERT that does nothing where the row exists, in the dialect's own words. Its row count says nothing."""
+    """Run the dialect's INSERT that does nothing if the row exists. Its row count has no meaning."""
     statement: Any
     if connection.dialect.name in ("mysql", "mariadb"):
         key = next(iter(table.primary_key.columns)).name
@@ -200,9 +202,9 @@ def insert_or_ignore(connection: sa.Connection, table: sa.Table, values: dict[st
 
 
 def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """INSERT of rows with the same columns, as of now (``created_at``), a hundred to a statement.
+    """Insert rows with the same columns, and ``created_at`` set to now, a hundred per statement.
 
-    (A driver's own executemany sends one at a time. And SQLAlchemy would compile each such statement anew.)
+    (A driver's executemany would send them one at a time, and SQLAlchemy would compile each multi-row INSERT again.)
     """
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
         chunk = rows[start : start + _ROWS_A_STATEMENT]
@@ -226,7 +228,7 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
 
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
-    """Make a usage row, of zeros. For a transaction that holds the project, or has added it."""
+    """Insert a usage row of zeros. The transaction must have locked the project (``hold``), or have added it."""
     insert_or_ignore(
         connection,
         quota_usages,
@@ -236,7 +238,7 @@ def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
 
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
-    """Make the project known, as a root, if it is not."""
+    """Insert the project as a root if it does not exist."""
     insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
 
 
@@ -248,14 +250,17 @@ _HOLD = (
 
 
 def hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Keep the edges at these projects still until the transaction ends. Always in the same order."""
+    """Lock the rows of these projects until the transaction ends, sorted by id, so that their edges cannot change.
+
+    Raises TransactionMoved if one of them does not exist.
+    """
     for project_id in sorted(set(project_ids)):
         if connection.execute(_HOLD, {"b_project": project_id}).rowcount != 1:
             raise TransactionMoved
 
 
 def _hold_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
-    """The same, in the same order. ``leaf`` is added, as a root, if it is not known."""
+    """Like ``hold``, in the same order, but insert ``leaf`` as a root if it does not exist."""
     for project_id in sorted(project_ids):
         if connection.execute(_HOLD, {"b_project": project_id}).rowcount == 1:
             continue
@@ -266,9 +271,9 @@ def _hold_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: st
 
 
 def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
-    """Make the usage rows that ``way`` lacks. A transaction of its own.
+    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
 
-    It also makes the project known, as a root, if it is not: it may have been removed since ``way`` was read. The
+    It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
     retry after TransactionMoved must therefore read the path again.
     """
     leaf = path.project_ids[0]
@@ -296,17 +301,17 @@ _SET_PARENT = (
 
 
 def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
-    """The resources the project has usage rows for."""
+    """The resources for which the project has usage rows, sorted."""
     return sorted(row.resource for row in connection.execute(_OWN_ROWS, {"b_project": project_id}))
 
 
 def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
-    """Put a known project, with all that is below it, under a known parent (None: make it a root).
+    """Move an existing project and its subtree below an existing parent (None: make it a root).
 
-    ``origin``: the source of limits that says so; None: an operator does.
-    What the subtree holds leaves the old ancestors' totals and enters the new ones' in the same transaction. Raises
-    ValueError when the parent lies below the project; TransactionMoved when rows along the new path have yet to be
-    made (the caller makes them, and comes again) or when the tree changed meanwhile.
+    ``origin`` is the limit source that requests the move; None for an operator. The same transaction subtracts the
+    subtree's usage from the totals of the old ancestors, and adds it to those of the new ones. Raises ValueError if
+    the parent is below the project; TransactionMoved if usage rows along the new path are missing (the caller inserts
+    them, and retries), or if the tree changed concurrently.
     """
     resources = resources_of(connection, project_id)
     goal = read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
@@ -317,7 +322,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
     changes = []
     new = read_path(connection, parent_id, held) if parent_id is not None else None
     if project_id in goal or (new is not None and project_id in new.project_ids):
-        raise ValueError(f"{parent_id!r} lies below {project_id!r}")
+        raise ValueError(f"{parent_id!r} is below {project_id!r}")
     if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
         raise TransactionMoved
     if new is not None and new.missing(held):
@@ -334,7 +339,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
 
 
 def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
-    """Change an edge, and nothing else. For a transaction that holds the project and moves the totals."""
+    """Change an edge only. The caller's transaction must lock the project and update the totals."""
     connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id, "b_origin": origin})
 
 
@@ -342,7 +347,7 @@ _EDGES = sa.select(projects.c.project_id, projects.c.parent_id)
 
 
 def edges(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[str, str | None]:
-    """Parent by project: the whole tree, or (``project_ids``) of those of these projects that are known."""
+    """Parent by project, sorted: of the whole tree, or of those of ``project_ids`` that exist."""
     query = _EDGES if project_ids is None else _EDGES.where(projects.c.project_id.in_(sorted(project_ids)))
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
 
@@ -353,7 +358,7 @@ _LIMITING_EDGES = sa.select(
 
 
 def limiting_edges(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[str, str | None]:
-    """The same, with None where a source of limits made the edge: for limits that an operator sets here."""
+    """Like ``edges``, with None for an edge that a limit source made: for limits that are set by operators."""
     query = _LIMITING_EDGES
     if project_ids is not None:
         query = query.where(projects.c.project_id.in_(sorted(project_ids)))
@@ -366,7 +371,7 @@ _MARKED = sa.select(projects.c.project_id, projects.c.parent_id).where(
 
 
 def marked_edges(connection: sa.Connection, origin: str | None = None, limit: int | None = None) -> dict[str, str]:
-    """Parent by project, sorted, for the edges that ``origin`` made (None: that any did); at most ``limit``."""
+    """Parent by project, sorted, of the edges with this origin (None: with any origin); at most ``limit``."""
     query = _MARKED if origin is None else _MARKED.where(projects.c.origin == origin)
     rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
     return {row.project_id: row.parent_id for row in rows}
@@ -380,7 +385,7 @@ _COUNT_BY_ORIGIN = (
 
 
 def count_by_origin(connection: sa.Connection) -> dict[str, int]:
-    """How many edges each source of limits made."""
+    """The number of edges by origin."""
     return {row.origin: row.edges for row in connection.execute(_COUNT_BY_ORIGIN)}
 
 
@@ -390,21 +395,21 @@ _CHILDREN = sa.select(projects.c.project_id).where(
 
 
 def children_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The projects that an operator put directly below."""
+    """The children of the project, by edges that operators made."""
     return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
 
 
 def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The project and all that operators put below it; one query for each level of each branch that has children."""
-    found = {project_id}
+    """The project and its descendants, by edges that operators made. Runs one query per level and 100 projects."""
+    subtree = {project_id}
     level = [project_id]
     while level:
-        some, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
-        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(some), projects.c.origin.is_(None))
-        new = set(connection.execute(below).scalars()) - found  # (a cycle made by hand must end)
-        found |= new
+        chunk, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
+        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(chunk), projects.c.origin.is_(None))
+        new = set(connection.execute(below).scalars()) - subtree  # (ends also in a cycle that was made by hand)
+        subtree |= new
         level += sorted(new)
-    return found
+    return subtree
 
 
 _PARENT = sa.select(projects.c.parent_id).where(
@@ -413,5 +418,5 @@ _PARENT = sa.select(projects.c.parent_id).where(
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
-    """The project that an operator put above; None for a root, and for a project nobody placed."""
+    """The parent, by an edge that an operator made; None for a root and for an unknown project."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replays: how far the replay of a trace has come. A trace is known by its digest.
+"""The table replays: the progress of the replay of a trace. A trace is identified by its digest.
 
 Line 0 is the checkpoint: the position, and under which terms the replay runs. Every other line is that of a reserve
 that was refused; what was admitted, the ledger knows.
@@ -19,7 +19,7 @@ _row = replays.c
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of a replay. All events up to line ``position`` are done; ``terms`` is the caller's text."""
+    """The recorded state of a replay. All events up to line ``position`` are done; ``terms`` is the caller's text."""
 
     position: int
     terms: str
@@ -30,7 +30,7 @@ _READ = sa.select(_row.line, _row.position, _row.limits).where(_row.digest == sa
 
 
 def read(connection: sa.Connection, digest: str) -> Stored | None:
-    """What is known, or None where the trace was never replayed on this database."""
+    """The recorded state, or None if the trace was never replayed on this database."""
     rows = connection.execute(_READ, {"b_digest": digest}).all()
     for row in rows:
         if row.line == _CHECKPOINT:
@@ -48,7 +48,7 @@ _INSERT = sa.insert(replays).values(
 
 
 def begin(connection: sa.Connection, digest: str, position: int, terms: str) -> None:
-    """Write the first checkpoint. Raises DBDuplicateEntry where there is one."""
+    """Insert the first checkpoint. Raises DBDuplicateEntry if one exists."""
     connection.execute(_INSERT, {"b_digest": digest, "b_line": _CHECKPOINT, "b_position": position, "b_terms": terms})
 
 
@@ -64,7 +64,7 @@ _MOVE = (
 
 
 def move(connection: sa.Connection, digest: str, position: int, before: str, terms: str) -> bool:
-    """Move the checkpoint. False: its terms are not ``before``, for another run has taken the replay over."""
+    """Update the checkpoint. False: its terms are not ``before``, because another run has taken over the replay."""
     found = connection.execute(
         _MOVE, {"b_digest": digest, "b_position": position, "b_before": before, "b_terms": terms}
     )
@@ -75,6 +75,6 @@ _HAS = sa.select(_row.line).where(_row.digest == sa.bindparam("b_digest"), _row.
 
 
 def refuse(connection: sa.Connection, digest: str, line: int) -> None:
-    """Keep that the reserve on this line was refused. May be done twice."""
+    """Record that the reserve on this line was refused. Idempotent."""
     if connection.execute(_HAS, {"b_digest": digest, "b_line": line}).first() is None:
         connection.execute(_INSERT, {"b_digest": digest, "b_line": line, "b_position": line, "b_terms": None})

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reservations: finding them, and taking them from state to state. inserting.py makes them, upkeep.py ends them."""
+"""The table reservations: queries, and changes of state.
+
+inserting.py inserts the rows, many.py expires them in batches, and maintenance.py deletes and folds them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ IS_OVERDUE = sa.and_(
 _NOT_OVERDUE = sa.or_(
     _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
-_FACTS: Final[tuple[Any, ...]] = (
+_COLUMNS: Final[tuple[Any, ...]] = (
     _row.id,
     _row.uuid,
     _row.usage_id,
@@ -35,16 +38,16 @@ _FACTS: Final[tuple[Any, ...]] = (
     sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
 )
-_WITH_ORDER = sa.select(*_FACTS, _row.ended_after, _row.created_at, _row.deleted_at)
-"""For a call by name, which may mean several attempts of a consumer; see transitions.present_life."""
+_WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
+"""For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
 
 
-def _fact(found: Any) -> Row:
-    """A row of _FACTS or of _WITH_ORDER."""
-    return Row(*found)
+def _to_row(result_row: Any) -> Row:
+    """Convert a result row with the columns _COLUMNS, or those of _WITH_ORDER."""
+    return Row(*result_row)
 
 
-_BY_UUID = ListStatement(lambda size: sa.select(*_FACTS).where(any_of(_row.uuid, size)))
+_BY_UUID = ListStatement(lambda size: sa.select(*_COLUMNS).where(any_of(_row.uuid, size)))
 _BY_CONSUMER = _WITH_ORDER.where(
     _row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name")
 )
@@ -52,26 +55,26 @@ _BY_GROUP = _WITH_ORDER.where(_row.project_id == sa.bindparam("b_project"), _row
 
 
 def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | None, grace: int) -> list[Row]:
-    """The rows of these UUIDs, in the order given; of ``project_id`` alone unless None. ``grace``: microseconds."""
-    found = [_fact(row) for row in _BY_UUID.rows(connection, uuids, {"b_grace": grace})]
-    rows = {row.uuid: row for row in found if project_id is None or row.project_id == project_id}
-    return [rows[uuid] for uuid in dict.fromkeys(uuids) if uuid in rows]
+    """The rows with these UUIDs, in the given order; of ``project_id`` alone unless None. ``grace``: microseconds."""
+    rows = [_to_row(row) for row in _BY_UUID.rows(connection, uuids, {"b_grace": grace})]
+    by_uuid = {row.uuid: row for row in rows if project_id is None or row.project_id == project_id}
+    return [by_uuid[uuid] for uuid in dict.fromkeys(uuids) if uuid in by_uuid]
 
 
 def by_consumer(connection: sa.Connection, project_id: str, consumer: str, grace: int) -> list[Row]:
-    """Every row this consumer of the project ever had (that is not purged)."""
-    found = connection.execute(_BY_CONSUMER, {"b_project": project_id, "b_name": consumer, "b_grace": grace})
-    return [_fact(row) for row in found]
+    """All rows of this consumer of the project, in every state, that are not purged."""
+    result = connection.execute(_BY_CONSUMER, {"b_project": project_id, "b_name": consumer, "b_grace": grace})
+    return [_to_row(row) for row in result]
 
 
 def by_group(connection: sa.Connection, project_id: str, group: str, grace: int) -> list[Row]:
-    """Every row of this group of the project (that is not purged)."""
-    found = connection.execute(_BY_GROUP, {"b_project": project_id, "b_name": group, "b_grace": grace})
-    return [_fact(row) for row in found]
+    """All rows of this group of the project, in every state, that are not purged."""
+    result = connection.execute(_BY_GROUP, {"b_project": project_id, "b_name": group, "b_grace": grace})
+    return [_to_row(row) for row in result]
 
 
 _LIVE = ListStatement(
-    lambda size: sa.select(*_FACTS).where(
+    lambda size: sa.select(*_COLUMNS).where(
         _row.project_id == sa.bindparam("b_project"),
         any_of(_row.consumer_id, size),
         _row.live == sa.literal_column("1"),
@@ -82,12 +85,12 @@ _LIVE = ListStatement(
 def live_of(
     connection: sa.Connection, project_id: str, consumers: Collection[str], grace: int
 ) -> dict[str | None, list[Row]]:
-    """What each of these consumers holds now (the overdue included)."""
-    held: dict[str | None, list[Row]] = {}
-    for found in _LIVE.rows(connection, sorted(consumers), {"b_project": project_id, "b_grace": grace}):
-        row = _fact(found)
-        held.setdefault(row.consumer, []).append(row)
-    return held
+    """The live reservations of each of these consumers, including overdue ones."""
+    live_rows: dict[str | None, list[Row]] = {}
+    for result_row in _LIVE.rows(connection, sorted(consumers), {"b_project": project_id, "b_grace": grace}):
+        row = _to_row(result_row)
+        live_rows.setdefault(row.consumer, []).append(row)
+    return live_rows
 
 
 _HAS_LIVE = ListStatement(
@@ -104,30 +107,30 @@ _HAS_LIVE = ListStatement(
 
 
 def any_live(connection: sa.Connection, project_id: str, consumers: Collection[str]) -> bool:
-    """Whether one of these consumers holds something now."""
+    """Whether any of these consumers has a live reservation."""
     results = _HAS_LIVE.execute(connection, sorted(consumers), {"b_project": project_id})
     return any(result.first() is not None for result in results)
 
 
 def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """The same as an expression that is no index condition.
+    """An equivalent expression that cannot be an index condition.
 
-    PostgreSQL must find rows by their ids or UUIDs. Without statistics, or with those of a smaller table, it may read
-    all rows in flight instead, by the index on ``state`` and ``expire``.
+    PostgreSQL must find the rows by their ids or UUIDs. Without statistics, or with statistics of a smaller table, it
+    might instead read all rows in flight through the index on ``state`` and ``expire``.
     """
     one: sa.ColumnElement[int] = sa.literal_column("1")
     return sa.case((condition, one), else_=sa.literal_column("0")) == one
 
 
 def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    unindexed = [_unindexed(one) for one in (_row.state == sa.bindparam("b_before"), *conditions)]
+    unindexed = [_unindexed(condition) for condition in (_row.state == sa.bindparam("b_before"), *conditions)]
     return sa.update(reservations).where(any_of(_row.id, size), *unindexed)
 
 
 def _newest_id() -> sa.ScalarSelect[Any]:
     """(SELECT newest.id FROM (SELECT max(id) AS id FROM reservations) AS newest)
 
-    MySQL does not read the table that a statement updates, except through a derived table.
+    In an UPDATE, MySQL can read the updated table only through a derived table.
     """
     every = reservations.alias("every_reservation")
     newest = sa.select(sa.func.max(every.c.id).label("id")).subquery("newest")
@@ -135,7 +138,7 @@ def _newest_id() -> sa.ScalarSelect[Any]:
 
 
 def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
-    """What a row that ends is given: this state, and what follows from it."""
+    """The new values of a row that ends in ``state``."""
     now = clock.utc_now()
     return {
         "state": state,
@@ -165,9 +168,9 @@ _EXTEND = ListStatement(
 
 
 def move(connection: sa.Connection, ids: Sequence[int], before: State, after: State, grace: int) -> bool:
-    """Take rows from one state to another: all of them, or (False) roll back, for somebody else moved one.
+    """Change the state of these rows. False: another transaction changed one of them, and the caller must roll back.
 
-    A row is committed only while it is not overdue, and expired only when it is, on the clock of this statement.
+    A row is committed only if it is not overdue, and expired only if it is, by the database's clock at this statement.
     """
     parameters: dict[str, Any] = {"b_before": before, "b_after": after}
     if after in LIVE_STATES:
@@ -180,7 +183,7 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 
 
 def settle_in_flight_update(size: int, after: State) -> sa.Update:
-    """Commit or roll back what is in flight and in time, by UUID."""
+    """The UPDATE that commits or rolls back reservations in flight that are not overdue, by UUID."""
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
     in_flight = _unindexed(_row.state == sa.literal_column(f"'{RESERVED}'"))
@@ -194,12 +197,15 @@ _SETTLE_IN_FLIGHT: Final = {
 
 
 def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
-    """Commit or roll back what is in flight and in time, unseen: all of them, or (False) roll back, and look."""
+    """Commit or roll back reservations in flight that are not overdue, without reading them first.
+
+    False: at least one is in another state or overdue. The caller must roll back, and read them.
+    """
     return _SETTLE_IN_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
 
 
 def extend(connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int) -> bool:
-    """Give rows in flight a new expiry, counted from now: all of them, or (False) roll back."""
+    """Set the expiry of rows in flight to now plus the TTL. False: one was not changed; roll back."""
     parameters = {"b_before": RESERVED, "b_life": ttl_microseconds, "b_grace": grace}
     return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
@@ -216,5 +222,5 @@ _LINK = (
 
 
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
-    """Tie a project's live reservations to the usage row that was made anew for them."""
+    """Link a project's live reservations to their usage row after that row was recreated."""
     connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})

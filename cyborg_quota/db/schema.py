@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which schema a database has, and how to bring it to the one this code needs."""
+"""The schema revision of a database, and its upgrade to the revision that this code needs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import alembic.config
 
 VERSION_TABLE: Final = "cyborg_quota_alembic_version"
-"""Of our own name: alembic's default is taken in a database that a careless hand shares with another service."""
+"""Not alembic's default name, which another service may use if it shares the database by mistake."""
 
 _LOCK_SECONDS: Final = 600
-"""How long one sync waits for another."""
+"""The longest time that one sync waits for another."""
 
 _CLAIM_TABLE: Final = "cyborg_quota_sync"
-"""Is there while a sync runs on a Galera cluster."""
+"""This table exists while a sync runs on a Galera cluster."""
 
 
 REVISIONS: Final = ("f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
-"""Every revision, the newest first. (alembic knows them too, but takes longer to ask than a command to run.)"""
+"""All revisions, newest first. (Reading them through alembic takes longer than a whole command.)"""
 
 
 def head() -> str:
@@ -39,19 +39,19 @@ def head() -> str:
 
 
 def version(database: Database) -> str | None:
-    """The database's revision, None when it has no schema of ours. Raises DatabaseForeign."""
+    """The database's revision; None if it has no schema of this project. Raises DatabaseForeign."""
     return database.read(revision_of)
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The same, on a connection."""
+    """Like ``version``, on an open connection."""
     revision = _recorded(connection)
     if revision is None:
         tables = set(sa.inspect(connection).get_table_names())
         present = tables & set(models.metadata.tables)
-        # A version table of ours without a revision is a first sync that was cut short: MariaDB commits each DDL.
+        # A version table without a revision is left by an interrupted first sync: MariaDB commits each DDL statement.
         if present and VERSION_TABLE not in tables:
-            # Or another host's first sync was committed between the two looks.
+            # Another host's first sync may have committed between the two queries: read the revision again.
             revision = _recorded(connection)
             if revision is None:
                 raise exceptions.DatabaseForeign(sorted(present))
@@ -68,7 +68,7 @@ def _recorded(connection: Connection) -> str | None:
 def check(connection: Connection) -> None:
     """Raise SchemaError unless this code can work with the database.
 
-    A revision this code does not know is a newer one: while a cloud is upgraded, the old release goes on beside it.
+    An unknown revision is accepted as a newer one: during a rolling upgrade, the old release runs on the new schema.
     """
     revision = revision_of(connection)
     if revision is None:
@@ -78,9 +78,9 @@ def check(connection: Connection) -> None:
 
 
 def sync(database: Database) -> tuple[str | None, str]:
-    """Create or upgrade the schema; does nothing where it is current. Returns the revision before and after.
+    """Create or upgrade the schema; do nothing if it is current. Returns the revisions before and after.
 
-    Raises DatabaseForeign, and changes nothing, where the database holds other tables of our names.
+    Raises DatabaseForeign, and changes nothing, if other tables with this project's table names exist.
     """
     before = version(database)
     if before is not None and (before == head() or before not in REVISIONS):
@@ -93,7 +93,7 @@ def sync(database: Database) -> tuple[str | None, str]:
 
 
 def alembic_config(connection: Connection | None = None) -> alembic.config.Config:
-    """alembic's view of our migrations, for a connection to run them on."""
+    """The alembic configuration of this project's migrations, optionally with the connection to run them on."""
     import alembic.config
 
     config = alembic.config.Config()
@@ -104,7 +104,7 @@ def alembic_config(connection: Connection | None = None) -> alembic.config.Confi
 
 
 def _upgrade(connection: Connection) -> None:
-    """Two hosts may sync at once: the second waits, and then finds nothing left to do."""
+    """Upgrade under a lock. If two hosts sync concurrently, the second waits, and then has nothing to do."""
     import alembic.command
 
     if connection.dialect.name == "postgresql":
@@ -121,9 +121,9 @@ def _upgrade_locked(connection: Connection, database: Database) -> None:
     the next ``db sync`` would repeat a step that still runs. Such a lock outlasts a COMMIT, and is released after it:
     otherwise the next ``db sync`` would find no revision, and drop the tables as unfinished.
     """
-    name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # scoped by hand: such names are the whole server's
+    name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # lock names are global to the server
     if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, {_LOCK_SECONDS})").scalar() != 1:
-        raise exceptions.DatabaseUnavailable("another db sync does not end", _LOCK_SECONDS)
+        raise exceptions.DatabaseUnavailable("another db sync still runs", _LOCK_SECONDS)
     try:
         with _claim(connection) if database.is_galera(connection) else contextlib.nullcontext():
             _upgrade(connection)
@@ -135,12 +135,12 @@ def _upgrade_locked(connection: Connection, database: Database) -> None:
 
 @contextlib.contextmanager
 def _claim(connection: Connection) -> Iterator[None]:
-    """Keep out the syncs on a cluster's other nodes: they do not see a lock of this one.
+    """Exclude syncs on the cluster's other nodes, where this node's named lock has no effect.
 
-    A CREATE TABLE is done on all nodes at one place in the order of everything: one sync succeeds, and then sees all
-    that came before it. The table's comment names the node. A claim of this node, whose lock this session holds, was
-    left by a sync that was killed or lost its connection, and is taken over. One of another node may be in use: it is
-    waited for, and the error names the table.
+    Galera executes a CREATE TABLE on all nodes at the same position in the total order: only one sync succeeds, and it
+    then sees all earlier changes. The table's comment names the node. A claim by this node was left by a sync that was
+    killed or lost its connection, because this session holds the node's lock; this sync takes it over. A claim by
+    another node may be in use: this sync waits for it, and the error after the timeout names the table.
     """
     node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -169,14 +169,14 @@ def _claim(connection: Connection) -> Iterator[None]:
 
 
 def _claimed_by(connection: Connection) -> str | None:
-    """The node that the claim names; None when the claim is gone."""
+    """The node that the claim names; None if the claim does not exist."""
     query = "SELECT table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = "
     node: str | None = connection.exec_driver_sql(f"{query}'{_CLAIM_TABLE}'").scalar()
     return node
 
 
 def _drop_unfinished(connection: Connection) -> None:
-    """Take away what a first sync that was cut short left behind. Nobody can have used it."""
+    """Drop the tables of an interrupted first sync. They are empty, because no program accepts such a schema."""
     present = set(sa.inspect(connection).get_table_names())
     for table in models.metadata.tables.values():
         if table.name in present:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two transactions of an attach, reserve and settle, each at once (see scripts.py): rows and counters together.
+"""Reserve and settle, each as a single-statement transaction (prepared_transaction.py): reservations and counters.
 
-Each does the common case, and answers False for all others, having done nothing. The ordinary way, in several
-statements, takes those, and decides what they are.
+Each function handles the common case only. In every other case it returns False and changes nothing. The
+multi-statement transaction then handles the call and determines the reason.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _OF_USAGE: Final = {
     "project_id": quota_usages.c.project_id,
     "resource": quota_usages.c.resource,
 }
-"""What a new reservation has in common with its usage row."""
+"""The columns of a new reservation that are copied from its usage row."""
 
 _MAX_ROWS: Final = 16
 _MAX_CHANGES: Final = 8
 
 
 def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]) -> bool:
-    """Insert reservations in flight, of one project and life, and charge their usage rows, in lock order.
+    """Insert reservations in flight, of one project and one lifetime, and charge their usage rows in lock order.
 
-    Raises DBDuplicateEntry where a UUID or a live claim of a consumer is in the way.
+    Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
     """
     if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
         return False
@@ -51,7 +51,7 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
 def settle_in_flight(
     connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
 ) -> bool:
-    """Commit or roll back reservations that are in flight and in time, and count that, in lock order."""
+    """Commit or roll back reservations in flight that are not overdue, and update the counters in lock order."""
     if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
         return False
     parameters: dict[str, Any] = {"b_grace": grace}
@@ -62,7 +62,7 @@ def settle_in_flight(
 
 
 def _add(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[ChargeShape, ...]:
-    """Add the changes' parameters; their shapes."""
+    """Add the parameters of the changes to ``parameters``. Returns the shapes of the changes."""
     shapes = []
     for index, change in enumerate(changes):
         parameters.update(usages.arguments(change, f"_{index}"))
@@ -108,19 +108,20 @@ def _ending(size: int, after: State, shapes: tuple[ChargeShape, ...]) -> SingleS
     def single(checks_contention: bool) -> sa.Executable | None:
         """WITH ended AS (UPDATE reservations ...) UPDATE quota_usages ... WHERE all ended
 
-        Where some, but not all, ended, or their usage row refuses its part (it has drifted, or moved), a division by
-        zero undoes it all. Where that row is gone none ends. (One that somebody deletes by hand while it is waited for
-        counts nothing; the audit says so.)
+        If only some reservations ended, or the usage row refuses the change (it has drifted, or its project has
+        moved), a division by zero makes the statement fail, and PostgreSQL rolls it back. If the usage row does not
+        exist, no reservation ends. (If somebody deletes the usage row by hand while this statement waits for it, the
+        reservations end without being counted; the audit reports that.)
         """
         if len(shapes) > 1:
             return None
         ending = reservations.settle_in_flight_update(size, after).where(usages.exists("_0"))
-        # (What the last UPDATE returned would be a result, and SQLAlchemy makes much of those.)
+        # (The last UPDATE returns no rows, because SQLAlchemy's processing of a result set costs time.)
         ended = ending.returning(_row.id if checks_contention else prepared_transaction.early_lock_release()).cte(
             "ended"
         )
-        how_many = sa.select(sa.func.count()).select_from(ended).scalar_subquery()
-        update = usages.update_all_or_fail(shapes[0], "_0", how_many, size)
+        ended_count = sa.select(sa.func.count()).select_from(ended).scalar_subquery()
+        update = usages.update_all_or_fail(shapes[0], "_0", ended_count, size)
         return (
             _with_contention_rows(update.returning(_early_lock_release(shapes[0], checks_contention)).cte("counted"))
             if checks_contention
@@ -135,13 +136,13 @@ def _early_lock_release(shape: ChargeShape, checks_contention: bool) -> sa.Colum
 
 
 def _with_contention_rows(changed: sa.CTE, *others: sa.CTE) -> sa.Executable:
-    """A row without columns where the usage row has changed, and one more where it was let go."""
+    """Return one row without columns if the usage row was changed, and a second one if its lock was released early."""
     done = sa.select().select_from(changed)
-    return sa.union_all(done, done.where(changed.c.early_lock_release)).add_cte(*others)
+    return sa.union_all(done, done.where(changed.c.lets_go)).add_cte(*others)
 
 
 def _charges(shapes: Sequence[ChargeShape]) -> list[Step]:
-    """MariaDB's: several rows are one statement, as everywhere on it (usages.goes_together), so in the same order."""
+    """MariaDB's steps: several rows in one statement, for the same lock order as usages.charges_in_one_statement."""
     if len(shapes) > 1:
         return [(usages.charge_update_many(len(shapes)), len(shapes))]
     return [(usages.charge_update(shapes[0], "_0"), 1)]

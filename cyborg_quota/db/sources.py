@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reservations.source: recorded afterwards, for reservations that were made without one."""
+"""Set the column reservations.source of reservations that were inserted without a source."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ _GIVE = ListStatement(
 
 
 def give(connection: sa.Connection, uuids: Sequence[str], source: str) -> int:
-    """Record the source of those of these live reservations that have none. Returns how many there were."""
+    """Set the source of those of these live reservations that have none. Returns the number of changed rows."""
     return _GIVE.changed(connection, sorted(uuids), {"b_source": source})

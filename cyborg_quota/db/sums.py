@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quota_usages: what a row's counters should be, from the reservations and the rows below, and setting them.
+"""Recompute the counters of a usage row from the reservations and the children's rows, and correct them.
 
 An adjustment is a committed reservation without consumer and group. One with a positive delta names the reservation
-with a negative delta (``adjusts``) that subtracts so much less than its delta, for there was not so much in use.
+with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIGURES = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.
 
 
 def figures(connection: sa.Connection, usage_id: int) -> Counters:
-    """The counters of one row that exists."""
+    """The counters of one existing usage row."""
     row = connection.execute(_FIGURES, {"b_id": usage_id}).one()
     return Counters(used=row.used, reserved=row.reserved, subtree=row.subtree)
 
@@ -57,19 +57,19 @@ _CHILDREN = (
 
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
-    """(reserved, used) as the reservations have them. ``used`` is negative when more was freed than was held."""
+    """(reserved, used), computed from the reservations. ``used`` is negative if more was freed than was in use."""
     row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
     return int(row.reserved), int(row.used)
 
 
 def children_total(connection: sa.Connection, node: Node) -> int:
-    """What the direct children's subtrees hold."""
+    """The sum of ``subtree`` over the direct children."""
     return int(connection.execute(_CHILDREN, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one())
 
 
 _row = reservations.c
 _adjusted = reservations.alias("adjusted")
-# The adjustments of what was released. (By the previous release too, which knew of no adjustment that ends.)
+# The live adjustments of released reservations. (The previous release leaves them when it releases a reservation.)
 _OUTLIVED = (
     sa.select(_row.id)
     .select_from(sa.join(reservations, _adjusted, _adjusted.c.id == _row.adjusts))
@@ -82,7 +82,7 @@ _OUTLIVED = (
 
 
 def end_adjustments(connection: sa.Connection, usage_id: int) -> None:
-    """Release the adjustments of released reservations. Only for a usage row that the transaction holds (see fence)."""
+    """Release the adjustments of released reservations. The usage row must be locked (usages.fence)."""
     ids = connection.execute(_OUTLIVED, {"b_id": usage_id}).scalars().all()
     if ids:
         move(connection, ids, COMMITTED, RELEASED, 0)
@@ -103,17 +103,17 @@ _FREED = (
 
 
 def freed(connection: sa.Connection, usage_id: int) -> list[Freed]:
-    """The committed reservations with a negative delta, and what each subtracts at present."""
-    return [Freed(found[0], int(found[1])) for found in connection.execute(_FREED, {"b_id": usage_id})]
+    """The committed reservations with a negative delta, and the amount that each subtracts, less its adjustments."""
+    return [Freed(row[0], int(row[1])) for row in connection.execute(_FREED, {"b_id": usage_id})]
 
 
 def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterable[Freed]) -> None:
-    """Let each of these subtract so much less."""
-    _insert(connection, node, [(one.amount, one.id) for one in reductions])
+    """Insert an adjustment for each of these reservations that reduces the amount it subtracts."""
+    _insert(connection, node, [(reduction.amount, reduction.id) for reduction in reductions])
 
 
 def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
-    """Let so much stay subtracted for which the counters have no room."""
+    """Insert rows that subtract the amount that exceeds the range of the counters."""
     parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
     _insert(connection, node, [(-part, None) for part in parts if part])
 
@@ -148,7 +148,7 @@ _SET = (
 
 
 def set_figures(connection: sa.Connection, usage_id: int, now: Counters) -> None:
-    """Write counters as they are. Only for a row that the transaction holds (see fence)."""
+    """Overwrite the counters. The transaction must have locked the usage row (usages.fence)."""
     connection.execute(
         _SET,
         {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quota_usages: the counters. What charges, holds and reads them; recounting.py sets them right.
+"""The table quota_usages: charge, lock and read the counters. (sums.py corrects them from the reservations.)
 
-A charge is one conditional UPDATE per row, and its row count is the verdict::
+A charge is one conditional UPDATE per row. A row count of 0 means that the charge was refused::
 
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
@@ -9,7 +9,8 @@ A charge is one conditional UPDATE per row, and its row count is the verdict::
       AND reserved <= :reserved_room                                       -- the cap on open reservations
       AND used >= :least_used AND reserved >= :least_reserved AND subtree >= :least_subtree
 
-No row is locked before that statement, and the callers go leaf first, root last: the hottest row is held shortest.
+No row is locked before that statement. Callers charge the leaf first and the root last, so that the row that most
+transactions need, the root's, is locked for the shortest time.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from cyborg_quota.types import MAX_AMOUNT, Counters
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
-"""More than any subtree can hold: a bound that never refuses, so that one statement serves all."""
+"""A bound that never refuses, as no subtree can hold that much. So one statement serves changes without a limit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """One usage row on the path from a project to its root. ``depth`` counts from the root, which has 0."""
+    """One usage row on the path from a project to its root. The root has depth 0."""
 
     usage_id: int
     project_id: str
@@ -44,13 +45,13 @@ class Node:
 
     @property
     def lock_order(self) -> tuple[int, str, str]:
-        """Deepest first, then by name: the one order in which everybody takes usage rows."""
+        """Deepest first, then by name: the order in which every transaction locks usage rows."""
         return -self.depth, self.project_id, self.resource
 
 
 @dataclasses.dataclass(slots=True)
 class Change:
-    """What a transaction adds to one row, and the most the row may hold before (None: no limit)."""
+    """The amounts that a transaction adds to one row, and the most that the row may hold before (None: no limit)."""
 
     node: Node
     reserved: int = 0
@@ -65,11 +66,11 @@ by_depth: Final = operator.attrgetter("node.lock_order")
 by_id: Final = operator.attrgetter("node.usage_id")
 
 ChargeShape = tuple[int, int, int, bool, bool]
-"""What a charge asks and writes: the signs of reserved, used, subtree; whether subtree and reserved are bounded."""
+"""The signs of the changes of reserved, used and subtree; whether subtree and reserved have an upper bound."""
 
 
 def charge_shape(change: Change) -> ChargeShape:
-    """The shape of a charge."""
+    """Which conditions and assignments the UPDATE for this change needs."""
     return (
         (change.reserved > 0) - (change.reserved < 0),
         (change.used > 0) - (change.used < 0),
@@ -80,27 +81,31 @@ def charge_shape(change: Change) -> ChargeShape:
 
 
 def charge_update(shape: ChargeShape | None, suffix: str = "") -> sa.Update:
-    """The UPDATE, its parameters' names with ``suffix``; without a shape, one that serves all."""
+    """The UPDATE of a charge, with ``suffix`` in its parameters' names. Without a shape, it serves all changes."""
     conditions, values = _charge_clauses(shape, suffix)
     return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
 
 
 def update_all_or_fail(shape: ChargeShape, suffix: str, count: sa.ColumnElement[int], size: int) -> sa.Update:
-    """The same when ``count`` is ``size``. Where it is 0 nothing is; any other, or a row that refuses, is an error."""
+    """Apply if ``count`` == ``size``, do nothing if 0; otherwise fail the statement, so that PostgreSQL rolls it back.
+
+    It also fails if the row refuses the change.
+    """
     conditions, values = _charge_clauses(shape, suffix)
     zero, one = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
-    error = sa.func.mod(one, _usage.id - _usage.id)  # (what is constant, PostgreSQL would divide before it runs)
+    # (Division by zero. PostgreSQL would evaluate a constant expression when it plans the statement.)
+    error = sa.func.mod(one, _usage.id - _usage.id)
     agrees = sa.case((sa.and_(*conditions), one), else_=error)
     verdict = sa.case({zero: zero, sa.literal_column(str(size), sa.Integer): agrees}, value=count, else_=error)
     return sa.update(quota_usages).where(_has_id(suffix), verdict == one).values(values)
 
 
 def exists(suffix: str) -> sa.ColumnElement[bool]:
-    """Whether there is such a row; asked once in a statement, and not joined."""
+    """Whether the usage row exists. PostgreSQL evaluates this subquery once in a statement, and does not join it."""
     one: sa.ColumnElement[int] = sa.literal_column("1")
     other = quota_usages.alias("other")
-    found = sa.select(one).where(other.c.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type))
-    return found.scalar_subquery().is_not(None)
+    query = sa.select(one).where(other.c.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type))
+    return query.scalar_subquery().is_not(None)
 
 
 def _has_id(suffix: str) -> sa.ColumnElement[bool]:
@@ -108,7 +113,7 @@ def _has_id(suffix: str) -> sa.ColumnElement[bool]:
 
 
 def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
-    """What must hold of a row, and what it is set to."""
+    """The WHERE conditions and the SET values of a charge."""
     reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 
     def of(name: str) -> sa.BindParameter[int]:
@@ -132,9 +137,9 @@ def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.Col
 
 
 def row_unchanged(shape: ChargeShape, suffix: str = "") -> sa.ColumnElement[bool]:
-    """For the RETURNING of such an UPDATE on PostgreSQL: the row was as it had been when the statement began.
+    """For the RETURNING of such an UPDATE on PostgreSQL: the row did not change between statement start and update.
 
-    It was not where the statement waited for somebody else, who changed it.
+    It is false if the statement waited for another transaction that changed the row.
     """
     before = quota_usages.alias("before")
     conditions = [before.c.id == _usage.id]
@@ -148,7 +153,7 @@ _CHARGE = Statement(charge_update(None))
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:
-    """Add ``change`` to its row if everything it names still holds. False: it does not, and nothing was written.
+    """Apply ``change`` to its row if generation and bounds allow it. False: refused, and nothing was written.
 
     ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
@@ -167,7 +172,7 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
 
 
 def arguments(change: Change, suffix: str = "") -> dict[str, int]:
-    """The values of charging()'s parameters."""
+    """The parameter values of ``charge_update``."""
     node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
     growth = used + reserved
     max_held = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
@@ -188,7 +193,7 @@ def arguments(change: Change, suffix: str = "") -> dict[str, int]:
 
 
 def charge_update_many(size: int) -> sa.Update:
-    """The same for several rows, each with bounds and amounts of its own: ``... <= CASE id WHEN :id_0 THEN ...``"""
+    """Like ``charge_update``, for several rows with different values: ``... <= CASE id WHEN :id_0 THEN ...``"""
     ids = [sa.bindparam(f"b_id_{index}", type_=_usage.id.type) for index in range(size)]
 
     def by_row(name: str) -> sa.Case[int]:
@@ -225,26 +230,27 @@ _MAX_ROWS_PER_CHARGE = 64
 
 
 def charges_in_one_statement(connection: sa.Connection, count: int) -> bool:
-    """Whether so many rows are charged by one statement here.
+    """Whether this database charges ``count`` rows in one statement.
 
-    MariaDB takes them in the order of their ids, and saves a round trip a level (with a statement a row, 8 levels
-    ran at 0.64 of one). PostgreSQL promises no order inside a statement, and deadlocks.
+    MariaDB locks the rows in the order of their ids, and one statement saves a round trip for each level (with one
+    statement per row, the throughput at 8 levels was 0.64 of this). PostgreSQL guarantees no lock order inside a
+    statement, so that concurrent statements could deadlock.
     """
     return 1 < count <= _MAX_ROWS_PER_CHARGE and locks_by_id(connection)
 
 
 def locks_by_id(connection: sa.Connection) -> bool:
-    """Whether rows are taken in the order of their ids here, and not deepest first: see goes_together."""
+    """Whether this database locks usage rows by id instead of deepest first: see charges_in_one_statement."""
     return connection.dialect.name == "mysql"
 
 
 def in_lock_order(connection: sa.Connection, changes: Iterable[Change]) -> list[Change]:
-    """The order in which everybody takes these rows on this database."""
+    """The changes in the order in which every transaction locks usage rows on this database."""
     return sorted(changes, key=by_id if locks_by_id(connection) else by_depth)
 
 
 def charge_all(connection: sa.Connection, changes: Sequence[Change]) -> bool:
-    """Charge every row, in lock order. False: one refused, and what was written must be rolled back."""
+    """Charge every row in lock order. False: a row refused, and the caller must roll back the transaction."""
     if not charges_in_one_statement(connection, len(changes)):
         return all(charge(connection, change) for change in in_lock_order(connection, changes))
     parameters = {
@@ -261,9 +267,9 @@ _FENCE = (
 
 
 def fence(connection: sa.Connection, node: Node) -> bool:
-    """Hold one row until the transaction ends, unchanged: who wants to change it waits, who did so has ended.
+    """Lock one row until the transaction ends, without changing it. This waits for earlier writers of the row.
 
-    False: the row is gone, or its project has moved.
+    False: the row does not exist, or its project has moved.
     """
     return connection.execute(_FENCE, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
 
@@ -273,19 +279,19 @@ def read(
     project_ids: Collection[str] | None = None,
     resources: Collection[str] | None = None,
 ) -> dict[tuple[str, str], Counters]:
-    """Counters by (project_id, resource), sorted; None means all. One statement: one moment."""
+    """Counters by (project_id, resource), sorted. None means all. One statement, thus one snapshot."""
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
     if project_ids is not None:
         query = query.where(_usage.project_id.in_(sorted(project_ids)))
     if resources is not None:
         query = query.where(_usage.resource.in_(sorted(resources)))
     rows = connection.execute(query).all()
-    found = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
-    return dict(sorted(found.items()))
+    counters = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
+    return dict(sorted(counters.items()))
 
 
 def merge(changes: Iterable[Change]) -> Sequence[Change]:
-    """The changes summed per row, in lock order. (Bounds are not merged: a settling call has none.)"""
+    """The changes summed per row, deepest first. (Bounds are not merged, because a settling call has none.)"""
     by_row: dict[int, Change] = {}
     for change in changes:
         total = by_row.setdefault(change.node.usage_id, Change(change.node))
