@@ -19,8 +19,8 @@ from tests.servers import machine
 BACK_SECONDS = 60.0
 WAITED = "; gave up after "
 """Of a call of the ledger: it waited until its time was over, or (0.0 s) it was not made."""
-NOT_ASKED = "is not asked before it can be"
-OPENED, CLOSED = "The ledger cannot be reached, and is not asked", "The ledger can be reached again"
+NOT_ASKED = "calls fail immediately until a probe reaches it"
+OPENED, CLOSED = "The ledger's database is unreachable", "The ledger's database is reachable again"
 UNAVAILABLE = "The accelerator quota cannot be checked at the moment. Try again later."
 MANY = 8
 
