@@ -239,8 +239,8 @@ def early_lock_release(row_unchanged: sa.ColumnElement[bool] | None = None) -> s
     """
     off: sa.ColumnElement[bool] = sa.literal_column("set_config('synchronous_commit', 'off', true) = 'off'", sa.Boolean)
     if row_unchanged is not None:
-        return sa.case((row_unchanged, sa.false()), else_=off).label("early_lock_release")
-    return sa.case((sa.bindparam(_IS_CONTENDED, type_=sa.Boolean), off), else_=sa.false()).label("early_lock_release")
+        return sa.case((row_unchanged, sa.false()), else_=off).label("lets_go")
+    return sa.case((sa.bindparam(_IS_CONTENDED, type_=sa.Boolean), off), else_=sa.false()).label("lets_go")
 
 
 def ensure_durable(connection: sa.Connection) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of the real Cyborg starts from."""
+"""The base class of the tests of the real Cyborg."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StackTestCase(base.BaseTestCase):
         self.profile = self.new_profile({"resources:FPGA": "1"})
 
     def new_profile(self, *groups: dict[str, str]) -> str:
-        """A device profile of these groups, with a name of its own."""
+        """Create a device profile of these groups, with a unique name."""
         name = f"profile-{new_id()}"
         self.assertEqual(201, self.admin.create_profile(name, *groups).status)
         return name
@@ -55,5 +55,5 @@ class StackTestCase(base.BaseTestCase):
 
 
 def new_id() -> str:
-    """A UUID as Keystone writes it: Cyborg takes nothing else for a project."""
+    """A UUID in Keystone's format, which Cyborg requires for a project."""
     return uuid.uuid4().hex

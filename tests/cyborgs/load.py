@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users who bind, unbind and delete at random through Cyborg's API, whatever it answers; and somebody who kills it."""
+"""Random binds, unbinds and deletes through Cyborg's API, and a thread that kills its services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cyborgs.client import Answer, Client
 from tests.cyborgs.service import Service
 
 HELD = 10
-"""So many ARQs a user keeps at most."""
+"""The maximum number of ARQs per user."""
 NO_ANSWER = 0
 
 Outcomes = collections.Counter[tuple[str, int]]

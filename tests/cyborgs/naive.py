@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-conductor that never releases: the wrong way, which the soak must see. Run by Cyborg's Python."""
+"""cyborg-quota-conductor that never releases: a control that the soak test must detect. Run by Cyborg's Python."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for Nova: it is told of events, remembers them, and answers 500 when a test wants it to."""
+"""A substitute for Nova's event API: it records events, and answers 500 if a test requests it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = {"id": "v2.1", "status": "CURRENT", "version": "2.96", "min_version": 
 
 class Server(http.server.ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
-        """Its caller was killed: nothing to tell."""
+        """The caller was killed: ignore the closed connection."""
 
 
 class Nova:
@@ -63,7 +63,7 @@ class Nova:
 
     @contextlib.contextmanager
     def failing(self, status: int = 500) -> Iterator[None]:
-        """It is told, and answers this."""
+        """Record the events; returns the answer."""
         self.status = status
         try:
             yield
@@ -71,7 +71,7 @@ class Nova:
             self.status = 200
 
     def told_of(self, instance: str) -> dict[str, str]:
-        """ARQ -> status, of what it was told of this instance."""
+        """{ARQ: status} of the accepted events of this instance."""
         return {event["tag"]: event["status"] for event in list(self.events) if event["server_uuid"] == instance}
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-conductor that stops at named points, for whoever wants to kill it there. Run by Cyborg's Python.
+"""cyborg-quota-conductor that waits or is killed at named points of a bind. Run by Cyborg's Python.
 
     python points.py --config-file ...
 
@@ -27,9 +27,9 @@ DIRECTORY = pathlib.Path(os.environ["CYBORG_QUOTA_TEST_POINTS"])
 
 @functools.cache
 def lose_answers() -> None:
-    """With a file ``lost`` Cyborg's own bind fails when all of it is done, as when its database goes at that moment.
+    """If a file ``lost`` exists, Cyborg's bind fails after its last step, as after the loss of its database.
 
-    With one ``stuck`` what is bound cannot be detached.
+    If a file ``stuck`` exists, a bound ARQ cannot be detached.
     """
     from cyborg.objects import ext_arq
 
@@ -53,7 +53,7 @@ def lose_answers() -> None:
 
 
 def at(point: str) -> None:
-    """Come by a point."""
+    """Wait or be killed at this point if a test has requested it."""
     order = DIRECTORY / point
     try:
         text = order.read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of Cyborg with quota starts from: the real services, and a ledger on the same MariaDB."""
+"""The base class of the tests of Cyborg with quota: the real services, and a ledger on the same MariaDB."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_conf(directory: pathlib.Path, url: str, options: str = "") -> pathlib.
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -116,7 +116,7 @@ class QuotaTestCase(base.StackTestCase):
         self.project_id = self.client.project_id
 
     def way_to(self, url: str) -> str:
-        """By which URL the services and commands come to the ledger."""
+        """The URL of the ledger for the services and commands."""
         return url
 
     # --- the ledger ---
@@ -147,7 +147,7 @@ class QuotaTestCase(base.StackTestCase):
         ]
 
     def assert_agree(self) -> None:
-        """Nothing is in flight, the ledger is right in itself, and it says what Cyborg says."""
+        """Assert that nothing is reserved, the ledger is consistent, and it agrees with Cyborg."""
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
         reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
@@ -155,7 +155,7 @@ class QuotaTestCase(base.StackTestCase):
         self.assertEqual(self.records.bound(), self.charged())
 
     def let_time_pass(self) -> None:
-        """What is reserved becomes overdue, and the sweeper comes by."""
+        """Make all reservations overdue, and expire them."""
         with self.sql.begin() as connection:
             connection.execute(
                 sa.text("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE state = 'reserved'")

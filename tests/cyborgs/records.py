@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's own tables, by SQL: what is bound, to whom, and what is free."""
+"""Read Cyborg's tables by SQL: bound ARQs, their projects, and free handles."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Records:
             raise ServiceError(f"the report of the agent on {min(missing)} did not arrive")
 
     def clear(self) -> None:
-        """Forget every ARQ, and free every handle."""
+        """Delete every ARQ, and free every handle."""
         with self._engine.connect() as connection:
             connection.execute(sa.text("DELETE FROM extended_accelerator_requests"))
             connection.execute(sa.text("UPDATE attach_handles SET in_use = 0"))

@@ -70,7 +70,7 @@ class Service:
         return [self.pid, *machine.descendants(self.pid)]
 
     def start(self) -> None:
-        """Return when it is ready; nothing happens where it runs."""
+        """Start it if it does not run, and wait until it is ready."""
         self.launch()
         self.wait()
 
@@ -116,7 +116,7 @@ class Service:
             raise ServiceError(f"{self.name} does not say {text!r}:\n{self.tail()}")
 
     def said(self) -> str:
-        """What it has logged since its last start."""
+        """The log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")

@@ -60,7 +60,7 @@ UNWATCH = ("DROP TRIGGER soak_watch", "DROP TABLE soak_overs", "DROP TABLE soak_
 
 @dataclasses.dataclass
 class Summary:
-    """What happened. ``faults``: what must not."""
+    """The counts of a run. ``faults``: violations that fail the test."""
 
     outcomes: Outcomes = dataclasses.field(default_factory=collections.Counter)
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -191,7 +191,7 @@ class Soak:
         return [str(one.consumer) for one in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
 
     def charged(self) -> dict[str, int]:
-        """{project: what it has attached}, by the ledger."""
+        """{project: number of attached accelerators}, from the ledger."""
         usages = self._engine.list_usages(ledger_base.ADMIN)
         return {one.project_id: one.usage.used for one in usages if one.resource == "fpga" and one.usage.used}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API's callers are told, and what the services log at their start."""
+"""Error messages of the API, and the log lines of the services at their start."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.cyborgs import stack as stacks
 
 
 class TestStockApi(quota.QuotaTestCase):
-    """An unmodified API, with our conductor."""
+    """Cyborg's unmodified API with the conductor of cyborg_quota."""
 
     api = stacks.API
 
     def test_one_sentence(self) -> None:
-        """As it is with our API: without class names, and not twice."""
+        """As with the API of cyborg_quota: the message has no class name, and is not repeated."""
         self.set_limit(0)
         refused = self.client.bind(self.client.created(self.profile), str(uuid.uuid4()), self.rp)
         self.assertEqual(403, refused.status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Cyborg that cannot run with quota is refused at start, with one sentence that names what is wrong."""
+"""An incompatible Cyborg is refused at the start, with one sentence that names the problem."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestDoctored(base.BaseTestCase):
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
 
     def test_each_thing_that_is_used(self) -> None:
-        """All that the integration uses is taken away from the real Cyborg, or changed, one after another."""
+        """Each part of Cyborg that the integration uses is removed or changed in turn, and each change is detected."""
         found = json.loads(self.run_script().stdout.splitlines()[-1])
         self.assertGreater(len(found), 80)
         self.assertEqual(ACCEPTED, {name for name, error in found.items() if error is None})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conductor that dies, or is overtaken, in the middle of a bind: afterwards the ledger says what Cyborg says."""
+"""A conductor crashes during a bind, or another call binds first: the ledger then agrees with Cyborg."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REACH_SECONDS = 30.0
 
 
 class PointsTestCase(quota.QuotaTestCase):
-    """With a conductor that can be stopped at the points of points.py."""
+    """Starts a conductor that can be held or killed at the points of points.py."""
 
     conductor = quota.POINTED_CONDUCTOR
 
@@ -38,7 +38,7 @@ class PointsTestCase(quota.QuotaTestCase):
 
     @contextlib.contextmanager
     def held(self, point: str) -> Iterator[None]:
-        """Binds wait at the point as long as the block runs."""
+        """While the block runs, binds wait at the point."""
         (self.points / point).write_text("hold")
         try:
             yield
@@ -51,7 +51,7 @@ class PointsTestCase(quota.QuotaTestCase):
 
     @contextlib.contextmanager
     def binding(self, point: str, *arqs: str) -> Iterator[list[concurrent.futures.Future[int]]]:
-        """Binds, a call for each ARQ, wait at the point as long as the block runs, and have ended behind it.
+        """Start one bind call per ARQ; they wait at the point while the block runs, and have ended after it.
 
         Yields their statuses. One of them at least has come there when the block begins.
         """
@@ -65,12 +65,12 @@ class PointsTestCase(quota.QuotaTestCase):
 
 class TestKilled(PointsTestCase):
     def kill_at(self, point: str) -> list[str]:
-        """Two ARQs whose conductor died there; a new one serves."""
+        """Two ARQs whose conductor was killed at the point; a new conductor runs."""
         arqs = self.client.created(self.profile, 2)
         (self.points / point).write_text("kill")
 
         def bind() -> None:
-            """Gets no answer: nobody waits for its time-out, nor for the end of the API."""
+            """The call gets no answer. The test waits neither for its timeout nor for the API."""
             with contextlib.suppress(OSError):
                 self.client.bind(arqs, str(uuid.uuid4()), self.rp)
 
@@ -83,7 +83,7 @@ class TestKilled(PointsTestCase):
         return arqs
 
     def test_between_reserve_and_bind(self) -> None:
-        """Nothing is bound; what was reserved expires, and the same ARQs can be bound."""
+        """No ARQ is bound; the reservations expire, and the same ARQs can be bound afterwards."""
         arqs = self.kill_at("reserved")
         self.assertEqual((["Initial"] * 2, (0, 2)), (self.records.states(arqs), self.figures()))
         self.let_time_pass()
@@ -93,14 +93,14 @@ class TestKilled(PointsTestCase):
         self.assert_agree()
 
     def test_between_reserve_and_bind_and_tried_again_at_once(self) -> None:
-        """Before it has expired: the second call takes over what the first had reserved."""
+        """A second call, before the expiry, uses the reservations of the first call."""
         self.set_limit(2)
         arqs = self.kill_at("reserved")
         self.bind(arqs)
         self.assert_agree()
 
     def test_between_bind_and_commit(self) -> None:
-        """The first of two is bound, and charged by the next conductor; the second was never bound, and expires."""
+        """The next conductor charges the first ARQ, which is bound; the reservation of the second one expires."""
         self.set_limit(2)
         arqs = self.kill_at("bound")
         self.assertEqual(["Bound", "Initial"], self.records.states(arqs))
@@ -125,7 +125,7 @@ class TestKilled(PointsTestCase):
 
 class TestOvertaken(PointsTestCase):
     def test_fails_when_it_is_bound(self) -> None:
-        """Cyborg's own bind raises behind its last step: the call fails, the ARQ is bound, and is charged."""
+        """Cyborg's bind raises after its last step: the call fails, but the ARQ is bound and charged."""
         self.set_limit(1)
         [arq, other] = self.client.created(self.profile, 2)
         (self.points / "lost").touch()
@@ -153,7 +153,7 @@ class TestOvertaken(PointsTestCase):
         self.assert_agree()
 
     def test_two_deliveries_and_the_first_is_slow(self) -> None:
-        """The second finds the ARQ bound, and leaves its charge alone."""
+        """The second call finds the ARQ bound, and does not change its charge."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
             self.assertEqual(500, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)  # as without quota
@@ -162,7 +162,7 @@ class TestOvertaken(PointsTestCase):
         self.assert_agree()
 
     def test_room_is_lost_while_it_is_bound(self) -> None:
-        """Expired, and somebody else took the room: detached, and the caller is refused."""
+        """The reservation expired and another request took the quota: the ARQ is detached, and the bind is refused."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
@@ -173,7 +173,7 @@ class TestOvertaken(PointsTestCase):
         self.assertEqual((1, 0), self.figures())
 
     def test_room_is_lost_and_it_cannot_be_detached(self) -> None:
-        """Bound all the same: not forgotten, but charged by the periodic task."""
+        """The detach fails, so the ARQ stays bound: the periodic task charges it."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         (self.points / "stuck").touch()
@@ -185,7 +185,7 @@ class TestOvertaken(PointsTestCase):
         self.assertEqual((2, 0), self.figures())
 
     def test_expired_while_it_is_bound(self) -> None:
-        """And there is room: charged afresh."""
+        """The reservation expired and the quota is free: the ARQ is reserved and committed again."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
             self.let_time_pass()
@@ -195,7 +195,7 @@ class TestOvertaken(PointsTestCase):
 
 
 class TestJobs(PointsTestCase):
-    """Binds that go on after the call was answered."""
+    """Binds that continue after the call was answered."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -214,7 +214,7 @@ class TestJobs(PointsTestCase):
         self.assert_agree()
 
     def test_one_job_of_two_has_no_room_any_more(self) -> None:
-        """Nova hears of both: the other one stays bound, and charged."""
+        """Nova is notified of both ARQs: the other ARQ stays bound and charged."""
         self.set_limit(2)
         arqs = self.client.created(self.profile, 2)
         with self.held("bound"):
@@ -228,7 +228,7 @@ class TestJobs(PointsTestCase):
         self.assertEqual(((2, 0), 1), (self.figures(), self.records.handles_in_use()))
 
     def test_the_call_fails_while_a_job_of_it_runs(self) -> None:
-        """The job goes on, and nobody waits for it: it is settled all the same."""
+        """The job continues after the call failed, and its reservation is settled."""
         first, second = self.client.created(self.profile, 2)
         with self.held("bound"):
             answer = self.client.bind([first, second], str(uuid.uuid4()), [self.rp, str(uuid.uuid4())])
@@ -256,7 +256,7 @@ class TestLong(PointsTestCase):
     options = "bind_expire = 3"
 
     def test_extended_while_it_runs(self) -> None:
-        """Longer than its reservation would live, with a sweeper that comes by all the time."""
+        """The bind takes longer than the lifetime of its reservation, while an expirer runs."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
             over = time.monotonic() + 5
@@ -275,13 +275,13 @@ class TestPeriodic(quota.QuotaTestCase):
     )
 
     def test_expired(self) -> None:
-        """By the conductor itself; no other sweeper runs."""
+        """The conductor expires the reservations; no expirer runs."""
         self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, 1, consumer="nobody settles it")
         machine.wait_until(lambda: self.figures() == (0, 0), REACH_SECONDS)
         self.assertEqual((0, 0), self.figures())
 
     def test_reconciled(self) -> None:
-        """Attached before there was a quota: charged by the conductor itself."""
+        """The conductor charges an ARQ that was attached before cyborg_quota was installed."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is repaired without anybody: by default only what is certain, and only what this Cyborg charged."""
+"""Automatic repair: by default, only certain differences of charges made by this Cyborg."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INSERT_PROFILE = """
 
 class HealTestCase(test_reconcile.ReconcileTestCase):
     def held(self) -> dict[str | None, str | None]:
-        """{consumer: source} of what is charged."""
+        """{consumer: source} of the committed reservations."""
         return {row.consumer: row.source for row in self.engine.list_reservations(ledger_base.ADMIN, state="committed")}
 
     def adopt(self, arq: str, source: str | None, project_id: str) -> None:
@@ -38,12 +38,12 @@ class HealTestCase(test_reconcile.ReconcileTestCase):
 
 
 class TestByItself(HealTestCase):
-    """The conductor, with its default: reconcile_heal = certain."""
+    """The conductor with the default: reconcile_heal = certain."""
 
     options = "reconcile_interval = 1\nreconcile_grace = 1"
 
     def test_what_is_certain(self) -> None:
-        """Released: what Cyborg has deleted or unbound. Told: what is not charged, or of another source, or of none."""
+        """Charges of deleted or unbound ARQs are released; other differences are only logged."""
         deleted, unbound, free, stays = self.bound(4)
         self.assertEqual(202, self.client.unbind([unbound]).status)
         self.assertEqual(204, self.client.delete([deleted]).status)
@@ -59,7 +59,7 @@ class TestByItself(HealTestCase):
         self.assertNotIn("ARQ of west", conductor.said())
 
     def test_an_empty_record(self) -> None:
-        """A wrong database: nothing is released, and the log says why."""
+        """With a wrong database, nothing is released, and the log gives the reason."""
         [arq] = self.bound(1)
         self.records.clear()
         self.stack.conductor.wait_for("The ledger was not repaired: Cyborg has no accelerator request at all: 1 of")
@@ -72,7 +72,7 @@ class TestByItself(HealTestCase):
 
 
 class TestSharedLedger(HealTestCase):
-    """Two Cyborgs, and a caller of the command line, on one ledger. The second Cyborg has tables and no services."""
+    """Two Cyborgs and a user of the command line share one ledger. The second Cyborg has tables but no services."""
 
     options = "reconcile_interval = 0\nsource = east"
 
@@ -90,7 +90,7 @@ class TestSharedLedger(HealTestCase):
             connection.execute(sa.text(INSERT_PROFILE), {"uuid": str(uuid.uuid4())})
 
     def bind_in_west(self, project_id: str) -> str:
-        """As its conductor would: the ARQ by SQL, the charge by the ledger's own call."""
+        """Bind and charge as its conductor would: the ARQ by SQL, the charge by a call of the ledger."""
         row = {"uuid": str(uuid.uuid4()), "project_id": project_id, "instance": str(uuid.uuid4()), "profile": 1}
         with self.west_sql.begin() as connection:
             connection.execute(sa.text(INSERT_ARQ), row)
@@ -123,7 +123,7 @@ class TestSharedLedger(HealTestCase):
         self.assertEqual(everybody, self.held())
 
     def test_the_charges_of_an_older_release(self) -> None:
-        """They have no source. Claimed, they are compared and repaired as any other."""
+        """Charges without a source are compared and repaired after --claim-source."""
         [arq] = self.bound(1)
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE reservations SET source = NULL")

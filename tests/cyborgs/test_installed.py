@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tried beside the real Cyborg is what a user gets: the package as it is installed, and all of it."""
+"""The tests with the real Cyborg use the complete installed package, as a user does."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class TestInstalled(quota.QuotaTestCase):
         self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.said())
 
     def test_every_file_of_the_tree(self) -> None:
-        """And no other release of it: what was edited is installed anew."""
+        """The installed package is the present source: an edited file causes a new installation."""
         paths = installing.package_files()
         self.assertIn("cyborg_quota/db/migrations/script.py.mako", map(str, paths))
         differ = [str(path) for path in paths if not same(installing.TOP / path, self.site_packages / path)]
         self.assertEqual([], differ)
 
     def test_the_expirer_s_unit(self) -> None:
-        """What the unit starts expires an overdue reservation, on a ledger that no conductor reads."""
+        """The command of the systemd unit expires an overdue reservation of a ledger without a conductor."""
         directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         url = f"sqlite:///{directory}/ledger.sqlite"
         schema.sync(Database(fixtures.settings(url)))

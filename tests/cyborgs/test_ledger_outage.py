@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger refuses connections, or does not answer: deletes go on, nobody waits twice, and nothing is lost."""
+"""The ledger's database refuses connections or does not answer: deletes succeed, and no release is lost."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.servers import machine
 
 BACK_SECONDS = 60.0
 WAITED = "; gave up after "
-"""Of a call of the ledger: it waited until its time was over, or (0.0 s) it was not made."""
-NOT_ASKED = "is not asked before it can be"
-OPENED, CLOSED = "The ledger cannot be reached, and is not asked", "The ledger can be reached again"
+"""In the log of a ledger call: it waited until its deadline, or (0.0 s) was not made."""
+NOT_ASKED = "calls fail immediately until a probe reaches it"
+OPENED, CLOSED = "The ledger's database is unreachable", "The ledger's database is reachable again"
 UNAVAILABLE = "The accelerator quota cannot be checked at the moment. Try again later."
 MANY = 8
 
 
 @functools.cache
 def proxy_of(_pid: int, url: str) -> Proxy:
-    """One for all tests of a process: with the URL of another one, the services would have to start again."""
+    """One proxy per process: with another proxy's URL, the services would have to be restarted."""
     made = Proxy(url)
     made.setUp()
     fixtures.at_exit(made.cleanUp)
@@ -51,7 +51,7 @@ class OutageTestCase(quota.QuotaTestCase):
 
     @contextlib.contextmanager
     def away(self, how: str) -> Iterator[None]:
-        """The ledger is, while the block runs, and then every service has found out that it is back.
+        """The ledger is unreachable while the block runs; on exit, every service has detected its return.
 
         ``how``: an attribute of the proxy.
         """
@@ -64,15 +64,15 @@ class OutageTestCase(quota.QuotaTestCase):
                 self.wait_until_back(service)
 
     def lines(self, service: Service, words: str) -> list[str]:
-        """What the service has logged with these words since the test began."""
+        """The lines with this text that the service has logged since the test began."""
         return [line for line in service.said()[self.since.get(service, 0) :].splitlines() if words in line]
 
     def waits(self, service: Service) -> int:
-        """How many calls of the ledger waited until their time was over."""
+        """The number of ledger calls that waited until their deadline."""
         return sum(OPENED not in line and NOT_ASKED not in line for line in self.lines(service, WAITED))
 
     def wait_until_back(self, service: Service) -> None:
-        """Its breaker was opened once at most, and is closed."""
+        """Wait until the service's circuit breaker is closed; it was opened at most once."""
         if service.running:
             opened = len(self.lines(service, OPENED))
             machine.wait_until(lambda: len(self.lines(service, CLOSED)) == opened, BACK_SECONDS)
@@ -87,7 +87,7 @@ class OutageTestCase(quota.QuotaTestCase):
 
 class TestAway(OutageTestCase):
     def check(self, how: str) -> None:
-        """A delete of eight waits once, the next not at all. A bind gets 503: the first one after a wait."""
+        """A delete of eight ARQs waits once, the next delete does not wait. Binds get 503; only the first one waits."""
         arqs, more = self.client.created(self.profile, MANY), self.client.created(self.profile, 2)
         instance, new = self.bind(arqs), self.client.created(self.profile, 2)
         self.bind(more)
@@ -120,7 +120,7 @@ class TestAway(OutageTestCase):
         self.check("is_dead")
 
     def test_many_deletes_at_once(self) -> None:
-        """Before the first has found out, few of them wait: the other threads stay free."""
+        """Until the breaker opens, only a few calls wait, so that the other threads stay free."""
         instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
         with self.away("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
             answers = list(pool.map(self.client.delete_instance, instances))
@@ -130,7 +130,7 @@ class TestAway(OutageTestCase):
         self.wait_until_charged(0)
 
     def test_bound_again_before_it_could_be_released(self) -> None:
-        """The charge is the new bind's then, and stays."""
+        """An ARQ that was bound again keeps its charge, which belongs to the new bind."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
         with self.away("is_refusing"):
@@ -144,7 +144,7 @@ class TestAway(OutageTestCase):
         self.wait_until_charged(1)
 
     def test_one_hot_project(self) -> None:
-        """Its rows are locked for longer than a call waits: it gets 503, and nobody else does."""
+        """A project's rows are locked for longer than a call waits: only its binds get 503."""
         others = self.stack.client(uuid.uuid4().hex)
         self.bind(self.client.created(self.profile))
         self.bind(others.created(self.profile), others)
@@ -160,7 +160,7 @@ class TestAway(OutageTestCase):
         self.wait_until_charged(2)
 
     def test_the_process_dies(self) -> None:
-        """What it had not released is found by a reconciliation."""
+        """A reconciliation finds the charges that an ended process had not released."""
         stays, goes = self.client.created(self.profile, 2)
         self.bind([stays])
         self.bind([goes])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger is away while binds run: what the caller hears, and what is charged afterwards."""
+"""The ledger is unavailable during binds: the answers of the API, and the charges afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class TestLedgerAway(test_crashes.PointsTestCase):
         return self.proxy.url
 
     def take_away(self) -> None:
-        """Whatever is asked, the connection is cut."""
+        """The connection is closed on each query."""
         self.proxy.is_cut = lambda _count: True
 
     def bring_back(self) -> None:
         self.proxy.is_cut = lambda _count: False
 
     def test_at_the_commit(self) -> None:
-        """Bound all the same, and charged when it is back; one that was deleted meanwhile is not."""
+        """The ARQs stay bound and are charged after the outage, except one that was deleted during it."""
         stays, goes = self.client.created(self.profile, 2)
         with self.binding("bound", stays, goes) as calls:
             machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
@@ -44,7 +44,7 @@ class TestLedgerAway(test_crashes.PointsTestCase):
 
 class TestAnswers(quota.QuotaTestCase):
     def test_an_arq_of_nobody(self) -> None:
-        """An admin without a project, who names none: there is nobody to charge, and that is said in one sentence."""
+        """A bind by an administrator without a project, that names none, is refused with one sentence."""
         nobody = self.stack.client("", "admin", "member", "reader", "service")
         [arq] = nobody.created(self.profile)
         refused = nobody.bind([arq], str(uuid.uuid4()), self.rp)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binds of the real Cyborg, charged: each outcome that a bind can have, and each way an accelerator comes back."""
+"""Charges of binds of the real Cyborg: each outcome of a bind, and each way to release an accelerator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestBind(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_charged_to_whom_cyborg_charges(self) -> None:
-        """An admin may bind for another project; the ARQ is that project's then, and gives back there."""
+        """An administrator binds for another project: that project is charged, and the release is for that project."""
         [arq] = self.admin.created(self.profile)
         self.assertEqual(202, self.admin.bind([arq], _id(), self.rp, project_id=self.project_id).status)
         self.assertEqual([(1, 0), (0, 0)], [self.figures(), self.figures(project_id=self.admin.project_id)])
@@ -40,7 +40,7 @@ class TestBind(quota.QuotaTestCase):
         self.assertEqual((0, 0), self.figures())
 
     def test_two_calls_for_one_instance_at_once(self) -> None:
-        """Cyborg lets both pass, or one: the ledger has what Cyborg has."""
+        """Whether Cyborg accepts both calls or one, the ledger agrees with Cyborg."""
         for _ in range(5):
             instance = _id()
             pairs = [self.client.created(self.profile) for _ in range(2)]
@@ -50,7 +50,7 @@ class TestBind(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_the_same_call_at_once(self) -> None:
-        """Two deliveries of one message: charged once, whichever of them Cyborg refuses."""
+        """Two deliveries of one message charge once, whichever of them Cyborg refuses."""
         for _ in range(5):
             arqs, instance = self.client.created(self.profile), _id()
             with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -113,7 +113,7 @@ class TestRefused(quota.QuotaTestCase):
 
 class TestModels(quota.QuotaTestCase):
     def test_a_model_and_its_family(self) -> None:
-        """Charged to both, and either can refuse."""
+        """The accelerator is charged to both resources, and either limit can refuse it."""
         profile = self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"})
         self.set_limit(1, "fpga.fake")
         self.bind(self.client.created(profile))
@@ -137,7 +137,7 @@ class TestFailed(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_unknown_provider_for_the_second_of_three(self) -> None:
-        """Cyborg stops there: the first is bound, the third was never tried."""
+        """Cyborg stops at the failed ARQ: the first is bound, and the bind of the third is not started."""
         first, second, third = self.client.created(self.profile, 3)
         answer = self.client.bind([first, second, third], _id(), [self.rp, _id(), self.rp])
         self.assertEqual(404, answer.status)
@@ -151,7 +151,7 @@ class TestFailed(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_nova_fails(self) -> None:
-        """The call fails, and the accelerator is bound: charged."""
+        """The call fails, but the accelerator is bound and charged."""
         [arq] = self.client.created(self.profile)
         with self.stack.nova.failing():
             self.assertEqual(400, self.client.bind([arq], _id(), self.rp).status)
@@ -159,7 +159,7 @@ class TestFailed(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_a_job_fails(self) -> None:
-        """Answered before it has begun; given up when it ends."""
+        """The call is answered before the job starts; the reservation is rolled back when the job fails."""
         [arq] = self.client.created(self.new_profile({"resources:FPGA": "1", "accel:bitstream_id": _id()}))
         self.assertEqual(202, self.client.bind([arq], _id(), self.rp).status)
         machine.wait_until(lambda: self.figures() == (0, 0), JOB_SECONDS)
@@ -184,7 +184,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_deleted(self) -> None:
-        """In the API's own process."""
+        """The release runs in the API's process."""
         arqs = self.client.created(self.profile, 2)
         self.bind(arqs)
         self.assertEqual(204, self.client.delete(arqs).status)
@@ -214,7 +214,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assertEqual([], self.reservations(arq))
 
     def test_charged_by_hand_meanwhile(self) -> None:
-        """Only the ARQ's own charge is released, not what its project holds besides."""
+        """Only the charge of the ARQ is released, not the other charges of its project."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
         self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=2)], self.project_id)
@@ -223,7 +223,7 @@ class TestReleased(quota.QuotaTestCase):
 
 
 class TestWalkThrough(quota.QuotaTestCase):
-    """What doc/source/cyborg.rst shows."""
+    """The example of doc/source/cyborg.rst."""
 
     def test_limit_of_five(self) -> None:
         self.set_limit(5)
@@ -240,7 +240,7 @@ class TestWalkThrough(quota.QuotaTestCase):
 
 
 class TestWithStockApi(quota.QuotaTestCase):
-    """Cyborg's own API beside our conductor; what no rule charges is not counted."""
+    """Cyborg's unmodified API with the conductor of cyborg_quota, and unmapped = ignore."""
 
     api = stacks.API
     options = "unmapped = ignore"

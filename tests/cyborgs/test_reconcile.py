@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota reconcile on the real Cyborg's tables: what it finds, what it repairs, and why it cannot."""
+"""cyborg-quota reconcile on the tables of the real Cyborg: differences, repairs and error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for one in records.bound():
 
 
 class ReconcileTestCase(quota.QuotaTestCase):
-    """With bound and charged ARQs, on which the ledger is then made to lie."""
+    """Bound and charged ARQs, whose charges the tests then falsify."""
 
     def bound(self, count: int = 1, profile: str | None = None) -> list[str]:
         arqs = self.client.created(profile or self.profile, count)
@@ -51,7 +51,7 @@ class ReconcileTestCase(quota.QuotaTestCase):
         return arqs
 
     def forget(self, *arqs: str) -> None:
-        """The ledger does, as if there had been none when they were bound."""
+        """Remove the ARQs from the ledger, as if they had been bound without quota."""
         for arq in arqs:
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
 
@@ -60,7 +60,7 @@ class ReconcileTestCase(quota.QuotaTestCase):
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id or self.project_id)
 
     def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
-        """What is printed, by ARQ."""
+        """The printed rows, by ARQ."""
         said = self.reconcile("-f", "json", *arguments)
         self.assertEqual("", said.err)
         return {row["arq"]: row for row in json.loads(said.out)}
@@ -68,7 +68,7 @@ class ReconcileTestCase(quota.QuotaTestCase):
 
 class TestFound(ReconcileTestCase):
     def test_each_kind(self) -> None:
-        """Found, reported, repaired whatever the limits; and then there is nothing."""
+        """The differences are reported, and repaired regardless of limits; then none is left."""
         free, other, much = self.bound(3)
         [model] = self.bound(1, self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}))
         instance = str(self.records.arqs()[free].instance_uuid)
@@ -116,7 +116,7 @@ class TestFound(ReconcileTestCase):
         self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
 
     def test_not_counted(self) -> None:
-        """Bound before there was a rule for its class: told, and left alone."""
+        """An ARQ bound before its class had a rule is reported, and not changed."""
         profile = self.new_profile({"resources:CUSTOM_RARE": "1"})
         [arq] = self.client.created(profile)
         sql = sa.text("UPDATE extended_accelerator_requests SET state = 'Bound' WHERE uuid = :arq")
@@ -131,7 +131,7 @@ class TestFound(ReconcileTestCase):
         )
 
     def test_what_settles_meanwhile(self) -> None:
-        """Different at the first look and not at the second: in flight, and no difference."""
+        """A difference that only the first comparison finds is a bind in progress, and is not reported."""
         settles, lasts = self.bound(2)
         self.forget(settles, lasts)
         self.charge("is released")
@@ -142,7 +142,7 @@ class TestFound(ReconcileTestCase):
 
     @contextlib.contextmanager
     def look_twice(self) -> Iterator[list[str]]:
-        """The block runs between the two looks; the list gets what the command printed."""
+        """The block runs between the two comparisons; the list receives the command's output."""
         out: list[str] = []
         terminal, theirs = pty.openpty()
         command = [*self.stack.isolated, str(self.stack.programs / "cyborg-quota")]
@@ -159,7 +159,7 @@ class TestFound(ReconcileTestCase):
 
 class TestMeanwhile(ReconcileTestCase):
     def test_a_device_profile_that_is_made_between_two_pages(self) -> None:
-        """And an ARQ of it is bound at once: the look goes on."""
+        """A device profile is created, and its ARQ bound, during the comparison, which continues."""
         first = self.bound(1)
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
@@ -171,7 +171,7 @@ class TestMeanwhile(ReconcileTestCase):
 
 
     def test_a_page_that_is_deleted_behind_the_look(self) -> None:
-        """It begins again from the start: what was told already would be taken for bound and not charged."""
+        """The read restarts from the first row; ARQs returned twice would be reported as bound and not charged."""
         *told, last, behind = self.bound(4)
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
@@ -188,7 +188,7 @@ class TestMeanwhile(ReconcileTestCase):
 
 class TestShare(ReconcileTestCase):
     def test_force(self) -> None:
-        """Ten may be repaired by anybody; of eleven, ten percent is not enough."""
+        """Ten changes need no --force; eleven of eleven exceed the ten percent of reconcile_share."""
         arqs = self.bound(11)
         self.forget(*arqs)
         said = self.reconcile("--heal")
@@ -208,12 +208,12 @@ class TestShare(ReconcileTestCase):
 
 
 class TestSeveralClasses(quota.QuotaTestCase):
-    """A group that asks for several resource classes: charged as what the chosen device is."""
+    """A group with several resource classes is charged by the class of the bound device."""
 
     options = "resource_rule = PGPU: pgpu\n[quota]\nresources = fpga, fpga.fake, pgpu"
 
     def test_by_the_device(self) -> None:
-        """The first class is PGPU, and the device an FPGA."""
+        """The first class is PGPU, but the device is an FPGA."""
         profile = self.new_profile({"resources:PGPU": "1", "resources:FPGA": "1"})
         arqs = self.client.created(profile)
         self.assertEqual(2, len(arqs))
@@ -233,7 +233,7 @@ class TestSeveralClasses(quota.QuotaTestCase):
 
 
 class TestCannot(quota.QuotaTestCase):
-    """One line says why, and there is no traceback and no password in it."""
+    """Errors are one line with the reason, without a traceback or a password."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -251,7 +251,7 @@ class TestCannot(quota.QuotaTestCase):
         return said.err
 
     def test_the_database_is_away(self) -> None:
-        """Told at once: Cyborg's services would wait for it."""
+        """The error is reported immediately; Cyborg's services would wait and retry."""
         url = f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg"
         said = self.said(f"[database]\nconnection = {url}\n", 1)
         self.assertIn("Cyborg's database could not be read (DBConnectionError", said)
@@ -279,12 +279,12 @@ class TestCannot(quota.QuotaTestCase):
         self.assertIn("Cyborg's configuration: Failed to parse", self.said("connection = \n[datab", 2))
 
     def test_a_line_that_is_none(self) -> None:
-        """oslo.config quotes it; the place must do."""
+        """oslo.config quotes the line, which may hold a password; the message gives only its position."""
         said = self.said(f"[database]\npassword {PASSWORD}\n", 2)
         self.assertIn("cyborg.conf: line 2: No ':' or '=' found in assignment", said)
 
     def test_a_dollar_sign_that_was_not_doubled(self) -> None:
-        """oslo.config takes what follows for an option's name, and says it."""
+        """oslo.config takes the text after a $ for an option's name, and quotes it in its error."""
         for url in ("mysql://cyborg:a${name}@127.0.0.1/cyborg", "mysql://cyborg:${name}.x@127.0.0.1/cyborg"):
             said = self.said(f"[database]\nconnection = {url.format(name='hunter2_of_cyborg')}\n", 2)
             self.assertIn("[database] connection names another option: write $$ for a $.", said)
@@ -310,7 +310,7 @@ class TestCannot(quota.QuotaTestCase):
         self.assertIn("must be between 0 and 3600", said.err)
 
     def test_cyborg_is_not_installed(self) -> None:
-        """In the Python that these tests run in it is not."""
+        """Cyborg is not installed in the Python of these tests."""
         command = [sys.executable, "-m", "cyborg_quota.cmd.main", "--config-file", str(self.conf_file), "reconcile"]
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
         self.assertEqual((2, ""), (ended.returncode, ended.stdout))

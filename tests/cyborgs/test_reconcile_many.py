@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reconciliation of 10,000 bound ARQs: a few queries a page, seconds, and memory that does not run away."""
+"""Reconciliation of 10,000 bound ARQs takes a few queries per page, seconds, and bounded memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.cyborgs import base, quota
 
 ARQS, PROJECTS, OF_AN_INSTANCE = 10_000, 8, 4
 PAGES = ARQS // 2000 + 1
-"""Of Cyborg's table, with the last one, which is empty."""
+"""The pages of Cyborg's table, including the last, empty page."""
 MOST_MIB = 60.0
-"""More than a look at nothing takes."""
+"""Additional memory compared with a run on empty tables."""
 INSERT = """
     INSERT INTO extended_accelerator_requests
     (uuid, project_id, state, device_profile_id, device_profile_group_id, substate, instance_uuid)
@@ -30,7 +30,7 @@ INSERT = """
 
 
 class Look(NamedTuple):
-    """What one run of the command took; SELECTs, of Cyborg's database and of the ledger."""
+    """The cost of one run of the command, with the SELECTs on Cyborg's database and on the ledger."""
 
     status: int
     rows: int
@@ -97,7 +97,7 @@ class TestMany(quota.QuotaTestCase):
         return look
 
     def bind_many(self) -> None:
-        """By SQL: as they would be after months."""
+        """Insert the rows by SQL, as they would be after months."""
         projects = [base.new_id() for _ in range(PROJECTS)]
         instances = [str(uuid.uuid4()) for _ in range(ARQS // OF_AN_INSTANCE)]
         rows = [
@@ -113,7 +113,7 @@ class TestMany(quota.QuotaTestCase):
             connection.execute(sa.text(INSERT), rows)
 
     def test_first_installation(self) -> None:
-        """All is attached and nothing charged; then all is charged; then all of it is gone."""
+        """Three runs: all ARQs attached and none charged; all charged; all deleted."""
         nothing = self.look("nothing")
         self.assertEqual((0, 0), nothing[:2])
         self.bind_many()

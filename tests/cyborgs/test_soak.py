@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short form of the soak, and its control: see soak.py."""
+"""A short run of the soak test, and its control; see soak.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg as it is shipped: what the others of these tests stand on."""
+"""Behaviour of the unmodified Cyborg on which the other tests depend."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TestFailedBinds(base.StackTestCase):
         self.assertEqual((["BindStarted"], 0), (self.records.states([arq]), self.records.handles_in_use()))
 
     def test_a_job_fails(self) -> None:
-        """There is no image service to take the bitstream from: Cyborg leaves the ARQ where it is."""
+        """Without an image service for the bitstream, Cyborg does not change the state of the ARQ."""
         profile = self.new_profile({"resources:FPGA": "1", "accel:bitstream_id": str(uuid.uuid4())})
         arqs = self.client.created(profile)
         instance = self.bind(arqs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-status: each thing that it looks at, well and not; with the real Cyborg, and where there is none."""
+"""cyborg-quota-status: success and failure of each check, with the real Cyborg and without Cyborg."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Results = dict[str, tuple[int, str]]
 
 
 def results(text: str) -> Results:
-    """What --json says."""
+    """The parsed output of --json."""
     return {one["check"]: (one["result"], one["details"]) for one in json.loads(text)["checks"]}
 
 
@@ -55,7 +55,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.addCleanup(self.delete_profiles)
 
     def delete_profiles(self) -> None:
-        """What other tests have left would be looked at too."""
+        """Remove the records of other tests, which the checks would read as well."""
         self.records.clear()
         self.cyborg_sql("DELETE FROM device_profiles")
 
@@ -93,7 +93,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         )
 
     def test_edges_of_another_limit_driver(self) -> None:
-        """The check and the conductor's log tell of them."""
+        """The check and the conductor's log report the ignored edges."""
         administration = self.engine.administration
         administration.add_project(ledger_base.ADMIN, "a-domain")
         administration.add_project(ledger_base.ADMIN, self.project_id, "a-domain")
@@ -108,7 +108,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.stack.conductor.wait_for("cyborg-quota project detach --origin keystone")
 
     def test_what_somebody_should_look_at(self) -> None:
-        """As a table, with what to do."""
+        """The default output is a table with the remedies."""
         [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
@@ -141,7 +141,7 @@ class TestWithCyborg(quota.QuotaTestCase):
 
 
 class TestWithoutCyborg(cli_base.CliTestCase):
-    """In the Python that these tests run in there is none."""
+    """Cyborg is not installed in the Python of these tests."""
 
     def run_check(self, *arguments: str) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
@@ -150,7 +150,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return ended, out.getvalue(), err.getvalue()
 
     def check(self) -> Results:
-        """It cannot run, for Cyborg at least is missing."""
+        """The result is a failure, because at least Cyborg is missing."""
         ended, out, err = self.run_check("upgrade", "check", "--json")
         self.assertEqual((FAILURE, ""), (ended, err))
         self.assertNotIn(PASSWORD, out)
@@ -167,7 +167,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
             connection.exec_driver_sql(statement)
 
     def database(self, *statements: str) -> tuple[int, str]:
-        """The look at another database, in which these were run."""
+        """Run the checks on another database, after these statements."""
         url = fixtures.fresh_url("sqlite", "status")
         self.configure(url=url)
         for statement in statements:
@@ -179,13 +179,13 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.assertEqual((FAILURE, expected), self.database())
 
     def test_somebody_elses_database(self) -> None:
-        """Cyborg's has tables of these names."""
+        """Cyborg's database has tables with the same names."""
         code, details = self.database("CREATE TABLE quota_usages (id INT)", "CREATE TABLE reservations (id INT)")
         self.assertEqual(FAILURE, code)
         self.assertIn("already holds another service's quota_usages, reservations.", details)
 
     def test_revisions(self) -> None:
-        """Behind, and ahead of this release: the latter runs."""
+        """A schema older than this release fails the check; a newer schema gives a warning."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         for revision, code, words in (
             ("a1c0", FAILURE, f"at revision a1c0, needed is {schema.head()}: cyborg-quota db sync"),
@@ -203,7 +203,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.assertIn("Connection refused", found["database"][1])
 
     def test_a_keystone_that_is_away(self) -> None:
-        """Nobody at the port, and somebody who says nothing: told in time, the others are still looked at."""
+        """A closed port and a server that does not answer are reported in time, and the other checks run."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             for port in (1, silent.getsockname()[1]):
                 url = f"http://127.0.0.1:{port}"
@@ -222,7 +222,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.assertEqual((FAILURE, True), (code, "none-such" in details))
 
     def test_a_file_that_is_none(self) -> None:
-        """Its password is not quoted."""
+        """The password in the URL is not quoted."""
         for text in (f"connection = {PASSWORD}\n", f"[database]\n{PASSWORD}\n", "[cyborg]\nbind_expire = soon\n"):
             self.conf.write_text(text)
             ended, out, err = self.run_check("upgrade", "check")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[cyborg] max_unbound_requests: how many ARQs without an instance a project may have."""
+"""[cyborg] max_unbound_requests: the maximum number of ARQs without an instance per project."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestMaximum(quota.QuotaTestCase):
         self.assert_refused(self.profile, 1)
 
     def test_what_is_refused_by_a_bind_is_counted_until_it_is_deleted(self) -> None:
-        """Nova deletes it; until then it could be bound again."""
+        """An ARQ whose bind was refused counts until Nova deletes it, because it could be bound again."""
         self.set_limit(0)
         arqs = self.client.created(self.profile, MAXIMUM)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
@@ -63,7 +63,7 @@ class TestMaximum(quota.QuotaTestCase):
         self.assertEqual(MAXIMUM, len(self.admin.created(self.profile, MAXIMUM)))
 
     def test_at_the_same_time(self) -> None:
-        """It is not exact, and says so: passed by no more than what the calls that run at once make; then it holds."""
+        """Concurrent calls may exceed the limit by at most the ARQs that they create; later calls are refused."""
         self.client.created(self.profile, MAXIMUM - 1)
         with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
             answers = list(pool.map(lambda _: self.client.create(self.profile).status, range(THREADS)))

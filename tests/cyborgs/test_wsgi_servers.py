@@ -45,7 +45,7 @@ Include {site}
 
 
 def page_refusal() -> Any:
-    """The body of the 403 that the page shows."""
+    """The body of the 403 answer, as in the documentation."""
     [found] = re.findall(r'\{"faultcode".*?\}', PAGE.read_text(), re.DOTALL)
     return json.loads(re.sub(r"\s+", " ", found))
 
@@ -78,7 +78,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         return path
 
     def serve(self, *command: str) -> Service:
-        """Start the server, and return when it answers."""
+        """Start the server, and wait until it answers."""
         url = f"http://127.0.0.1:{self.port}"
         if setpriv := shutil.which("setpriv"):
             before = AS_A_USER if command[: len(AS_A_USER)] == AS_A_USER else ()
@@ -90,7 +90,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         return server
 
     def walk_through(self) -> None:
-        """Five of six are bound, the sixth is refused with 403, a delete makes room for it."""
+        """Five of six binds succeed, the sixth is refused with 403, and succeeds after a delete."""
         client = Client(f"http://127.0.0.1:{self.port}", self.project_id)
         self.set_limit(5)
         arqs = client.created(self.new_profile({"resources:FPGA": "5"}))

@@ -218,7 +218,7 @@ class TestOutage(ChargingTestCase):
         self.assertEqual((1, 1), self.figures())
         self.assertTrue(flight.is_settled)
         [told] = [line for line in logged.output if "refused" in line]
-        self.assertIn("project p1 is charged gpu=1, though that is refused now. (Quota exceeded: ", told)
+        self.assertIn("project p1 is charged gpu=1 although that is refused now. (Quota exceeded: ", told)
         self.assertIn("project p1, resource gpu: limit 1", told)
         self.charger.settle_owed()
         self.assertEqual((1, 1), self.figures())

@@ -294,7 +294,7 @@ class TestHeal(ReconcilingTestCase):
         ):
             changed = self.reconciler().heal(report)
         self.assertEqual(["a", "b"], [one.arq for one in changed])
-        self.assertIn("ARQ a was bound meanwhile, and could not be charged: Consumer 'a'", logged.output[-1])
+        self.assertIn("ARQ a was bound during the repair, but could not be charged: Consumer 'a'", logged.output[-1])
         self.assertEqual((1, 3), self.figures())
 
     def test_repeated(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of the real Nova starts from: a cloud that the tests of a process share, and a project of its own."""
+"""The base class of the tests of the real Nova: a cloud shared by a process, and one project per test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.servers import machine
 VARIABLE = "CYBORG_QUOTA_TEST_NOVA"
 AGREE_SECONDS = 60.0
 OPTIONS = "bind_expire = 30\nreconcile_interval = 0"
-"""No reconciliation: what is charged must be right without one."""
+"""No reconciliation: the charges must be correct without one."""
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def of_this_process(_pid: int) -> Cloud | installing.NotAvailable | ServiceError
 
 
 class Ledger:
-    """What the ledger says, and whether Cyborg says the same."""
+    """Read access to the ledger, and its comparison with Cyborg."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -59,7 +59,7 @@ class Ledger:
         return usage.used, usage.reserved
 
     def problems(self, *, arqs: bool = True) -> list[str]:
-        """What differs now between the counters and Cyborg's bound ARQs. ``arqs``: and which other ARQs are left."""
+        """The differences between the counters and Cyborg's bound ARQs. ``arqs``: include other ARQs that are left."""
         return [*self._problems(), *(self._unbound() if arqs else [])]
 
     def _unbound(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ class Ledger:
             yield from map(str, invariants.broken(connection))
 
     def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
-        """Wait until nothing differs; what still does."""
+        """Wait until there is no difference; returns those that remain."""
         machine.wait_until(lambda: not self.problems(arqs=arqs), AGREE_SECONDS)
         return self.problems(arqs=arqs)
 
@@ -119,16 +119,16 @@ class NovaTestCase(base.BaseTestCase):
         return found
 
     def delete_all(self) -> None:
-        """Leave the hosts' devices free for the next test."""
+        """Free the hosts' devices for the next test."""
         self.user.delete(*self.user.servers())
 
     def assert_charged(self, count: int) -> None:
-        """So many are charged to the project, and every counter of the ledger equals what Cyborg has bound."""
+        """Assert the number charged to the project, and that every counter of the ledger agrees with Cyborg."""
         self.assertEqual([], self.ledger.wait_until_equal())
         self.assertEqual((count, 0), self.ledger.used(self.project_id))
 
     def active(self, flavor: str, count: int = 1) -> list[str]:
-        """New servers that run."""
+        """Create servers, and wait until they are active."""
         servers = self.user.create_servers(flavor, count)
         self.assertEqual(["ACTIVE"] * count, [self.user.wait(server) for server in servers])
         return servers

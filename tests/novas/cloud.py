@@ -103,7 +103,7 @@ class Cloud:
     # --- from nothing to servers that can be made ---
 
     def start(self) -> None:
-        """Return when servers with accelerators can be made. Raises NotAvailable, ServiceError."""
+        """Wait until servers with accelerators can be created. Raises NotAvailable, ServiceError."""
         try:
             self.bus.prepare()
             self.bus.launch()
@@ -235,7 +235,7 @@ class Cloud:
 
     @contextlib.contextmanager
     def dead(self, host: str) -> Iterator[None]:
-        """A host whose nova-compute was killed, and which Nova sees down; started again behind the block."""
+        """A host whose nova-compute was killed and is down in Nova; restarted after the block."""
         self.computes[host].kill()
         try:
             self.wait_for_state(host, "down")
@@ -245,7 +245,7 @@ class Cloud:
             self.wait_for_state(host, "up")
 
     def close(self) -> None:
-        """End all of it, and remove its data."""
+        """Stop all services, and remove their data."""
         every = [*self.agents.values(), *self.computes.values(), self.conductor, self.nova_conductor, self.scheduler]
         for service in (*every, *self.web.values()):
             service.kill()

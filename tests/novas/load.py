@@ -13,7 +13,7 @@ from keystoneauth1 import exceptions as ksa_exceptions
 from tests.novas.user import User
 
 KEPT = 4
-"""So many servers a user keeps at most."""
+"""The maximum number of servers per user."""
 PAUSE_SECONDS = 0.5
 
 Outcomes = collections.Counter[tuple[str, str]]
@@ -31,7 +31,7 @@ class Load:
         self.outcomes: Outcomes = collections.Counter()
 
     def work(self, stop: threading.Event) -> None:
-        """Until told to stop; the call that runs is let finish."""
+        """Run until stopped; the call in progress is completed."""
         while not stop.is_set():
             self._try("list", self._act)
             stop.wait(PAUSE_SECONDS)

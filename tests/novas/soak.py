@@ -33,7 +33,7 @@ RELEASE_SECONDS = 15.0
 
 @dataclasses.dataclass
 class Summary:
-    """What happened. ``faults``: what must not."""
+    """The counts of a run. ``faults``: violations that fail the test."""
 
     outcomes: Outcomes = dataclasses.field(default_factory=collections.Counter)
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -95,7 +95,7 @@ class Soak:
         self.summary.faults += [f"round {self.summary.rounds}: {one}" for one in problems]
 
     def delete_all(self) -> None:
-        """Every server is deleted. What stays bound all the same is lost by Nova; it must stay charged too."""
+        """Delete every server. Devices that stay bound were forgotten by Nova, and must stay charged."""
         for load in self._loads:
             load.user.delete(*load.user.servers())
         machine.wait_until(lambda: not self._cloud.records.bound(), RELEASE_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers with accelerators on the real Nova: what each of its operations charges and releases."""
+"""Servers with accelerators on the real Nova: the charges and releases of each operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 
 
 class TestLimit(base.NovaTestCase):
     def test_one_device_each(self) -> None:
-        """By the command: three are admitted, the fourth is refused, and after a delete one more is admitted."""
+        """Three servers are admitted, the fourth is refused, and one more is admitted after a delete."""
         servers = [self.user.create_server(self.one) for _ in range(4)]
         self.assertEqual(["ACTIVE"] * 3 + ["ERROR"], [self.user.wait(one) for one in servers])
         self.assert_charged(3)
@@ -26,7 +26,7 @@ class TestLimit(base.NovaTestCase):
         self.assert_charged(3)
 
     def test_two_devices_each(self) -> None:
-        """All of a server's devices or none: one that is left is not taken, and a server of one still fits."""
+        """All of a server's devices are charged or none, so that a smaller server can use the remaining quota."""
         self.active(self.two)
         [refused] = self.user.create_servers(self.two)
         self.assertEqual("ERROR", self.user.wait(refused))
@@ -60,7 +60,7 @@ class TestLife(base.NovaTestCase):
         self.assert_charged(0)
 
     def test_rebuild(self) -> None:
-        """On its host, with the same devices."""
+        """A rebuilt server stays on its host and keeps its devices."""
         [server] = self.active(self.two)
         before = set(self.cloud.records.arqs())
         self.user.act(server, "rebuild", {"imageRef": self.cloud.image_id})
@@ -69,7 +69,7 @@ class TestLife(base.NovaTestCase):
         self.assertEqual(before, set(self.cloud.records.arqs()))
 
     def test_shelve_and_unshelve(self) -> None:
-        """A server that is shelved frees its devices; it comes back when there is room for them."""
+        """A shelved server releases its devices; it can be unshelved when the quota allows it."""
         [server] = self.active(self.two)
         self.user.act(server, "shelve")
         self.assertEqual("SHELVED_OFFLOADED", self.user.wait(server))
@@ -144,7 +144,7 @@ class TestDeadHost(base.NovaTestCase):
             self.assert_charged(0)
 
     def test_killed_in_the_middle_of_a_spawn(self) -> None:
-        """The devices are bound and charged as long as Nova has the server, and free when it is deleted."""
+        """The devices stay bound and charged until the server is deleted."""
         hold = self.cloud.place / "hold"
         self.addCleanup(hold.unlink, missing_ok=True)
         hold.touch()

@@ -113,13 +113,13 @@ class User:
         return [str(one["id"]) for one in self.call("compute", "GET", "/servers")["servers"]]
 
     def delete(self, *servers: str) -> None:
-        """Delete them, and wait until they are gone."""
+        """Delete the servers, and wait until they no longer exist."""
         for server in servers:
             self.call("compute", "DELETE", f"/servers/{server}")
         machine.wait_until(lambda: not set(servers) & set(self.servers()), STATE_SECONDS)
 
     def wait(self, server: str) -> str:
-        """Its status, when nothing is under way any more: ACTIVE, ERROR, SHELVED_OFFLOADED."""
+        """Its status when no operation is in progress: ACTIVE, ERROR, SHELVED_OFFLOADED."""
         found: dict[str, Any] = {}
 
         def is_settled() -> bool:

@@ -50,13 +50,13 @@ class TestLocks(base.BaseTestCase):
         """The parent's binds are not the child's to extend, nor its owed commits to settle."""
         charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         flight = mock.Mock()
-        charger._flights.add(flight)
+        charger._running.add(flight)
 
         def is_empty() -> bool:
             return not charger._lock.locked() and not charger.arqs()
 
         self.assertEqual(0, self.fork_while_held(charger._lock, is_empty))
-        self.assertEqual({flight.wish.arq}, charger.arqs())
+        self.assertEqual({flight.request.arq}, charger.arqs())
 
     def test_of_the_watcher_of_sockets(self) -> None:
         watcher = socket_watchdog._Watcher(60.0)

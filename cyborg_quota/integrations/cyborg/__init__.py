@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside Cyborg: its conductor and API with quota, and its own records compared with the ledger."""
+"""Integration with Cyborg: its conductor and API with quota, and the comparison of its records with the ledger."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Cyborg's own tables say, read through its own db layer: ARQs, their device profiles, their deployables."""
+"""Read ARQs, device profiles and deployables from Cyborg's tables, through Cyborg's db layer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ LOG = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 2000
 BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
-"""The states out of which Cyborg lets an ARQ be bound."""
+"""The states from which Cyborg allows a bind."""
 
 
 class CyborgUnavailable(exceptions.QuotaError):
-    """Cyborg's own database could not be read."""
+    """Cyborg's database could not be read."""
 
     def __init__(self, error: Exception) -> None:
-        # The database's own words, without SQLAlchemy's, which may quote a URL.
-        words = getattr(getattr(error, "inner_exception", error), "orig", None)
+        # The driver's message only: SQLAlchemy's message may contain a URL with a password.
+        message = getattr(getattr(error, "inner_exception", error), "orig", None)
         self.kind = type(error).__name__
-        self.reason = self.kind + (f": {words}" if words else "")
+        self.reason = self.kind + (f": {message}" if message else "")
         super().__init__(
             f"Cyborg's database could not be read ({self.reason}). See [database] connection in Cyborg's configuration."
         )
 
 
-def _asked(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     try:
         return method(*arguments, **options)
     except exception.CyborgException:
@@ -47,36 +47,36 @@ def _asked(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 def admin_context() -> Any:
-    """Cyborg's own, which sees every project's ARQs."""
+    """Cyborg's administrator context, which can read the ARQs of every project."""
     return cyborg_context.get_admin_context()
 
 
 def is_bound(arq: str) -> bool:
-    """Whether Cyborg says so now. Where it cannot be asked: yes, and a reconciliation sees to it."""
+    """Whether Cyborg has the ARQ bound. True if that cannot be read; a reconciliation then corrects the charge."""
     try:
         record = db_api.get_instance().extarq_get(admin_context(), arq)
     except exception.ResourceNotFound:
         return False
     except Exception:
-        LOG.exception("Whether ARQ %s is bound could not be read.", arq)
+        LOG.exception("The state of ARQ %s could not be read from Cyborg's database; assuming that it is bound.", arq)
         return True
     return bool(record.state == constants.ARQ_BOUND)
 
 
 def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Each ARQ with its device profile group, where it can be bound, as this context may see it.
+    """Yield each ARQ, if this context may read and bind it, with its device profile group.
 
-    One query for all ARQs, and one for each of their device profiles. Raises what Cyborg would, at the ARQ where it
-    would, before anything is reserved: ResourceNotFound, ARQBadState.
+    One query for all ARQs, and one for each device profile. Raises the errors that Cyborg would raise, for the same
+    ARQ, before anything is reserved: ResourceNotFound, ARQBadState.
     """
     if not arqs:
         return
     db = db_api.get_instance()
-    whose = {} if context.is_admin else {"project_id": context.project_id}
-    found = {record.uuid: record for record in db.extarq_list(context, uuid_range=list(arqs), **whose)}
+    project_filter = {} if context.is_admin else {"project_id": context.project_id}
+    records = {record.uuid: record for record in db.extarq_list(context, uuid_range=list(arqs), **project_filter)}
     groups: dict[int, list[Mapping[str, str]]] = {}
     for arq in arqs:
-        record = found.get(arq) or db.extarq_get(context, arq, **whose)  # which says that there is none
+        record = records.get(arq) or db.extarq_get(context, arq, **project_filter)  # raises ResourceNotFound
         if record.state not in BINDABLE:
             raise exception.ARQBadState(state=record.state, uuid=arq, expected=list(BINDABLE))
         profile = record.device_profile_id
@@ -91,12 +91,12 @@ def groups_of(context: Any, device_profile_id: int) -> list[Mapping[str, str]]:
 
 
 def class_of_provider(context: Any, rp_uuid: str) -> str | None:
-    """The resource class of the deployable behind a resource provider; None where there is none."""
+    """The resource class of the deployable of a resource provider; None if there is none."""
     db = db_api.get_instance()
     try:
         deployable = db.deployable_get_by_rp_uuid(context, rp_uuid)
     except exception.ResourceNotFound:
-        return None  # Cyborg says so in a moment
+        return None  # Cyborg's bind will raise the error
     rows = db.attribute_get_by_deployable_id(context, deployable.id)
     return next((str(row.value) for row in rows if row.key == "rc"), None)
 
@@ -108,7 +108,7 @@ def _groups(profile: Any) -> list[Mapping[str, str]]:
 
 @dataclasses.dataclass
 class Records:
-    """Bound ARQs, with what each is charged as. ``uncounted``: {class: why} of those that no rule charges."""
+    """Bound ARQs and their amounts. ``uncounted``: {resource class: reason} of classes that no rule charges."""
 
     resource_map: ResourceMap
     uncounted: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -118,7 +118,7 @@ class Records:
         self._context = admin_context()
 
     def bound(self) -> Iterator[Attached]:
-        """Every ARQ in state Bound, oldest first. A query a page, whatever there is."""
+        """Every ARQ in state Bound, oldest first. One query per page of PAGE_ROWS ARQs."""
         charged_as = self._charged_as()
         ids, last = [0], 0
         while True:
@@ -127,13 +127,13 @@ class Records:
             if len(page) < PAGE_ROWS:
                 return
             ids = [record.id for record in page]
-            last = max(last, ids[-1])  # it may have begun again: what was told is not told twice
+            last = max(last, ids[-1])  # after a restart, skip rows that were already returned
 
     def _page_after(self, ids: Sequence[int]) -> Sequence[Any]:
-        """The page after these rows. The last of them may have been deleted since; then one before it leads on."""
+        """The page after these row ids. If the last row was deleted since, continue after the row before it."""
         for marker in reversed(ids):
             try:
-                page: Sequence[Any] = _asked(
+                page: Sequence[Any] = _query(
                     self._db.extarq_list, self._context, limit=PAGE_ROWS, marker=marker or None
                 )
             except CyborgUnavailable as error:
@@ -141,32 +141,31 @@ class Records:
                     raise
             else:
                 return page
-        return self._page_after([0])  # a whole page of them is gone: from the start
+        return self._page_after([0])  # every row of the page was deleted: restart from the first row
 
     def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
-        """Those of ``arqs`` that are bound, by UUID."""
-        charged_as, wanted, found = self._charged_as(), sorted(arqs), {}
-        for start in range(0, len(wanted), PAGE_ROWS):
-            some = wanted[start : start + PAGE_ROWS]
-            page = _asked(self._db.extarq_list, self._context, uuid_range=some)
-            found.update({one.arq: one for one in self._attached(page, charged_as)})
-        return found
+        """The bound ARQs among ``arqs``, by UUID."""
+        charged_as, uuids, bound = self._charged_as(), sorted(arqs), {}
+        for start in range(0, len(uuids), PAGE_ROWS):
+            page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
+            bound.update({attached.arq: attached for attached in self._attached(page, charged_as)})
+        return bound
 
     def unbound_of(self, arqs: Collection[str]) -> set[str]:
-        """Those of ``arqs`` that Cyborg does not have any more, or has unbound."""
-        wanted, others = sorted(arqs), set()
-        for start in range(0, len(wanted), PAGE_ROWS):
-            page = _asked(self._db.extarq_list, self._context, uuid_range=wanted[start : start + PAGE_ROWS])
+        """The ARQs among ``arqs`` that Cyborg has deleted or unbound."""
+        uuids, others = sorted(arqs), set()
+        for start in range(0, len(uuids), PAGE_ROWS):
+            page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
             others |= {record.uuid for record in page if record.state != constants.ARQ_UNBOUND}
-        return set(wanted) - others
+        return set(uuids) - others
 
     def is_empty(self) -> bool:
-        """Whether there is no ARQ at all, in whatever state."""
-        return not _asked(self._db.extarq_list, self._context, limit=1)
+        """Whether Cyborg has no ARQ in any state."""
+        return not _query(self._db.extarq_list, self._context, limit=1)
 
     def groups(self) -> list[Mapping[str, str]]:
-        """Every group of every device profile."""
-        profiles = _asked(self._db.device_profile_list, self._context)
+        """All groups of all device profiles."""
+        profiles = _query(self._db.device_profile_list, self._context)
         return [group for profile in profiles for group in _groups(profile)]
 
     @staticmethod
@@ -178,18 +177,18 @@ class Records:
     def _charged_as(self) -> _ChargedAs:
         groups = self._groups_by_id()
         classes: dict[int, str] = {}
-        if any(len(classes_of(group)) > 1 for some in groups.values() for group in some):
-            rows = _asked(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
+        if any(len(classes_of(group)) > 1 for profile in groups.values() for group in profile):
+            rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
             classes = {row.deployable_id: row.value for row in rows}
         return _ChargedAs(self.resource_map, groups, classes, self.uncounted, self._groups_by_id)
 
     def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
-        profiles = _asked(self._db.device_profile_list, self._context)
+        profiles = _query(self._db.device_profile_list, self._context)
         return {profile.id: _groups(profile) for profile in profiles}
 
 
 class _ChargedAs:
-    """What one bound ARQ is charged as. Worked out once for each device profile group."""
+    """Computes the amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""
 
     def __init__(
         self,
@@ -210,7 +209,7 @@ class _ChargedAs:
         key = (record.device_profile_id, record.device_profile_group_id, self._classes.get(record.deployable_id))
         if key not in self._known:
             if record.device_profile_id not in self._groups:
-                self._groups = self._read_groups()  # made since, while a long list is read page by page
+                self._groups = self._read_groups()  # this profile was created while the ARQs were read page by page
             try:
                 self._known[key] = self._map.deltas(self._groups[key[0]][key[1]], key[2])
             except ClassNotCounted as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota around binds and unbinds: what is charged when, and what becomes of it. Knows the ledger, not Cyborg.
+"""Reserve, commit and release quota for binds and unbinds. Uses the ledger, and does not import Cyborg.
 
-A bind is a *flight*: reserved before it starts, then committed, or given up. Who calls this tells what it saw of the
-ARQ; nothing here asks Cyborg but through the functions that are passed in.
+A `BindReservation` is reserved before its bind starts, and is then committed or rolled back. Callers pass in the state
+of the ARQ, or a function that reads it from Cyborg's records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 _LOST: Final = (*LOST, exceptions.ReservationReleased)
-"""What was released may be bound all the same: here Cyborg is asked."""
+"""A released reservation can belong to an ARQ that is still bound, so `is_bound` is checked after these errors."""
 
 _REFUSED: Final = (
     exceptions.OverQuota,
@@ -39,7 +39,7 @@ _REFUSED: Final = (
 
 
 class _Request:
-    """A request of the API or of the conductor, which waits for the ledger once, whatever the number of its ARQs."""
+    """A request to the API or the conductor. It waits for an unavailable ledger once, however many ARQs it has."""
 
     has_waited = False
 
@@ -49,7 +49,7 @@ _REQUEST: Final[contextvars.ContextVar[_Request | None]] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def one_request() -> Iterator[None]:
-    """What this thread does inside waits for an unavailable ledger once: further calls fail at once."""
+    """In this block, the thread waits for an unavailable ledger once; its further calls fail immediately."""
     token = _REQUEST.set(_Request())
     try:
         yield
@@ -59,7 +59,7 @@ def one_request() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """Whose bind it is, for the ledger: the project that Cyborg charges, and whether an admin asks."""
+    """The request context for the ledger: the project that owns the ARQ, and whether the caller is an administrator."""
 
     project_id: str
     is_admin: bool
@@ -67,7 +67,7 @@ class Caller:
 
 @dataclasses.dataclass(frozen=True)
 class BindRequest:
-    """What one ARQ asks for. ``deltas`` {}: it is not counted."""
+    """The amounts to reserve for the bind of one ARQ. Empty ``deltas``: the ARQ is not counted."""
 
     arq: str
     instance: str
@@ -76,33 +76,33 @@ class BindRequest:
 
 
 class BindReservation:
-    """One ARQ's bind, from its reservation on. ``settle`` calls may be repeated, and come from any thread."""
+    """The reservations of the bind of one ARQ. Its methods may be called repeatedly, from any thread."""
 
-    def __init__(self, charger: BindTracker, wish: BindRequest, uuids: list[str]) -> None:
-        self._charger = charger
-        self.wish = wish
+    def __init__(self, tracker: BindTracker, request: BindRequest, uuids: list[str]) -> None:
+        self._tracker = tracker
+        self.request = request
         self.uuids = uuids
         self.extended = time.monotonic()
         self._lock = threading.Lock()
         self._settled = not uuids
         self.goes_on = False
-        """Somebody settles it later: a job, or the periodic task."""
+        """True if a job or the periodic task will settle it later."""
         self.is_owed = False
-        """Bound, and not committed yet, for the ledger was away."""
+        """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
 
     @property
     def is_settled(self) -> bool:
-        """Committed, or given up."""
+        """Whether it is committed, rolled back, or left to another call."""
         return self._settled
 
     def commit(self, is_bound: Callable[[], bool]) -> None:
-        """The ARQ is bound. Where its reservation was lost meanwhile, it is charged afresh.
+        """Commit the reservation of a bound ARQ. If the reservation was lost, reserve and commit again.
 
-        ``is_bound`` is asked whether it still is, after that: who unbinds first and releases after would otherwise
-        leave the new charge behind. Raises OverQuota and its like when it cannot be charged: detach it. A database
-        that is away is no reason to: the commit is owed, and tried again by the periodic task. What is owed raises
-        nothing: Nova has been told that it is bound, and an instance runs with it. So it is charged, past the limits
-        if need be.
+        After a new reservation, ``is_bound`` is called again: an unbind whose release ran before the new charge would
+        otherwise leave that charge behind. Raises OverQuota or another refusal if the ARQ cannot be charged; the
+        caller must then detach it. If the database is unavailable, raises nothing: the periodic task retries the
+        commit. A postponed commit never raises: Nova already knows that the ARQ is bound, and an instance uses it. So
+        it is charged even if that exceeds a limit.
         """
         with self._lock:
             if self._settled:
@@ -110,31 +110,37 @@ class BindReservation:
             try:
                 self._commit(is_bound)
             except (exceptions.DatabaseError, exceptions.LimitsUnavailable) as error:
-                LOG.error("The charge of bound ARQ %s could not be committed: %s Tried again.", self.wish.arq, error)
-                self._charger.retry_commit_later(self, is_bound)
+                LOG.error(
+                    "ARQ %s is bound, and its reservation could not be committed: %s Retrying.", self.request.arq, error
+                )
+                self._tracker.retry_commit_later(self, is_bound)
                 return
             except exceptions.QuotaError as error:
                 if not self.is_owed:
                     raise
                 LOG.error(
-                    "ARQ %s is bound, and could not be charged to project %s: %s See: cyborg-quota reconcile",
-                    self.wish.arq,
-                    self.wish.caller.project_id,
+                    "ARQ %s is bound, but could not be charged to project %s: %s Run: cyborg-quota reconcile",
+                    self.request.arq,
+                    self.request.caller.project_id,
                     error,
                 )
             self._finish()
 
     def _commit(self, is_bound: Callable[[], bool]) -> None:
-        engine, call, caller = self._charger.engine, self._charger.call, self.wish.caller
-        if self.is_owed and not is_bound():  # unbound meanwhile, when it could not be released either
-            with contextlib.suppress(exceptions.ReservationNotFound):  # the database was restored from a backup
+        engine, call, caller = self._tracker.engine, self._tracker.call, self.request.caller
+        if self.is_owed and not is_bound():  # unbound since; that release failed as well
+            with contextlib.suppress(exceptions.ReservationNotFound):  # the database was restored from an older backup
                 call(engine.release, caller, self.uuids)
             return
         try:
             call(engine.commit, caller, self.uuids)
             return
         except _LOST as lost:
-            LOG.warning("ARQ %s is bound, and is charged afresh. (%s)", self.wish.arq, lost)
+            LOG.warning(
+                "ARQ %s is bound, but its reservation was lost: %s Reserving and committing it again.",
+                self.request.arq,
+                lost,
+            )
         call(give_up_rest, engine, caller, self.uuids)
         if not is_bound():
             return
@@ -145,77 +151,84 @@ class BindReservation:
 
     def _reserve_afresh(self) -> list[str]:
         try:
-            return self._charger.reserve_wishes([self.wish])
+            return self._tracker.reserve_requests([self.request])
         except _REFUSED as refused:
             if not self.is_owed:
                 raise
             LOG.warning(
-                "ARQ %s is bound, and stays so: project %s is charged %s, though that is refused now. (%s)",
-                self.wish.arq,
-                self.wish.caller.project_id,
-                " ".join(f"{resource}={delta}" for resource, delta in sorted(self.wish.deltas.items())),
+                "ARQ %s is bound and stays bound: project %s is charged %s although that is refused now. (%s)",
+                self.request.arq,
+                self.request.caller.project_id,
+                " ".join(f"{resource}={delta}" for resource, delta in sorted(self.request.deltas.items())),
                 refused,
             )
-        return self._charger.adopt(self.wish)
+        return self._tracker.adopt(self.request)
 
     def give_up(self, is_bound: Callable[[], bool]) -> None:
-        """The bind failed, or never began. Raises nothing: what cannot be rolled back now expires by itself."""
+        """Roll back after a bind that failed or did not start. Raises nothing: after a failed rollback, it expires.
+
+        ``is_bound``: whether Cyborg has the ARQ bound.
+        """
         with self._lock:
             if self._settled:
                 return
-            engine, caller = self._charger.engine, self.wish.caller
+            engine, caller = self._tracker.engine, self.request.caller
             try:
                 try:
-                    self._charger.call(engine.rollback, caller, self.uuids)
+                    self._tracker.call(engine.rollback, caller, self.uuids)
                 except exceptions.ReservationCommitted:
-                    # By another delivery of the call, whose bind may have worked.
+                    # Another delivery of the same call committed it; its bind may have succeeded.
                     if not is_bound():
-                        self._charger.release(self.wish.arq, caller.project_id, self.uuids)
+                        self._tracker.release(self.request.arq, caller.project_id, self.uuids)
             except exceptions.ReservationNotFound as error:
-                # The database was restored from a backup that lacks it: nothing is charged.
-                LOG.info("ARQ %s is not bound, and is not charged: %s", self.wish.arq, error)
+                # The database was restored from a backup without this reservation: nothing is charged.
+                LOG.info("ARQ %s is not bound and not charged: %s", self.request.arq, error)
             except exceptions.QuotaError as error:
                 LOG.error(
-                    "ARQ %s is not bound, and its reservation could not be rolled back: %s It expires by itself.",
-                    self.wish.arq,
+                    "ARQ %s is not bound, but its reservation could not be rolled back: %s It will expire.",
+                    self.request.arq,
                     error,
                 )
             self._finish()
 
     def leave(self) -> None:
-        """Somebody else binds this ARQ, on the same reservation: it is theirs to settle."""
+        """Stop tracking it without settling: another call binds this ARQ with the same reservation, and settles it."""
         with self._lock:
             self._finish()
 
     def _finish(self) -> None:
         self._settled = True
-        self._charger.forget(self)
+        self._tracker.forget(self)
 
-    def extend(self, life_seconds: int) -> bool:
-        """Let the reservation live on, for the bind runs. Raises nothing: what is lost is seen by commit.
+    def extend(self, ttl_seconds: int) -> bool:
+        """Extend the reservation while the bind runs. Raises nothing: commit detects a lost reservation.
 
-        False: the ledger could not do it now.
+        Returns False if the ledger call failed.
         """
         with self._lock:
             if self._settled:
                 return True
             try:
-                self._charger.call(self._charger.engine.extend, self.wish.caller, self.uuids, life_seconds)
+                self._tracker.call(self._tracker.engine.extend, self.request.caller, self.uuids, ttl_seconds)
                 self.extended = time.monotonic()
             except _LOST as lost:
-                LOG.warning("ARQ %s is still being bound, and is charged afresh after. (%s)", self.wish.arq, lost)
+                LOG.warning(
+                    "The reservation of ARQ %s was lost during its bind, which will reserve again: %s",
+                    self.request.arq,
+                    lost,
+                )
                 self.extended = time.monotonic()
             except exceptions.QuotaError as error:
-                LOG.error("The reservation of ARQ %s could not be extended: %s", self.wish.arq, error)
+                LOG.error("The reservation of ARQ %s could not be extended: %s", self.request.arq, error)
                 return False
             return True
 
 
 class BindTracker:
-    """Charges and releases ARQs; knows which binds are under way in this process. Shared by its threads.
+    """Charges and releases ARQs, and tracks the binds in progress in this process. Shared by its threads.
 
-    :param source: whose charges these are; see Claim.source.
-    :param bound_of: Cyborg's records; asked before a release is retried.
+    :param source: recorded with each charge; see Claim.source.
+    :param bound_of: reads Cyborg's records; called before a release is retried.
     """
 
     def __init__(
@@ -236,29 +249,29 @@ class BindTracker:
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Binds that run, and commits and releases that are owed, are the parent's to settle."""
+        """Clear the state in a forked child: the parent settles its binds and its postponed commits and releases."""
         self.guard.reset()
         self._releaser.reset()
         self._lock = threading.Lock()
-        self._flights: set[BindReservation] = set()
+        self._running: set[BindReservation] = set()
         self._owed: dict[BindReservation, Callable[[], bool]] = {}
 
     def _retry(self) -> bool:
         return self._releaser.retry()
 
     def close(self) -> None:
-        """At the end of the process: try once more what is pending, and end the thread."""
+        """At the end of the process: retry the pending releases once, and stop the thread."""
         self.guard.close()
         if self._releaser.pending and not self.guard.is_open:
             self._releaser.retry()
         if self._releaser.pending:
             LOG.warning(
-                "%d releases were not done when the process ended. See: cyborg-quota reconcile --heal",
+                "The process ends with %d releases not done. Run: cyborg-quota reconcile --heal",
                 self._releaser.pending,
             )
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call the ledger. Raises LedgerOffline at once where this process, or this request, has waited for it."""
+        """Call the ledger. Raises LedgerOffline immediately if this process or request has already waited for it."""
         request = _REQUEST.get()
         if request is None:
             return self.guard.call(function, *args, **options)
@@ -270,44 +283,46 @@ class BindTracker:
             request.has_waited = True
             raise
 
-    def reserve_binds(self, wishes: Iterable[BindRequest]) -> dict[str, BindReservation]:
-        """Reserve for all ARQs of a call, all or none; {arq: its flight}. Raises what reserve_many does.
+    def reserve_binds(self, requests: Iterable[BindRequest]) -> dict[str, BindReservation]:
+        """Reserve for all ARQs of a call, all or none; returns {arq: reservation}. Raises what reserve_many does.
 
-        One transaction for all that one project is charged. Nova never names more in one call; where an admin does,
-        what was reserved for the first is given up when the next is refused.
+        One transaction per project. Nova's calls have one project. In an administrator's call with several, a refusal
+        of one project rolls back the reservations of the projects before it.
         """
         together: dict[Caller, list[BindRequest]] = {}
-        for wish in wishes:
-            together.setdefault(wish.caller, []).append(wish)
-        flights: dict[str, BindReservation] = {}
+        for request in requests:
+            together.setdefault(request.caller, []).append(request)
+        reservations: dict[str, BindReservation] = {}
         try:
             for group in together.values():
-                flights.update(self._take_off_together(group))
+                reservations.update(self._reserve_together(group))
         except BaseException:
-            for flight in flights.values():
-                flight.give_up(lambda: True)  # what had been committed before this call stays
+            for reservation in reservations.values():
+                reservation.give_up(lambda: True)  # keep what was committed before this call
             raise
-        return flights
+        return reservations
 
-    def _take_off_together(self, group: list[BindRequest]) -> dict[str, BindReservation]:
-        counted = [wish for wish in group if wish.deltas]
-        uuids = iter(self.reserve_wishes(counted))
-        made = {wish.arq: BindReservation(self, wish, [next(uuids) for _ in wish.deltas]) for wish in group}
+    def _reserve_together(self, group: list[BindRequest]) -> dict[str, BindReservation]:
+        counted = [request for request in group if request.deltas]
+        uuids = iter(self.reserve_requests(counted))
+        made = {request.arq: BindReservation(self, request, [next(uuids) for _ in request.deltas]) for request in group}
         with self._lock:
-            self._flights.update(flight for flight in made.values() if not flight.is_settled)
+            self._running.update(reservation for reservation in made.values() if not reservation.is_settled)
         return made
 
-    def reserve_wishes(self, wishes: list[BindRequest]) -> list[str]:
-        """The reservations of wishes of one caller, in their order."""
-        if not wishes:
+    def reserve_requests(self, requests: list[BindRequest]) -> list[str]:
+        """Reserve for requests of one caller; returns the reservation UUIDs in the order of the requests."""
+        if not requests:
             return []
-        claims = [Claim(wish.arq, wish.deltas, group=wish.instance, source=self._source) for wish in wishes]
-        return self.call(self.engine.reserve_many, wishes[0].caller, claims, self._ttl)
+        claims = [
+            Claim(request.arq, request.deltas, group=request.instance, source=self._source) for request in requests
+        ]
+        return self.call(self.engine.reserve_many, requests[0].caller, claims, self._ttl)
 
-    def adopt(self, wish: BindRequest) -> list[str]:
-        """Charge what is bound, whatever the limits; returns the reservations, committed."""
-        claim = Claim(wish.arq, wish.deltas, group=wish.instance, source=self._source)
-        return self.call(self.engine.adopt, self._admin, [claim], wish.caller.project_id)
+    def adopt(self, request: BindRequest) -> list[str]:
+        """Charge a bound ARQ regardless of limits; returns the UUIDs of the committed reservations."""
+        claim = Claim(request.arq, request.deltas, group=request.instance, source=self._source)
+        return self.call(self.engine.adopt, self._admin, [claim], request.caller.project_id)
 
     def _adopt_bound(self, attached: Attached) -> None:
         if attached.deltas and attached.project_id is not None:
@@ -315,46 +330,46 @@ class BindTracker:
             self.engine.adopt(self._admin, [claim], attached.project_id)
 
     def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:
-        """The ARQ is unbound or deleted. May be repeated. False: it could not be released now; see Releaser.
+        """Release the charge of an unbound or deleted ARQ. May be repeated. Returns False if it failed; see Releaser.
 
-        ``uuids``: only these of its reservations.
+        ``uuids``: release only these of its reservations.
         """
         if project_id is None:
-            return True  # such an ARQ was never bound by us
+            return True  # it was never bound with quota, so nothing was charged
         return self._releaser.release(arq, project_id, uuids)
 
-    # --- what the periodic task does ---
+    # --- called by the periodic task ---
 
     def arqs(self) -> set[str]:
-        """Those whose binds are under way here."""
+        """The ARQs whose binds are in progress in this process."""
         with self._lock:
-            return {flight.wish.arq for flight in self._flights}
+            return {reservation.request.arq for reservation in self._running}
 
-    def retry_commit_later(self, flight: BindReservation, is_bound: Callable[[], bool]) -> None:
-        """Commit this one later."""
-        flight.goes_on = flight.is_owed = True
+    def retry_commit_later(self, reservation: BindReservation, is_bound: Callable[[], bool]) -> None:
+        """Have the periodic task commit this reservation."""
+        reservation.goes_on = reservation.is_owed = True
         with self._lock:
-            self._owed[flight] = is_bound
+            self._owed[reservation] = is_bound
 
-    def forget(self, flight: BindReservation) -> None:
-        """It is settled."""
+    def forget(self, reservation: BindReservation) -> None:
+        """Stop tracking a settled reservation."""
         with self._lock:
-            self._flights.discard(flight)
-            self._owed.pop(flight, None)
+            self._running.discard(reservation)
+            self._owed.pop(reservation, None)
 
     def settle_owed(self) -> None:
-        """Commit what could not be committed: see Flight.commit."""
+        """Retry the postponed commits; see BindReservation.commit."""
         with self._lock:
             owed = list(self._owed.items())
-        for flight, is_bound in owed:
-            flight.commit(is_bound)
-            if not flight.is_settled:
-                return  # the ledger is still away: each of the others would wait for it as long
+        for reservation, is_bound in owed:
+            reservation.commit(is_bound)
+            if not reservation.is_settled:
+                return  # the ledger is still unavailable: each further commit would wait as long
 
     def extend_running(self) -> None:
-        """Extend the reservations of binds that run, when a third of their life is over."""
+        """Extend the reservations of running binds once a third of their lifetime has passed."""
         with self._lock:
-            due = [one for one in self._flights if time.monotonic() - one.extended > self._ttl / 3]
-        for flight in due:
-            if not flight.extend(self._ttl):
-                return  # the others would wait as long; there are two more thirds
+            due = [running for running in self._running if time.monotonic() - running.extended > self._ttl / 3]
+        for reservation in due:
+            if not reservation.extend(self._ttl):
+                return  # each further call would wait as long; two thirds of the lifetime remain

@@ -3,7 +3,7 @@
 
     closed --a call found the server unreachable--> open --a probe reached it--> closed
 
-While it is open, nobody waits for the database: calls fail at once, and a probe finds out when it is back.
+While it is open, calls fail immediately instead of waiting for the database, and probes detect when it is back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 
 
 class CircuitBreaker:
-    """Times are in seconds of one monotonic clock, which the caller reads. Not locked: the caller does that.
+    """Times are seconds of one monotonic clock, read by the caller. Not thread-safe: the caller holds a lock.
 
     :param probe_seconds: the time between two probes.
     """
@@ -28,9 +28,9 @@ class CircuitBreaker:
         return self._opened_at is not None
 
     def record_unreachable(self, began: float, now: float) -> bool:
-        """A call that began then found the server unreachable; returns whether that opened the breaker.
+        """Record a call, started at ``began``, that could not reach the server; returns whether it opened the breaker.
 
-        A call that began before a probe closed the breaker tells of the outage that is over, and is ignored.
+        A call that began before a probe closed the breaker belongs to the previous outage, and is ignored.
         """
         if self.is_open or began < self._closed_at:
             return False
@@ -39,7 +39,7 @@ class CircuitBreaker:
         return True
 
     def record_probe(self, now: float, *, reached: bool) -> bool:
-        """A probe has ended; returns whether it closed the breaker. The first one that reaches the server does."""
+        """Record the end of a probe; returns whether it closed the breaker. The first successful probe closes it."""
         self._probe_at = now + self._probe_seconds
         if not reached or not self.is_open:
             return False
@@ -48,13 +48,13 @@ class CircuitBreaker:
         return True
 
     def open_seconds(self, now: float) -> float:
-        """For how long it has been open; 0 while it is closed."""
+        """Seconds since the breaker opened; 0 while it is closed."""
         return 0.0 if self._opened_at is None else now - self._opened_at
 
     def seconds_to_probe(self, now: float) -> float:
-        """After how many seconds the next probe is due; 0 when it is overdue."""
+        """Seconds until the next probe is due; 0 if it is overdue."""
         return max(0.0, self._probe_at - now)
 
     def retry_after_seconds(self, now: float) -> int:
-        """What to tell a caller whose call was refused: when the next probe has ended, in whole seconds."""
+        """The Retry-After of a refused call, in whole seconds: the time until the next probe has ended."""
         return math.ceil(self.seconds_to_probe(now)) + 1

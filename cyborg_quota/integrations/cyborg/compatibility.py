@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Cyborg this integration works with: its version, and everything of it that is called, subclassed or replaced.
+"""Check that the installed Cyborg is supported: its version, and each name that is called, subclassed or replaced.
 
-Checked once, when a service or a command starts, so that a Cyborg that has changed is refused then, with one sentence,
-and not during a bind. This is the only place that knows what Cyborg must offer: what the other modules use of it is
-listed here. Nothing here connects to anything.
+The check runs once, when a service or a command starts, so that an incompatible Cyborg is refused then, with one
+sentence, and not during a bind. The parts of Cyborg that the other modules use are listed in this module only. Nothing
+here opens a connection.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cyborg_quota import exceptions
 
 DISTRIBUTION: Final = "openstack-cyborg"
 TESTED: Final = (16, 17)
-"""Against these major versions the tests run. Later ones are let run where all that is listed below is there."""
+"""The major versions that the tests run with. A later version is accepted if it has every name listed below."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function or a class of Cyborg, and how it is called: with so many positional arguments, and these keywords.
+    """A function or class of Cyborg, the number of positional arguments and the keywords that it is called with.
 
-    ``self`` counts as one.
+    ``positional`` includes ``self``.
     """
 
     module: str
@@ -102,11 +102,11 @@ _SERVICE_NAMES: Final = {
     "cyborg.db.api": ("NULL_FILTER",),
 }
 _STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
-"""{error of Cyborg: the status that its API answers}, of those that the integration raises."""
+"""{error class of Cyborg: its HTTP status}, for the errors that the integration raises."""
 
 
 def version() -> str:
-    """Of the Cyborg that is installed here. Raises ConfigurationError."""
+    """The version of the installed Cyborg. Raises ConfigurationError if there is none."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -115,47 +115,49 @@ def version() -> str:
         ) from None
 
 
-def is_tested(found: str) -> bool:
-    """Whether the tests run against this version of Cyborg."""
-    return _major(found) in TESTED
+def is_tested(version_text: str) -> bool:
+    """Whether the tests run with this version of Cyborg."""
+    return _major(version_text) in TESTED
 
 
 def check_records() -> None:
-    """Refuse a Cyborg whose records cannot be read by a command. Raises ConfigurationError."""
+    """Check that commands can read the records of this Cyborg. Raises ConfigurationError."""
     _refuse_first(_problems(_RECORD_CALLS, _RECORD_NAMES))
 
 
 def check_services() -> None:
-    """Refuse a Cyborg whose conductor or API cannot run with quota. Raises ConfigurationError."""
+    """Check that the conductor and the API of this Cyborg can run with quota. Raises ConfigurationError."""
     _refuse_first(_service_problems())
 
 
 def check_registered(*replacements: type[Any]) -> None:
-    """Refuse a Cyborg that does not make our objects after they were registered. Raises ConfigurationError.
+    """Check that Cyborg creates the registered replacement classes. Raises ConfigurationError.
 
-    ``replacements``: of Cyborg's ExtARQ and FPGAExtARQ, in this order.
+    ``replacements``: the subclasses of Cyborg's ExtARQ and FPGAExtARQ, in this order.
     """
     from cyborg import objects
     from cyborg.common import constants
 
     registered = objects.ExtARQ, objects.FPGAExtARQ
-    made = objects.ExtARQ, objects.ExtARQ.factory(constants.FPGA)
-    if not registered == made == replacements:
+    created = objects.ExtARQ, objects.ExtARQ.factory(constants.FPGA)
+    if not registered == created == replacements:
         _refuse_first(iter(["cyborg.objects does not make the ExtARQ that was registered last"]))
 
 
 def _refuse_first(problems: Iterator[str]) -> None:
-    found = version()
-    if (major := _major(found)) is not None and major < TESTED[0]:
-        raise exceptions.ConfigurationError(f"Cyborg {found} is too old: cyborg_quota works with Cyborg {_tested()}.")
+    installed = version()
+    if (major := _major(installed)) is not None and major < TESTED[0]:
+        raise exceptions.ConfigurationError(
+            f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {_tested()}."
+        )
     for problem in problems:
         raise exceptions.ConfigurationError(
-            f"Cyborg {found} cannot run with cyborg_quota, which works with Cyborg {_tested()}: {problem}."
+            f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {_tested()}: {problem}."
         )
 
 
-def _major(found: str) -> int | None:
-    number = re.match(r"\d+", found)
+def _major(version_text: str) -> int | None:
+    number = re.match(r"\d+", version_text)
     return None if number is None else int(number[0])
 
 
@@ -175,20 +177,20 @@ def _service_problems() -> Iterator[str]:
 def _problems(calls: tuple[Call, ...], names: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for module, members in names.items():
         for name in members:
-            _, problem = _found(module, name)
+            _, problem = _find_member(module, name)
             if problem:
                 yield problem
     for call in calls:
-        member, problem = _found(call.module, call.name)
+        member, problem = _find_member(call.module, call.name)
         if problem:
             yield problem
-        elif not _takes(member, call):
+        elif not _accepts(member, call):
             arguments = [*["..."] * call.positional, *(f"{name}=..." for name in call.keywords)]
             yield f"{call.module}.{call.name} does not take ({', '.join(arguments)})"
 
 
-def _found(module: str, name: str) -> tuple[Any, str]:
-    """The member and no problem, or None and the problem."""
+def _find_member(module: str, name: str) -> tuple[Any, str]:
+    """The member and an empty text, or None and a description of the problem."""
     try:
         member: Any = importlib.import_module(module)
     except ImportError as error:
@@ -200,7 +202,7 @@ def _found(module: str, name: str) -> tuple[Any, str]:
     return member, ""
 
 
-def _takes(member: Any, call: Call) -> bool:
+def _accepts(member: Any, call: Call) -> bool:
     try:
         inspect.signature(member).bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
     except TypeError:
@@ -213,11 +215,11 @@ def _status_problems() -> Iterator[str]:
 
     for name, status in _STATUSES.items():
         if getattr(getattr(exception, name, None), "code", None) != status:
-            yield f"cyborg.common.exception.{name} does not stand for HTTP status {status}"
+            yield f"cyborg.common.exception.{name} does not have HTTP status {status}"
 
 
 def _replacement_problems() -> Iterator[str]:
-    """What is subclassed and put in the place of Cyborg's own must not refer to itself by its module's name."""
+    """Cyborg must look up the replaced classes at run time, and their code must not refer to them by name."""
     from cyborg.api import hooks
     from cyborg.conductor import rpcapi
     from cyborg.objects import ext_arq
@@ -228,6 +230,6 @@ def _replacement_problems() -> Iterator[str]:
     if "ConductorAPI" in rpcapi.ConductorAPI.__init__.__code__.co_names:
         yield "cyborg.conductor.rpcapi.ConductorAPI calls super() with its own name, and cannot be replaced"
     if not issubclass(fpga_ext_arq.FPGAExtARQ, ext_arq.ExtARQ) or ext_arq.ExtARQ.obj_name() != "ExtARQ":
-        yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ is no ExtARQ"
+        yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ is not a subclass of ExtARQ"
     if getattr(fpga_ext_arq.FPGAExtARQ.bind, "is_job", None) is not True:
         yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ.bind is not marked as a job"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's conductor, with quota: every bind is reserved for before it starts, and settled by its outcome."""
+"""Cyborg's conductor with quota: each bind reserves before it starts, and commits or rolls back by its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
-    """Reserves before a PATCH binds, and sees to it that nothing of it stays reserved."""
+    """Reserves before a PATCH binds, and settles every reservation of the PATCH."""
 
     _upkeep: periodic.Upkeep | None = None
 
@@ -33,11 +33,11 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
         self._upkeep = periodic.Upkeep(process_state.conf(), process_state.charger(), process_state.resource_map())
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
-        """Returns after how many seconds it wants to be called again."""
+        """Run the periodic work that is due; returns the seconds until the next call."""
         return None if self._upkeep is None else self._upkeep.turn()
 
     def arq_apply_patch(self, context: Any, patch_list: Any, valid_fields: Any) -> None:
-        """Bind and unbind as Cyborg does, with every bind charged."""
+        """Bind and unbind as Cyborg does, and charge each bind."""
         try:
             with bind_tracker.one_request():
                 apply_patch(context, patch_list, valid_fields)
@@ -45,12 +45,12 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
             refused = errors.translated(error)
             _log(error, refused)
             raise errors.answer(refused) from None
-        except errors.ANSWERED as refused:  # by what runs inside: it was bound, and could not be charged any more
+        except errors.ANSWERED as refused:  # raised by a bind that could not be charged and was detached
             raise errors.answer(refused) from None
 
 
 def _log(error: exceptions.QuotaError, refused: Exception) -> None:
-    """Say why a bind was refused, with the details that its caller is not told."""
+    """Log why a bind was refused, with the details that are not sent to the API's caller."""
     if not isinstance(refused, exception.ServiceUnavailable):
         LOG.info("Bind refused: %s", error)
     elif isinstance(error, LedgerOffline):
@@ -60,43 +60,46 @@ def _log(error: exceptions.QuotaError, refused: Exception) -> None:
 
 
 def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mapping[str, Any]) -> None:
-    """Reserve for every ARQ that is to be bound, all or none; then let Cyborg do what the PATCH says."""
-    from cyborg import objects  # its ExtARQ is the one that was registered last: ours
+    """Reserve for every ARQ that the PATCH binds, all or none; then apply the PATCH as Cyborg does."""
+    from cyborg import objects  # imported late: objects.ExtARQ is the registered replacement
 
     arqs = [uuid for uuid, patch in patch_list.items() if patch[0]["op"] == "add"]
-    wishes = [
-        _wish(context, uuid, group, valid_fields[uuid]) for uuid, group in arq_records.groups_to_bind(context, arqs)
+    requests = [
+        _bind_request(context, uuid, group, valid_fields[uuid])
+        for uuid, group in arq_records.groups_to_bind(context, arqs)
     ]
     try:
-        flights = process_state.charger().reserve_binds(wishes)
+        reservations = process_state.charger().reserve_binds(requests)
     except exceptions.QuotaError:
-        # Nova does not show the reason to its user. This line helps to find it by the UUID of the server.
-        instances = sorted({wish.instance for wish in wishes})
-        LOG.info("Accelerator requests %s of instances %s are not bound; the reason follows.", arqs, instances)
+        # Nova does not show the reason to its user. An operator can find it in this log by the server's UUID.
+        instances = sorted({request.instance for request in requests})
+        LOG.info(
+            "Accelerator requests %s of instances %s are not bound; the next message gives the reason.", arqs, instances
+        )
         raise
-    token = quota_objects.FLIGHTS.set(flights)
+    token = quota_objects.RESERVATIONS.set(reservations)
     try:
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
     except exception.ARQBadState:
-        # Their states were right before they were reserved for, so another delivery of this call is at work, on the
-        # same reservations. Which of the others it is about to bind cannot be seen: those are in a bindable state too,
-        # and if they were given up here, somebody else might take the room, and its binds be detached. What it leaves
-        # expires.
-        for flight in flights.values():
-            if not flight.goes_on:
-                flight.leave()
+        # The states allowed a bind when the reservations were made, so another delivery of this call is binding with
+        # the same reservations. Which of the other ARQs it will still bind is unknown. If those were rolled back here,
+        # another request could take the quota, and this call's binds would be detached. So they are left alone; the
+        # reservations that the other delivery does not use expire.
+        for reservation in reservations.values():
+            if not reservation.goes_on:
+                reservation.leave()
         raise
     except BaseException:
-        _give_up(flights)
+        _give_up(reservations)
         raise
     finally:
-        quota_objects.FLIGHTS.reset(token)
+        quota_objects.RESERVATIONS.reset(token)
 
 
-def _wish(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> BindRequest:
-    several = len(classes_of(group)) > 1
-    resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if several else None
-    # As Cyborg itself decides whose the ARQ is.
+def _bind_request(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> BindRequest:
+    has_several_classes = len(classes_of(group)) > 1
+    resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
+    # Cyborg determines the project of the ARQ in the same way.
     project_id = fields.get("project_id", context.project_id)
     return BindRequest(
         arq=arq,
@@ -106,19 +109,19 @@ def _wish(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str,
     )
 
 
-def _give_up(flights: Mapping[str, BindReservation]) -> None:
-    """What the PATCH never came to, for an ARQ before it failed."""
-    for arq, flight in flights.items():
-        if not flight.goes_on:
-            flight.give_up(lambda arq=arq: arq_records.is_bound(arq))  # type: ignore[misc]
+def _give_up(reservations: Mapping[str, BindReservation]) -> None:
+    """Roll back the reservations of ARQs whose bind did not start because an earlier ARQ of the PATCH failed."""
+    for arq, reservation in reservations.items():
+        if not reservation.goes_on:
+            reservation.give_up(lambda arq=arq: arq_records.is_bound(arq))  # type: ignore[misc]
 
 
 def serve(argv: list[str]) -> None:
-    """Run until told to stop. ``argv`` is cyborg-conductor's. Raises ConfigurationError, cfg.Error at once."""
+    """Run until the service is stopped. ``argv``: as for cyborg-conductor. Raises ConfigurationError or cfg.Error."""
     cyborg_service.prepare_service(argv)
-    cyborg_host.connection(cfg.CONF)  # else every query of Cyborg's would log what follows the $ in it
+    cyborg_host.connection(cfg.CONF)  # an unescaped $ fails here; else each query of Cyborg logs the text after it
     quota_objects.install()
-    process_state.charger()  # what cannot be configured is said here, not by the first bind
+    process_state.charger()  # raises configuration errors now instead of at the first bind
     process_state.log_start("conductor")
     conductor = cyborg_service.RPCService(__name__, ConductorManager.__name__, constants.CONDUCTOR_TOPIC)
     service.launch(cfg.CONF, conductor, restart_method="mutate").wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg from outside its services: its configuration read, its tables within reach. For commands."""
+"""Read Cyborg's configuration and records from a command, outside Cyborg's services."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def records(conf: cfg.ConfigOpts) -> Records:
-    """Cyborg's records, by its own configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
+    """Cyborg's records, read with its configuration ([cyborg] config_file). Raises ConfigurationError, cfg.Error."""
     compatibility.check_records()
     from cyborg.conf import CONF
 
@@ -32,22 +32,22 @@ def records(conf: cfg.ConfigOpts) -> Records:
         host(arguments, project="cyborg", version=cyborg_quota.__version__)
     except cfg.Error as error:
         raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.told(error)}") from None
-    from cyborg_quota.integrations.cyborg.arq_records import Records  # which has [database] registered
+    from cyborg_quota.integrations.cyborg.arq_records import Records  # imported late: it registers [database]
 
     if not connection(host):
         raise exceptions.ConfigurationError(
             "Cyborg's configuration has no [database] connection. Name its file: [cyborg] config_file, or "
             "--cyborg-config-file"
         )
-    # Cyborg's services wait for their database, ten times ten seconds. A person who asks wants to be told.
+    # By default, oslo.db tries to connect ten times, ten seconds apart. A command must report the error immediately.
     host.set_override("max_retries", 0, group="database")
     return Records(ResourceMap.from_conf(conf))
 
 
 def connection(host: Any) -> str | None:
-    """The database's URL in Cyborg's configuration; None if it is not set. Raises ConfigurationError without the URL.
+    """The database URL in Cyborg's configuration; None if it is not set. Raises ConfigurationError without the URL.
 
-    Cyborg's own default, an SQLite file, is set when some of its modules are imported. It is not a setting.
+    Cyborg's default, an SQLite file, which some of its modules set when they are imported, counts as not set.
     """
     try:
         url: str | None = host.database.connection
@@ -62,17 +62,17 @@ def connection(host: Any) -> str | None:
 def reconciler(
     conf: cfg.ConfigOpts,
     engine: QuotaEngine,
-    found: Records,
+    cyborg_records: Records,
     grace_seconds: float | None = None,
     wait: Callable[[float], object] = time.sleep,
 ) -> Reconciler:
-    """What compares the ledger with Cyborg's records, as [cyborg] says where ``grace_seconds`` is None."""
+    """A Reconciler configured by [cyborg]. ``grace_seconds`` replaces [cyborg] reconcile_grace unless it is None."""
     from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 
     return Reconciler(
         engine,
-        found,
-        found.resource_map.resources,
+        cyborg_records,
+        cyborg_records.resource_map.resources,
         grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
         share=conf.cyborg.reconcile_share,
         source=mapping.source(conf),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is charged beside what is attached, ARQ by ARQ, and where the two differ. Pure: no I/O, no Cyborg."""
+"""Compare the charges of the ledger with the bound ARQs of Cyborg. Pure: no I/O, no import of Cyborg."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
-"""The last one is what a repair may leave, when somebody else charges the ARQ at that moment."""
+"""The last problem remains after a repair that released the ARQ and met a concurrent charge of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attached:
-    """A bound ARQ. ``deltas``: what it is charged as; {} where it is not counted."""
+    """A bound ARQ. ``deltas``: the amount to charge per resource; {} if it is not counted."""
 
     arq: str
     project_id: str | None
@@ -22,13 +22,13 @@ class Attached:
 
     @property
     def wanted(self) -> dict[tuple[str, str], int]:
-        """{(project, resource): amount}"""
+        """The amounts to charge: {(project, resource): amount}."""
         return {(str(self.project_id), resource): delta for resource, delta in self.deltas.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charge:
-    """A committed reservation of an ARQ. ``source``: who made it, None where that was not recorded."""
+    """A committed reservation of an ARQ. ``source``: the service that made it; None if it was not recorded."""
 
     uuid: str
     project_id: str
@@ -39,10 +39,10 @@ class Charge:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """One ARQ about which the two disagree. ``attached`` None: Cyborg has no such ARQ bound.
+    """An ARQ whose charges differ from Cyborg's record. ``attached`` None: the ARQ is not bound in Cyborg.
 
-    ``is_own``: all of its charges are of the source for which the two are compared; others are never changed.
-    ``is_certain``: not attached, and Cyborg does not have the ARQ any more, or has unbound it.
+    ``is_own``: all of its charges have the compared source. Only those differences are repaired.
+    ``is_certain``: the ARQ is not attached, and Cyborg has deleted or unbound it.
     """
 
     problem: Problem
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same difference: the same charges, the same attachment."""
+        """Equal for two observations of the same difference: the same charges and the same attachment."""
         attached = None if self.attached is None else (self.attached.project_id, self.attached.instance)
         return self.arq, self.charges, attached
 
@@ -63,42 +63,41 @@ class Difference:
 
     @property
     def sources(self) -> str:
-        """Who charged it: ``cyborg``, or ``none`` where that was not recorded; several are separated by commas."""
-        return ", ".join(sorted({one.source or "none" for one in self.charges}))
+        """The sources of its charges, as ``cyborg``, separated by commas; ``none`` for a charge without a source."""
+        return ", ".join(sorted({charge.source or "none" for charge in self.charges}))
 
     @property
     def before(self) -> dict[tuple[str, str], int]:
-        """{(project, resource): amount} in the ledger."""
+        """The amounts in the ledger: {(project, resource): amount}."""
         return _sums(self.charges)
 
     @property
     def after(self) -> dict[tuple[str, str], int]:
-        """The same by Cyborg's records."""
+        """The amounts according to Cyborg's records: {(project, resource): amount}."""
         return {} if self.attached is None else self.attached.wanted
 
 
 class Records(Protocol):
-    """Where Cyborg's side comes from."""
+    """Read access to Cyborg's ARQs."""
 
     def bound(self) -> Iterator[Attached]: ...
 
     def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]: ...
 
     def unbound_of(self, arqs: Collection[str]) -> set[str]:
-        """Those of these that Cyborg does not have any more, or has unbound."""
+        """The ARQs among ``arqs`` that Cyborg has deleted or unbound."""
         ...
 
     def is_empty(self) -> bool:
-        """Whether Cyborg has no ARQ at all, in whatever state."""
+        """Whether Cyborg has no ARQ in any state."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a reconciliation found, and how many ARQs it compared.
+    """The differences of a reconciliation, and the number of ARQs compared.
 
-    ``charged``: how many ARQs the ledger has of this source, ``lost`` of which are not attached. ``is_empty``: Cyborg
-    has no ARQ at all.
+    ``charged``: the number of ARQs that this source has charged. ``is_empty``: Cyborg has no ARQ in any state.
     """
 
     compared: int
@@ -108,7 +107,8 @@ class Report:
 
     @property
     def lost(self) -> int:
-        return sum(one.attached is None and one.is_own for one in self.differences)
+        """The number of ARQs charged by this source that are not attached."""
+        return sum(difference.attached is None and difference.is_own for difference in self.differences)
 
 
 def compare(
@@ -118,31 +118,32 @@ def compare(
     resources: Collection[str],
     source: str | None = None,
 ) -> Report:
-    """Every difference, sorted by ARQ. What is in flight is nobody's business yet. Pure.
+    """All differences, sorted by ARQ. ARQs in ``in_flight`` (a bind is in progress) are skipped. Pure.
 
-    Of an ARQ that is bound every charge counts, also one by a rule that is gone. Who is not bound may be no ARQ at all:
-    of its charges only those count that are of these ``resources``, and not of another source than ``source``.
+    For a bound ARQ, all charges are compared, including those of a resource rule that was removed. A consumer that is
+    not bound may not be an ARQ: of its charges, only those of ``resources``, with ``source`` or without a source, are
+    compared.
     """
     left = dict(charges)
-    found, compared = [], 0
-    charged = sum(any(one.source == source for one in held) for held in charges.values())
+    differences, compared = [], 0
+    charged = sum(any(charge.source == source for charge in held) for held in charges.values())
     for attached in bound:
         compared += 1
         held = tuple(left.pop(attached.arq, ()))
         if attached.arq not in in_flight and attached.project_id is not None:
             problem = _problem(held, attached)
             if problem is not None:
-                found.append(Difference(problem, attached.arq, held, attached, _is_own(held, source)))
+                differences.append(Difference(problem, attached.arq, held, attached, _is_own(held, source)))
     for arq, rest in left.items():
-        held = tuple(one for one in rest if one.resource in resources and one.source in (source, None))
+        held = tuple(charge for charge in rest if charge.resource in resources and charge.source in (source, None))
         compared += bool(held)
         if held and arq not in in_flight:
-            found.append(Difference("not attached", arq, held, None, _is_own(held, source)))
-    return Report(compared, sorted(found, key=lambda one: one.arq), charged)
+            differences.append(Difference("not attached", arq, held, None, _is_own(held, source)))
+    return Report(compared, sorted(differences, key=lambda difference: difference.arq), charged)
 
 
 def _is_own(held: Iterable[Charge], source: str | None) -> bool:
-    return all(one.source == source for one in held)
+    return all(charge.source == source for charge in held)
 
 
 def _problem(held: Sequence[Charge], attached: Attached) -> Problem | None:
@@ -158,13 +159,14 @@ def _problem(held: Sequence[Charge], attached: Attached) -> Problem | None:
 
 def _sums(charges: Iterable[Charge]) -> dict[tuple[str, str], int]:
     sums: dict[tuple[str, str], int] = {}
-    for one in charges:
-        sums[one.project_id, one.resource] = sums.get((one.project_id, one.resource), 0) + one.delta
+    for charge in charges:
+        key = charge.project_id, charge.resource
+        sums[key] = sums.get(key, 0) + charge.delta
     return sums
 
 
 def shown(amounts: Mapping[tuple[str, str], int]) -> str:
-    """``p1 gpu=1 gpu.A100=1``, or ``nothing``."""
+    """Format amounts as ``p1 gpu=1 gpu.A100=1``, or as ``nothing``."""
     by_project: dict[str, list[str]] = {}
     for (project_id, resource), amount in sorted(amounts.items()):
         by_project.setdefault(project_id, []).append(f"{resource}={amount}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our errors as Cyborg's, so that its API answers with the right status and one sentence."""
+"""Translate errors of cyborg_quota into Cyborg's, so that its API answers with the right status and one sentence."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _REFUSED: Final = (
     ClassNotCounted,
 )
 ANSWERED: Final = (exception.Forbidden, exception.Conflict, exception.ServiceUnavailable)
-"""What ``translated`` makes that Cyborg's own bind never raises."""
+"""The errors returned by ``translated`` that Cyborg's bind itself never raises."""
 _MADE_PLAIN: Final = (*ANSWERED, exception.InvalidParameterValue)
 
 UNAVAILABLE: Final = "The accelerator quota cannot be checked at the moment. Try again later."
-"""All that the API's caller is told of a fault of ours. The log has the details: hosts, URLs, users."""
+"""The message that the API's caller gets for any internal error. The log has the details: hosts, URLs, users."""
 _RETRY_AFTER_SECONDS: Final = 5
 
 
 def translated(error: exceptions.QuotaError) -> Any:
     """The error for the API's caller: 403 for a refusal, 409 for a conflict, 400 for bad input, else 503.
 
-    These are Cyborg's own classes: of others its API makes a 500. A 503's ``kwargs["retry_after"]``, in seconds, is
-    what the header Retry-After says.
+    The errors are of Cyborg's classes: its API answers any other class with 500. For a 503, ``kwargs["retry_after"]``
+    is the value of the header Retry-After, in seconds.
     """
     message = str(error)
     if isinstance(error, _REFUSED):
@@ -46,7 +46,7 @@ def translated(error: exceptions.QuotaError) -> Any:
 
 
 def retry_after(error: Exception) -> int | None:
-    """After how many seconds the caller of a 503 of ours should call again; None for other errors."""
+    """The seconds after which to retry after a 503 of cyborg_quota; None for other errors."""
     if not isinstance(error, exception.ServiceUnavailable):
         return None
     seconds = getattr(error, "kwargs", {}).get("retry_after")
@@ -61,11 +61,11 @@ _Untraced.__module__, _Untraced.__qualname__ = "builtins", ""
 
 
 class _ExcInfo(tuple[Any, ...]):
-    """sys.exc_info() of an error, which oslo.messaging sends without a traceback.
+    """The sys.exc_info() of an error, for which oslo.messaging sends no traceback.
 
-    It appends the formatted traceback to the text that an unmodified API shows to its caller. Without frames that is
-    still the class's name and the whole text once more. It formats ``*exc_info``, and takes the error itself from
-    ``exc_info[1]``: so the two may differ.
+    oslo.messaging appends the formatted traceback to the text that an unmodified API shows to its caller. A traceback
+    without frames would still repeat the class name and the text. oslo.messaging formats ``*exc_info``, but reads the
+    error from ``exc_info[1]``. So iteration yields an empty exception, and the index yields the error.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,14 +73,14 @@ class _ExcInfo(tuple[Any, ...]):
 
 
 def answer(error: Any) -> dispatcher.ExpectedException:
-    """What an RPC method raises to have ``error`` answered, but neither logged as a fault nor sent with a traceback."""
+    """The exception by which an RPC method answers with ``error``, without an error in the log or a traceback."""
     expected = dispatcher.ExpectedException()
     expected.exc_info = _ExcInfo((type(error), error, None))
     return expected
 
 
 def plain(error: Exception) -> Exception:
-    """A refusal that came over RPC, without what oslo.messaging adds to its text. Other errors as they are."""
+    """A refusal received over RPC, without the text that oslo.messaging appends. Returns other errors unchanged."""
     kind: Any = type(error).__mro__[1]
     if not type(error).__name__.endswith("_Remote") or kind not in _MADE_PLAIN or not error.args:
         return error

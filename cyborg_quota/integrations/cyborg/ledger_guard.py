@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the ledger through the circuit breaker, and the thread that probes and retries. Knows no Cyborg.
+"""Call the ledger through the circuit breaker; probe and retry in a thread. Does not import Cyborg.
 
-One guard serves a process. Its thread runs only while the breaker is open or something waits to be retried.
+Each process has one guard. Its thread runs only while the breaker is open or a retry is pending.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PROBE_SECONDS: Final = 2.0
-"""The time between two probes while the breaker is open, and before the first retry."""
+"""The interval between probes while the breaker is open, and the delay before the first retry."""
 RETRY_SECONDS: Final = 10.0
-"""The time between two retries that fail although the database can be reached."""
+"""The interval between retries that fail although the database is reachable."""
 
 
 class LedgerOffline(exceptions.DatabaseUnavailable):
-    """The ledger was not asked: it was found unreachable a moment ago. ``retry_after_seconds``: when to call again."""
+    """The ledger was not called, because the circuit breaker is open. ``retry_after_seconds``: when to call again."""
 
     def __init__(self, open_seconds: float, retry_after_seconds: int) -> None:
         self.retry_after_seconds = retry_after_seconds
-        super().__init__(f"it could not be reached {open_seconds:.0f} s ago, and is not asked before it can be", 0.0)
+        super().__init__(
+            f"it became unreachable {open_seconds:.0f} s ago; calls fail immediately until a probe reaches it", 0.0
+        )
 
 
 class LedgerGuard:
-    """Shared by the threads of a process.
+    """The circuit breaker and its thread. Shared by the threads of a process.
 
-    :param ping: whether the database can be reached now; see QuotaEngine.ping.
-    :param retry: does what could not be done before, and returns whether nothing is left. Raises nothing.
-    :param clock: seconds, monotonic.
+    :param ping: returns whether the database is reachable now; see QuotaEngine.ping.
+    :param retry: retries postponed work, and returns whether nothing is left. Raises nothing.
+    :param clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class LedgerGuard:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child: the parent's thread does not run there, and its lock may have been held."""
+        """Reset the state, in a forked child: the parent's thread does not exist there, and its lock may be held."""
         self._breaker = CircuitBreaker(PROBE_SECONDS)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -60,11 +62,11 @@ class LedgerGuard:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls fail at once."""
+        """Whether calls fail immediately."""
         return self._breaker.is_open
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """``function(*args, **options)``, which calls the ledger. Raises LedgerOffline at once while it is open."""
+        """Return ``function(*args, **options)``, a ledger call. Raises LedgerOffline while the breaker is open."""
         if self._breaker.is_open:
             raise self.offline()
         began = self._clock()
@@ -75,13 +77,13 @@ class LedgerGuard:
             raise
 
     def offline(self) -> LedgerOffline:
-        """What a call that is not made raises."""
+        """The error raised instead of a call while the breaker is open."""
         now = self._clock()
         with self._lock:
             return LedgerOffline(self._breaker.open_seconds(now), self._breaker.retry_after_seconds(now))
 
     def reaches(self) -> bool:
-        """Ask the database now, in this thread, for a few seconds at most; for what may otherwise wait without end."""
+        """Ping the database in this thread, for a few seconds at most. Call this before work that has no timeout."""
         if self._breaker.is_open:
             return False
         began = self._clock()
@@ -95,8 +97,8 @@ class LedgerGuard:
             is_new = self._breaker.record_unreachable(began, self._clock())
         if is_new:
             LOG.error(
-                "The ledger cannot be reached, and is not asked until it can be: binds are answered with 503, releases "
-                "are done later. %s",
+                "The ledger's database is unreachable: binds are refused with 503 and releases are postponed until it "
+                "answers. %s",
                 error or "It did not answer SELECT 1.",
             )
             self.want_retry()
@@ -104,7 +106,7 @@ class LedgerGuard:
     # --- the thread ---
 
     def want_retry(self) -> None:
-        """Have ``retry`` called soon, when the database can be reached."""
+        """Schedule a call of ``retry``, once the database is reachable."""
         with self._lock:
             self._is_wanted = True
             if self._thread is not None or self._ended.is_set():
@@ -116,7 +118,7 @@ class LedgerGuard:
                 self._thread = None
 
     def close(self) -> None:
-        """Have the thread end, and start no other one."""
+        """Stop the thread, and start no other one."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -139,12 +141,12 @@ class LedgerGuard:
         try:
             reached = self._ping()
         except Exception:
-            LOG.exception("The ledger could not be probed.")
+            LOG.exception("The probe of the ledger's database failed.")
             reached = False
         with self._lock:
             now = self._clock()
             seconds = self._breaker.open_seconds(now)
             is_closed = self._breaker.record_probe(now, reached=reached)
         if is_closed:
-            LOG.warning("The ledger can be reached again, after %.0f s.", seconds)
+            LOG.warning("The ledger's database is reachable again after %.0f s.", seconds)
         return reached

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a device profile's group to what one of its accelerators is charged as. Pure: no I/O, no Cyborg.
+"""Map a device profile group to the resources that one of its accelerators is charged as. Pure: no I/O, no Cyborg.
 
 A group is Cyborg's: {"resources:PGPU": "2", "trait:CUSTOM_GPU_A100": "required", "accel:bitstream_id": ...}. Cyborg
 makes one ARQ for each unit that its ``resources:`` keys ask for.
@@ -22,7 +22,7 @@ XILINX_TRAIT: Final = "trait:CUSTOM_FPGA_XILINX"
 
 
 class ClassNotCounted(exceptions.QuotaError):
-    """A resource class that cannot be charged as anything, and [cyborg] unmapped says to refuse those."""
+    """No rule charges a resource class, and [cyborg] unmapped is ``refuse``."""
 
     def __init__(self, resource_class: str, reason: str) -> None:
         self.resource_class = resource_class
@@ -32,7 +32,7 @@ class ClassNotCounted(exceptions.QuotaError):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """``resource_class`` and ``traits`` may hold *. Matches when the class does, and all traits are required."""
+    """A resource rule. It matches if the class matches and all traits are required; both may contain the wildcard *."""
 
     resource_class: str
     traits: tuple[str, ...]
@@ -42,7 +42,7 @@ class Rule:
         return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(self.resources)}"
 
     def matches(self, resource_class: str, traits: Iterable[str]) -> bool:
-        """Whether an accelerator of this class, with these required traits, is meant."""
+        """Whether the rule applies to an accelerator of this class with these required traits."""
         required = list(traits)
         return fnmatch.fnmatchcase(resource_class, self.resource_class) and all(
             fnmatch.filter(required, wanted) for wanted in self.traits
@@ -67,7 +67,7 @@ def parse_rule(text: str) -> Rule:
 
 
 class ResourceMap:
-    """The rules, and the resources that are counted at all."""
+    """The resource rules, and the resources listed in [quota] resources."""
 
     def __init__(self, rules: Iterable[Rule], counted: Iterable[str], *, refuses_unmapped: bool) -> None:
         self.rules = list(rules)
@@ -76,7 +76,7 @@ class ResourceMap:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> ResourceMap:
-        """As [cyborg] and [quota] say. Raises ConfigurationError."""
+        """Read [cyborg] and [quota]. Raises ConfigurationError."""
         return cls(
             [parse_rule(text) for text in conf.cyborg.resource_rule],
             conf.quota.resources,
@@ -85,7 +85,7 @@ class ResourceMap:
 
     @property
     def resources(self) -> frozenset[str]:
-        """What accelerators are charged as now."""
+        """The counted resources of all rules."""
         return frozenset(resource for rule in self.rules for resource in rule.resources) & self._counted
 
     @property
@@ -94,28 +94,29 @@ class ResourceMap:
         return [rule for rule in self.rules if self._counted.issuperset(rule.resources)]
 
     def deltas(self, group: Mapping[str, str], resource_class: str | None = None) -> dict[str, int]:
-        """What one accelerator of a group is charged as; {} where it is not counted. Raises ClassNotCounted.
+        """The amount to charge per resource for one accelerator; {} if it is not counted. Raises ClassNotCounted.
 
-        ``resource_class``: which one, for a group that asks for several. Without it the first, as Cyborg itself does.
+        ``resource_class``: the class of the device, for a group with several classes. The default is the first class,
+        as in Cyborg.
         """
         classes = classes_of(group)
         if not classes:
-            return {}  # Cyborg makes no ARQ of it
+            return {}  # Cyborg creates no ARQ for such a group
         chosen = resource_class if resource_class in classes else classes[0]
         traits = traits_of(group)
-        found = dict.fromkeys(
+        charged = dict.fromkeys(
             resource for rule in self.rules if rule.matches(chosen, traits) for resource in rule.resources
         )
-        if not found:
+        if not charged:
             self._refuse(chosen, "no [cyborg] resource_rule matches it; add one, or set unmapped = ignore")
-        uncounted = [resource for resource in found if resource not in self._counted]
+        uncounted = [resource for resource in charged if resource not in self._counted]
         if uncounted:
             self._refuse(
                 chosen,
                 f"a rule charges it as {', '.join(uncounted)}, which [quota] resources does not list; add it there, "
                 "or set [cyborg] unmapped = ignore",
             )
-        return {resource: 1 for resource in found if resource in self._counted}
+        return {resource: 1 for resource in charged if resource in self._counted}
 
     def _refuse(self, resource_class: str, reason: str) -> None:
         if self._refuses:
@@ -123,7 +124,7 @@ class ResourceMap:
 
 
 def source(conf: cfg.ConfigOpts) -> str:
-    """[cyborg] source. Raises ConfigurationError."""
+    """The value of [cyborg] source. Raises ConfigurationError."""
     try:
         return names.check_name("source", conf.cyborg.source)
     except exceptions.InvalidName as error:
@@ -131,12 +132,12 @@ def source(conf: cfg.ConfigOpts) -> str:
 
 
 def classes_of(group: Mapping[str, str]) -> list[str]:
-    """The resource classes that a device profile group asks for, in its order."""
+    """The resource classes of a device profile group, in the order of its keys."""
     return [key.removeprefix(RESOURCES_PREFIX) for key in group if key.startswith(RESOURCES_PREFIX)]
 
 
 def traits_of(group: Mapping[str, str]) -> list[str]:
-    """The traits that it requires."""
+    """The required traits of a device profile group."""
     return [
         key.removeprefix(TRAIT_PREFIX)
         for key, value in group.items()
@@ -145,9 +146,9 @@ def traits_of(group: Mapping[str, str]) -> list[str]:
 
 
 def requests_of(group: Mapping[str, str]) -> int:
-    """How many ARQs Cyborg makes of a device profile group: one for each unit, two for each Xilinx FPGA.
+    """The number of ARQs that Cyborg creates for a device profile group: one per unit, two per Xilinx FPGA.
 
-    The rule is that of ARQsController.post in Cyborg 16 and 17.
+    The rule is taken from ARQsController.post in Cyborg 16 and 17.
     """
     if group.get(XILINX_TRAIT) == "required":
         return 2 * int(group.get(f"{RESOURCES_PREFIX}FPGA", 0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's ExtARQ with quota around bind, unbind and destroy: in the conductor, and in the API, where deletes run.
+"""Cyborg's ExtARQ with quota for bind, unbind and destroy, for the conductor and the API (which runs deletes).
 
-Registered in Cyborg's own object registry under Cyborg's own names, so that whatever makes an ExtARQ makes one of
-these. Nothing of Cyborg's is changed.
+The classes are registered in Cyborg's object registry under Cyborg's names, so that code that creates an ExtARQ
+creates one of these. Cyborg's own files are not changed.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from cyborg_quota.integrations.cyborg.bind_tracker import BindReservation
 
 LOG = logging.getLogger(__name__)
 
-FLIGHTS: Final[contextvars.ContextVar[Mapping[str, BindReservation]]] = contextvars.ContextVar("cyborg_quota_flights")
-"""Of the PATCH that this thread works on: what was reserved, by ARQ. A job's thread gets its flight with its ExtARQ."""
+RESERVATIONS: Final[contextvars.ContextVar[Mapping[str, BindReservation]]] = contextvars.ContextVar(
+    "cyborg_quota_reservations"
+)
+"""The reservations of the PATCH that this thread applies, by ARQ. A job's thread reads its own from the ExtARQ."""
 
 
 class _Quota:
-    """What is charged when. ``_flight`` is None outside a bind that was reserved for."""
+    """Settles the reservation of the bind. ``_reservation`` is None if the bind has none."""
 
-    _flight: BindReservation | None = None
+    _reservation: BindReservation | None = None
     _is_released = False
 
     def start_bind_job(self: Any, context: Any, valid_fields: Any) -> Any:
-        self._flight = FLIGHTS.get({}).get(self.arq.uuid)
+        self._reservation = RESERVATIONS.get({}).get(self.arq.uuid)
         try:
             job = super().start_bind_job(context, valid_fields)  # type: ignore[misc]
         except exception.ARQBadState:
-            # It could be bound when it was reserved for, and now it cannot: somebody else was quicker.
-            if self._flight is not None:
-                self._flight.leave()
+            # The state allowed a bind when the reservation was made: another call has started the bind since.
+            if self._reservation is not None:
+                self._reservation.leave()
             raise
         except BaseException:
             self._give_up()
             raise
-        if job is not None and self._flight is not None:
-            self._flight.goes_on = True
+        if job is not None and self._reservation is not None:
+            self._reservation.goes_on = True
             job.add_done_callback(self._job_ended)
         return job
 
     def _job_ended(self, job: Any) -> None:
-        if job.cancelled():  # it never ran: Cyborg cancels what waits when another job of the same call fails
+        if job.cancelled():  # it did not run: Cyborg cancels waiting jobs when another job of the call fails
             self._give_up()
 
     def bind(self: Any, context: Any, deployable: Any) -> Any:
@@ -61,39 +63,39 @@ class _Quota:
         except BaseException:
             self._give_up()
             raise
-        if self._flight is not None:
+        if self._reservation is not None:
             try:
-                self._flight.commit(lambda: arq_records.is_bound(self.arq.uuid))
+                self._reservation.commit(lambda: arq_records.is_bound(self.arq.uuid))
             except exceptions.QuotaError as error:
                 self._refuse(context, error)
                 raise errors.translated(error) from None
         return result
 
-    bind.is_job = True  # type: ignore[attr-defined]  # Cyborg asks the function whether it may run as a job
+    bind.is_job = True  # type: ignore[attr-defined]  # Cyborg reads this attribute to decide whether it runs as a job
 
     def _refuse(self: Any, context: Any, error: Exception) -> None:
-        """Bound, not told to Nova yet, and it cannot be charged any more. Not forgotten before it is detached."""
+        """Detach an ARQ that is bound but cannot be charged. Nova does not know of the bind yet."""
         try:
             self.quota_detach(context, error)
         except BaseException:
-            # As long as it is bound all the same, it is charged by the periodic task.
-            process_state.charger().retry_commit_later(self._flight, lambda: arq_records.is_bound(self.arq.uuid))
+            # The detach failed: while the ARQ is bound, the periodic task must charge it.
+            process_state.charger().retry_commit_later(self._reservation, lambda: arq_records.is_bound(self.arq.uuid))
             raise
-        self._flight.leave()
+        self._reservation.leave()
 
     def _give_up(self: Any) -> None:
-        if self._flight is None or self._flight.is_owed:
+        if self._reservation is None or self._reservation.is_owed:
             return
         if arq_records.is_bound(self.arq.uuid):
-            # It failed behind that, or Cyborg's database is away, or another delivery of the call was quicker: what is
-            # bound is committed by the periodic task, and the rest expires.
-            self._flight.leave()
+            # The bind failed after this state was written, or Cyborg's database is unavailable, or another delivery of
+            # the call has bound the ARQ. The periodic task commits the reservation of a bound ARQ; others expire.
+            self._reservation.leave()
         else:
-            self._flight.give_up(lambda: False)
+            self._reservation.give_up(lambda: False)
 
     def quota_detach(self: Any, context: Any, error: Exception) -> None:
-        """It is bound, and cannot be charged any more: give its handle back; the bind has failed."""
-        LOG.error("ARQ %s cannot be charged any more, and is detached: %s", self.arq.uuid, error)
+        """Mark the bind as failed, and free the attach handle of a bound ARQ that cannot be charged."""
+        LOG.error("ARQ %s was bound but cannot be charged; detaching it: %s", self.arq.uuid, error)
         handle_id, self.attach_handle_id, self.deployable_id = self.attach_handle_id, None, None
         self.update_check_state(context, constants.ARQ_BIND_FAILED)
         if handle_id:
@@ -120,19 +122,19 @@ class _Quota:
 
     def _release(self: Any) -> None:
         process_state.charger().release(self.arq.uuid, self.arq.project_id)
-        self._is_released = True  # or it is tried again by the charger
+        self._is_released = True  # a failed release is retried by the tracker
 
 
 class ExtARQ(_Quota, ext_arq.ExtARQ):  # type: ignore[misc]
-    """Any accelerator's. The name is what Cyborg's registry and its messages know."""
+    """The ExtARQ of any accelerator. Cyborg's registry and messages require this class name."""
 
 
 class FPGAExtARQ(_Quota, fpga_ext_arq.FPGAExtARQ):  # type: ignore[misc]
-    """One that may be programmed, in a job of its own."""
+    """The ExtARQ of an FPGA, which Cyborg may program in a separate job."""
 
 
 def install() -> None:
-    """Have Cyborg make these: after its configuration is read. May be repeated. Raises ConfigurationError."""
+    """Register the classes, after Cyborg's configuration is read. May be repeated. Raises ConfigurationError."""
     objects.register_all()
     for replacement in (ExtARQ, FPGAExtARQ):
         objects_base.CyborgObjectRegistry.register(replacement)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one charger of a Cyborg process. Cyborg makes its objects by class; what they charge with must be found here."""
+"""The BindTracker and the configuration of a Cyborg process.
+
+They are global, because Cyborg creates its objects from their classes, without arguments of ours.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ LOG = logging.getLogger(__name__)
 
 @functools.cache
 def conf() -> cfg.ConfigOpts:
-    """cyborg_quota's own configuration, from where Cyborg's says. Raises cfg.Error.
+    """The configuration of cyborg_quota, from the files named in Cyborg's configuration. Raises cfg.Error.
 
-    A ConfigOpts of its own: both have a group [database].
+    It is a separate ConfigOpts, because Cyborg and cyborg_quota both have a group [database].
     """
     host: Any = cfg.CONF  # Cyborg's
     options.register_host_opts(host)
@@ -36,39 +39,42 @@ def conf() -> cfg.ConfigOpts:
 
 @functools.cache
 def charger() -> BindTracker:
-    """Made at the first call, without I/O: a forked child may use it. Raises ConfigurationError, cfg.Error."""
-    made = BindTracker(
+    """The BindTracker of this process. Raises ConfigurationError, cfg.Error.
+
+    Created by the first call, without I/O, so that a forked child may use it.
+    """
+    tracker = BindTracker(
         cyborg_quota.make_engine(conf()),
         bind_expire_seconds=conf().cyborg.bind_expire,
         source=mapping.source(conf()),
         bound_of=_bound_of,
     )
-    atexit.register(made.close)
-    return made
+    atexit.register(tracker.close)
+    return tracker
 
 
 def _bound_of(arqs: Collection[str]) -> dict[str, Attached]:
-    from cyborg_quota.integrations.cyborg import arq_records  # which opens Cyborg's database
+    from cyborg_quota.integrations.cyborg import arq_records  # imported late: it opens Cyborg's database
 
     return arq_records.Records(resource_map()).bound_of(arqs)
 
 
 @functools.cache
 def resource_map() -> ResourceMap:
-    """What accelerators are charged as. Raises ConfigurationError, cfg.Error."""
+    """The resource rules in force. Raises ConfigurationError, cfg.Error."""
     return ResourceMap.from_conf(conf())
 
 
 def log_start(service: str) -> None:
-    """Log in one line what this process runs with. Raises ConfigurationError, cfg.Error."""
-    read = conf()
+    """Log the main settings of this process in one line. Raises ConfigurationError, cfg.Error."""
+    settings = conf()
     LOG.info(
         "cyborg_quota %s in Cyborg's %s: ledger %s, limit driver %s, source %s, rules %s, heal %s.",
         cyborg_quota.__version__,
         service,
         charger().engine.location,
-        read.limits.driver,
-        mapping.source(read),
+        settings.limits.driver,
+        mapping.source(settings),
         "; ".join(str(rule) for rule in resource_map().rules_in_force) or "none",
-        read.cyborg.reconcile_heal if read.cyborg.reconcile_interval else "off",
+        settings.cyborg.reconcile_heal if settings.cyborg.reconcile_interval else "off",
     )

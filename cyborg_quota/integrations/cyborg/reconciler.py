@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger against Cyborg's records: what differs, and how it is made right. Knows Cyborg only by what is passed in.
+"""Compare the ledger with Cyborg's records, and repair the differences. Does not import Cyborg.
 
-Both sides change while they are read, each by itself, so one look proves nothing: a difference is one that two looks
-found, a grace apart. And what has been repaired is looked at once more, in case it moved at that very moment.
+A difference counts only if two comparisons find it, a grace period apart, because both databases change independently
+while they are read. After a repair, the repaired ARQs are read again, because they may have changed during the repair.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ LOG = logging.getLogger(__name__)
 
 _PAGE_ROWS: Final = 5000
 _BATCH_ROWS: Final = 200
-"""Repaired in one transaction."""
+"""The number of differences repaired in one transaction."""
 _FREE_CHANGES: Final = 10
-"""So many changes never ask for force."""
+"""Up to this number of changes, ``force`` is never needed."""
 
 _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest)
-"""What one ARQ's repair may raise that has moved meanwhile; the others go on."""
+"""Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
 
 _FREE_LOSSES: Final = 5
-"""So many ARQs that are charged and not attached are never taken for a wrong or an old database."""
+"""Up to this number of charged ARQs that are not attached, the records are never taken for a wrong or old database."""
 
 Progress = Callable[[int], None]
 
 
 class TooManyChanges(exceptions.QuotaError):
-    """More would change than one reconciliation may by itself."""
+    """The repair would change more accelerators than a reconciliation without ``force`` may."""
 
     def __init__(self, changes: int, compared: int, share: int) -> None:
         self.changes, self.compared, self.share = changes, compared, share
@@ -49,21 +49,23 @@ class TooManyChanges(exceptions.QuotaError):
 
 
 class RecordsShrunk(exceptions.QuotaError):
-    """Cyborg's records lack so many ARQs that they may be another database's, or an old backup's."""
+    """So many charged ARQs are missing from Cyborg's records that these may be a wrong database or an old backup."""
 
     def __init__(self, lost: int, charged: int, *, is_empty: bool) -> None:
         self.lost, self.charged, self.is_empty = lost, charged, is_empty
-        found = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
+        problem = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
         super().__init__(
-            f"{found}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
+            f"{problem}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
             "the right database and its present contents, run: cyborg-quota reconcile --heal --force"
         )
 
 
 class Reconciler:
-    """``resources``: what accelerators are charged as; of what is not bound, the ledger's others are left alone.
+    """Finds and repairs differences between the ledger and Cyborg's records.
 
-    ``source``: whose charges are compared and changed; see Claim.source.
+    :param resources: the resources that accelerators are charged as. Charges of other resources are ignored, unless
+        their consumer is a bound ARQ.
+    :param source: only charges with this source are compared and changed; see Claim.source.
     """
 
     def __init__(
@@ -87,34 +89,37 @@ class Reconciler:
         self._admin = validation.admin_context()
 
     def find(self) -> Report:
-        """What differs, and still does after the grace."""
-        report = self._select_rows()
+        """The differences that persist over the grace period."""
+        report = self._compare()
         if report.differences and self._grace:
             self._wait(self._grace)
-            lasting = {one.identity for one in report.differences}
-            report = self._select_rows()
-            still = [one for one in report.differences if one.identity in lasting]
-            report = dataclasses.replace(report, differences=still)
+            earlier = {difference.identity for difference in report.differences}
+            report = self._compare()
+            persistent = [difference for difference in report.differences if difference.identity in earlier]
+            report = dataclasses.replace(report, differences=persistent)
         return self._with_certainty(report)
 
     def _with_certainty(self, report: Report) -> Report:
-        """Ask Cyborg about the ARQs that are not attached: they may be in a state between bound and unbound."""
-        lost = [one.arq for one in report.differences if one.attached is None]
+        """Set ``is_certain`` of the ARQs that are not attached: their state may also be between bound and unbound."""
+        lost = [difference.arq for difference in report.differences if difference.attached is None]
         if not lost:
             return report
         gone = self._records.unbound_of(lost)
         marked = [
-            dataclasses.replace(one, is_certain=one.is_own and one.attached is None and one.arq in gone)
-            for one in report.differences
+            dataclasses.replace(
+                difference, is_certain=difference.is_own and difference.attached is None and difference.arq in gone
+            )
+            for difference in report.differences
         ]
         return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
 
     def claim_source(self) -> int:
-        """Give our source to live charges that have none and that a comparison looks at; returns how many.
+        """Set the source of live charges that have none and that a comparison includes; returns how many.
 
-        For the charges of a release that recorded no source. Only right where nobody else charges without one.
+        For charges made by a release that recorded no source. Correct only if no other service makes charges without
+        a source.
         """
-        bound = {one.arq for one in self._records.bound()}
+        bound = {attached.arq for attached in self._records.bound()}
         uuids = [
             row.uuid
             for state in (RESERVED, COMMITTED)
@@ -123,15 +128,15 @@ class Reconciler:
         ]
         return self._engine.set_source(self._admin, uuids, str(self._source)) if uuids else 0
 
-    def _select_rows(self) -> Report:
-        in_flight = {one.consumer for one in self._rows(RESERVED)}
+    def _compare(self) -> Report:
+        in_flight = {row.consumer for row in self._rows(RESERVED)}
         charges: dict[str, list[Charge]] = {}
         for row in self._rows(COMMITTED):
             charge = Charge(row.uuid, row.project_id, row.resource, row.delta, row.source)
             charges.setdefault(str(row.consumer), []).append(charge)
-        # Once more: what was reserved, and committed, between the two.
-        in_flight |= {one.consumer for one in self._rows(RESERVED)}
-        busy = {str(one) for one in in_flight}
+        # Read again: an ARQ may have been reserved and committed between the two reads.
+        in_flight |= {row.consumer for row in self._rows(RESERVED)}
+        busy = {str(consumer) for consumer in in_flight}
         return compare(charges, busy, self._records.bound(), self._resources, self._source)
 
     def _rows(self, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
@@ -146,103 +151,113 @@ class Reconciler:
     def heal(
         self, report: Report, *, force: bool = False, only_certain: bool = False, progress: Progress | None = None
     ) -> list[Difference]:
-        """Make the ledger as Cyborg's records are, whatever the limits; returns what was repaired.
+        """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
 
-        Of our own source alone; ``only_certain``: and only what Cyborg does not have any more, or has unbound. Raises
-        TooManyChanges and RecordsShrunk before anything is changed.
+        Only charges of ``source`` are changed. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
+        Raises TooManyChanges and RecordsShrunk before anything is changed.
         """
-        wanted = [one for one in report.differences if one.is_own and (one.is_certain or not only_certain)]
+        wanted = [
+            difference
+            for difference in report.differences
+            if difference.is_own and (difference.is_certain or not only_certain)
+        ]
         if not force:
             self._check(report, wanted)
         repaired: list[Difference] = []
         adopted: dict[str, list[str]] = {}
         for batch in _batches(wanted):
-            for one in self._repair(batch, adopted):
-                repaired.append(one)
-                self._say(one)
+            for difference in self._repair(batch, adopted):
+                repaired.append(difference)
+                self._log_repair(difference)
             if progress is not None:
                 progress(len(batch))
-        self._look_again(repaired, adopted)
-        return sorted(repaired, key=lambda one: one.arq)
+        self._recheck(repaired, adopted)
+        return sorted(repaired, key=lambda difference: difference.arq)
 
     def _check(self, report: Report, wanted: Sequence[Difference]) -> None:
         lost = report.lost
         has_shrunk = report.is_empty or (lost > _FREE_LOSSES and lost * 2 > report.charged)
-        if has_shrunk and any(one.attached is None for one in wanted):
+        if has_shrunk and any(difference.attached is None for difference in wanted):
             raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)
         changes = len(wanted)
         if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
             raise TooManyChanges(changes, report.compared, self._share)
 
     def _repair(self, batch: Sequence[Difference], adopted: dict[str, list[str]]) -> Sequence[Difference]:
-        """Release what is wrong, charge what is right: two transactions, of which either may be repeated.
+        """Release the wrong charges, then make the right ones: two transactions, each of which may be repeated.
 
-        Returns what was changed. One that cannot be (bound anew, otherwise, at this moment) does not stop the others;
-        what it was charged may be released by then.
+        Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
+        the others are still repaired; its old charge may have been released by then.
         """
         is_released = False
         try:
-            charges = [charge.uuid for one in batch for charge in one.charges]
+            charges = [charge.uuid for difference in batch for charge in difference.charges]
             if charges:
                 self._engine.release(self._admin, charges)
                 is_released = True
-            attached = [one.attached for one in batch if one.attached is not None and one.after]
+            attached = [
+                difference.attached for difference in batch if difference.attached is not None and difference.after
+            ]
             if attached:
                 adopted.update(self._adopt(attached))
         except _OVERTAKEN as error:
             if len(batch) > 1:
-                return [done for one in batch for done in self._repair([one], adopted)]
+                return [done for difference in batch for done in self._repair([difference], adopted)]
             LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", batch[0], error)
             return [dataclasses.replace(batch[0], problem="released, not charged")] if is_released else []
         return batch
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
-        """All of one project's."""
-        claims = [Claim(one.arq, one.deltas, group=one.instance, source=self._source) for one in attached]
+        """Charge ARQs of one project regardless of limits; returns {arq: reservation UUIDs}."""
+        claims = [Claim(arq.arq, arq.deltas, group=arq.instance, source=self._source) for arq in attached]
         uuids = iter(self._engine.adopt(self._admin, claims, attached[0].project_id))
         return {claim.consumer or "": [next(uuids) for _ in claim.deltas] for claim in claims}
 
     @staticmethod
-    def _say(one: Difference) -> None:
-        if one.problem == "released, not charged":
-            return  # it was said where it happened
+    def _log_repair(difference: Difference) -> None:
+        if difference.problem == "released, not charged":
+            return  # logged by _repair
         LOG.info(
             "Repaired: ARQ %s (%s): was charged %s, is charged %s",
-            one.arq,
-            one.problem,
-            shown(one.before),
-            shown(one.after),
+            difference.arq,
+            difference.problem,
+            shown(difference.before),
+            shown(difference.after),
         )
 
-    def _look_again(self, repaired: Sequence[Difference], adopted: Mapping[str, list[str]]) -> None:
-        """Undo what was overtaken: charged when it had just been unbound, or released when it had just been bound."""
+    def _recheck(self, repaired: Sequence[Difference], adopted: Mapping[str, list[str]]) -> None:
+        """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound."""
         if not repaired:
             return
-        bound = self._records.bound_of([one.arq for one in repaired])
-        for one in repaired:
-            now = bound.get(one.arq)
-            if one.arq in adopted and (now is None or now.project_id != getattr(one.attached, "project_id", None)):
-                self._engine.release(self._admin, adopted[one.arq])
-                LOG.info("ARQ %s was unbound meanwhile, and is not charged.", one.arq)
-            elif one.attached is None and now is not None and now.project_id is not None and now.deltas:
+        bound = self._records.bound_of([difference.arq for difference in repaired])
+        for difference in repaired:
+            now = bound.get(difference.arq)
+            if difference.arq in adopted and (
+                now is None or now.project_id != getattr(difference.attached, "project_id", None)
+            ):
+                self._engine.release(self._admin, adopted[difference.arq])
+                LOG.info("ARQ %s was unbound during the repair; its charge was released.", difference.arq)
+            elif difference.attached is None and now is not None and now.project_id is not None and now.deltas:
                 try:
                     self._adopt([now])
                 except _OVERTAKEN as error:
-                    LOG.warning("ARQ %s was bound meanwhile, and could not be charged: %s", one.arq, error)
+                    LOG.warning(
+                        "ARQ %s was bound during the repair, but could not be charged: %s", difference.arq, error
+                    )
                     continue
-                LOG.info("ARQ %s was bound meanwhile, and is charged %s.", one.arq, shown(now.wanted))
+                LOG.info("ARQ %s was bound during the repair; charged %s.", difference.arq, shown(now.wanted))
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
-    """So many of one project at a time, an instance's together."""
+    """Split into batches of at most _BATCH_ROWS, each of one project, ordered by instance."""
 
-    def place(one: Difference) -> tuple[str, str]:
-        if one.attached is None:
-            return one.charges[0].project_id, ""
-        return str(one.attached.project_id), str(one.attached.instance)
+    def sort_key(difference: Difference) -> tuple[str, str]:
+        if difference.attached is None:
+            return difference.charges[0].project_id, ""
+        return str(difference.attached.project_id), str(difference.attached.instance)
 
-    in_order = sorted(differences, key=place)
-    for _, some in itertools.groupby(in_order, key=lambda one: place(one)[0]):
-        of_project = list(some)
+    in_order = sorted(differences, key=sort_key)
+    for _, group in itertools.groupby(in_order, key=lambda difference: sort_key(difference)[0]):
+        of_project = list(group)
         for start in range(0, len(of_project), _BATCH_ROWS):
             yield of_project[start : start + _BATCH_ROWS]

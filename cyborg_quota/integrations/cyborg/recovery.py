@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conductor that died has left: reserved, and bound. Knows Cyborg only by what is passed in.
+"""Commit the reservations of bound ARQs after a conductor crashed between bind and commit. Does not import Cyborg.
 
-If it expired, the accelerator would be attached and not charged, and its project could pass its limit by as much, until
-a reconciliation. So it is committed, before what is overdue is expired. Several hosts may do so at once.
+If such a reservation expired, the accelerator would be attached but not charged, and its project could exceed its limit
+until the next reconciliation. So it is committed before overdue reservations are expired. Several hosts may run this at
+the same time.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from cyborg_quota.types import RESERVED, Reservation
 LOG = logging.getLogger(__name__)
 
 _MAX_ROWS: Final = 5000
-"""Looked at in one turn: the oldest."""
+"""The number of reservations examined per call, oldest first."""
 
 
-def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str], source: str | None = None) -> int:
-    """Commit what is reserved for an ARQ that Cyborg says is bound; returns for how many ARQs.
+def commit_bound(engine: QuotaEngine, records: Records, binding: Collection[str], source: str | None = None) -> int:
+    """Commit the reservations of ARQs that are bound in Cyborg; returns the number of ARQs charged.
 
-    ``own``: the ARQs that this process is binding. Of another's that is still alive, the commit is early, and no harm.
-    ``source``: whose charge it is, where it has to be charged anew.
+    ``binding``: the ARQs that this process is binding, which are skipped. Committing early for another process that
+    is still running does no harm. ``source``: recorded if an ARQ must be charged again because its reservation expired.
     """
     admin = validation.admin_context()
     reserved: dict[str, list[Reservation]] = {}
     for row in engine.list_reservations(admin, state=RESERVED, limit=_MAX_ROWS):
-        if row.consumer is not None and row.consumer not in own:
+        if row.consumer is not None and row.consumer not in binding:
             reserved.setdefault(row.consumer, []).append(row)
     if not reserved:
         return 0
@@ -44,17 +45,17 @@ def commit_bound(engine: QuotaEngine, records: Records, own: Collection[str], so
         try:
             if _commit(engine, uuids):
                 committed += 1
-                _say(arq)
+                _log_committed(arq)
             elif attached.deltas:
                 claim = Claim(arq, attached.deltas, attached.instance, source)
                 adopted[arq] = attached, engine.adopt(admin, [claim], attached.project_id)
         except (exceptions.ReservationError, exceptions.ReservationConflict):
-            continue  # settled by somebody else, at this moment
-    return committed + _look_again(engine, records, adopted)
+            continue  # settled concurrently by another process
+    return committed + _release_unbound(engine, records, adopted)
 
 
 def _commit(engine: QuotaEngine, uuids: list[str]) -> bool:
-    """False: it is overdue, for nobody ran until now."""
+    """Commit; returns False if the reservation has expired because no conductor was running."""
     try:
         engine.commit(validation.admin_context(), uuids)
     except exceptions.ReservationExpired:
@@ -62,23 +63,23 @@ def _commit(engine: QuotaEngine, uuids: list[str]) -> bool:
     return True
 
 
-def _look_again(engine: QuotaEngine, records: Records, adopted: Mapping[str, tuple[Attached, list[str]]]) -> int:
-    """Release what had been unbound, and released, when it was charged; returns how many are bound still.
+def _release_unbound(engine: QuotaEngine, records: Records, adopted: Mapping[str, tuple[Attached, list[str]]]) -> int:
+    """Release the adopted ARQs that were unbound before they were charged; returns how many are still bound.
 
-    A commit needs no second look: it fails behind a release.
+    A commit needs no such check: it fails after a release.
     """
     if not adopted:
         return 0
     bound = records.bound_of(adopted)
-    still = 0
+    still_bound = 0
     for arq, (attached, uuids) in adopted.items():
         if arq in bound and bound[arq].project_id == attached.project_id:
-            still += 1
-            _say(arq)
+            still_bound += 1
+            _log_committed(arq)
         else:
             engine.release(validation.admin_context(), uuids)
-    return still
+    return still_bound
 
 
-def _say(arq: str) -> None:
-    LOG.warning("ARQ %s was bound by a conductor that did not come to say so; it is charged.", arq)
+def _log_committed(arq: str) -> None:
+    LOG.warning("ARQ %s was bound but its reservation was never committed; committed now.", arq)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of unbound and deleted ARQs, and the retry of those that failed. Knows Cyborg only by what is passed in.
+"""Release the charges of unbound and deleted ARQs, and retry failed releases. Does not import Cyborg.
 
-Nobody is kept from giving an accelerator back because the ledger cannot be reached: the release is kept in memory and
-tried again by this process. If the process ends before that, a reconciliation finds the charge.
+An unbind or a delete succeeds even if the ledger is unreachable: the release is kept in memory, and this process
+retries it. If the process ends first, a reconciliation finds the charge.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cyborg_quota.integrations.cyborg.diff import Attached
 LOG = logging.getLogger(__name__)
 
 _MOST_PENDING: Final = 100_000
-"""So many are kept; what is beyond is left to a reconciliation."""
+"""The maximum number of pending releases kept in memory. A reconciliation finds the others."""
 _MOST_WAITING: Final = 2
-"""So many threads of a process release at a time. While the ledger does not answer, and the breaker is not open yet,
-the others of a web server's threads stay free for requests that need no ledger."""
+"""The maximum number of threads of a process that release at the same time. While the ledger does not answer and the
+breaker is still closed, the other threads of a web server stay free for requests that do not use the ledger."""
 _SLOT_SECONDS: Final = 0.5
-"""How long the others wait for their turn. (A release takes some milliseconds.)"""
+"""How long another thread waits for one of these slots. (A release takes a few milliseconds.)"""
 
 BoundOf = Callable[[Collection[str]], Mapping[str, Attached]]
-"""Those of these ARQs that Cyborg has bound now. Raises QuotaError where that cannot be read."""
+"""Returns those of the given ARQs that are bound in Cyborg. Raises QuotaError if they cannot be read."""
 
 
 class PendingRelease(NamedTuple):
-    """``uuids`` None: all that the ARQ holds."""
+    """A release to retry. ``uuids`` None: all reservations of the ARQ."""
 
     arq: str
     project_id: str
@@ -39,11 +39,11 @@ class PendingRelease(NamedTuple):
 
 
 class Releaser:
-    """Shared by the threads of a process.
+    """Releases charges, and keeps the failed releases. Shared by the threads of a process.
 
     :param call: calls the ledger: ``call(function, *arguments, **options)``.
-    :param postpone: has ``retry`` called later.
-    :param adopt: charges an ARQ that is bound, past the limits.
+    :param postpone: schedules a later call of ``retry``.
+    :param adopt: charges a bound ARQ regardless of limits.
     """
 
     def __init__(
@@ -63,110 +63,110 @@ class Releaser:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child: what its parent could not release is the parent's to retry."""
+        """Reset the state, in a forked child: the parent retries its own pending releases."""
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(_MOST_WAITING)
         self._pending: dict[PendingRelease, None] = {}
 
     @property
     def pending(self) -> int:
-        """How many releases wait to be retried."""
+        """The number of releases to retry."""
         return len(self._pending)
 
     def release(self, arq: str, project_id: str, uuids: Sequence[str] | None = None) -> bool:
-        """Release what an ARQ holds, or only these reservations. May be repeated.
+        """Release the reservations of an ARQ, or only ``uuids``. May be repeated.
 
-        False: not yet. It is tried again by this process, unless the ledger refused it (which is logged).
+        Returns False if it failed. This process then retries it, unless the ledger refused it (which is logged).
         """
-        wanted = PendingRelease(arq, project_id, None if uuids is None else tuple(uuids))
+        release = PendingRelease(arq, project_id, None if uuids is None else tuple(uuids))
         if not self._slots.acquire(timeout=_SLOT_SECONDS):
-            self._keep(wanted, "others have waited for the ledger since")
+            self._keep(release, "other threads are still waiting for the ledger.")
             return False
         try:
-            self._release(wanted)
+            self._release(release)
         except exceptions.DatabaseError as error:
-            self._keep(wanted, str(error))
+            self._keep(release, str(error))
             return False
         except exceptions.QuotaError as error:
-            self._say_refused(wanted, error)
+            self._log_refused(release, error)
             return False
         finally:
             self._slots.release()
-        self._forget(wanted)
+        self._forget(release)
         return True
 
-    def _release(self, wanted: PendingRelease) -> None:
-        if wanted.uuids is None:
-            self._call(self._engine.release, self._admin, None, wanted.project_id, consumer=wanted.arq)
+    def _release(self, release: PendingRelease) -> None:
+        if release.uuids is None:
+            self._call(self._engine.release, self._admin, None, release.project_id, consumer=release.arq)
         else:
-            self._call(self._engine.release, self._admin, list(wanted.uuids), wanted.project_id)
+            self._call(self._engine.release, self._admin, list(release.uuids), release.project_id)
 
-    def _keep(self, wanted: PendingRelease, reason: str) -> None:
+    def _keep(self, release: PendingRelease, reason: str) -> None:
         with self._lock:
             is_kept = len(self._pending) < _MOST_PENDING
             if is_kept:
-                self._pending[wanted] = None
+                self._pending[release] = None
         LOG.error(
             "ARQ %s of project %s is unbound and still charged: %s %s",
-            wanted.arq,
-            wanted.project_id,
+            release.arq,
+            release.project_id,
             reason,
-            "This process tries again; if it ends before that, see: cyborg-quota reconcile --heal"
+            "This process retries the release; if it ends first, run: cyborg-quota reconcile --heal"
             if is_kept
-            else "See: cyborg-quota reconcile --heal",
+            else "Run: cyborg-quota reconcile --heal",
         )
         self._postpone()
 
-    def _forget(self, wanted: PendingRelease) -> None:
+    def _forget(self, release: PendingRelease) -> None:
         with self._lock:
-            self._pending.pop(wanted, None)
+            self._pending.pop(release, None)
 
     @staticmethod
-    def _say_refused(wanted: PendingRelease, error: Exception) -> None:
+    def _log_refused(release: PendingRelease, error: Exception) -> None:
         LOG.error(
-            "ARQ %s of project %s is unbound, and its charge cannot be released: %s See: cyborg-quota reconcile --heal",
-            wanted.arq,
-            wanted.project_id,
+            "ARQ %s of project %s is unbound, but its charge cannot be released: %s Run: cyborg-quota reconcile --heal",
+            release.arq,
+            release.project_id,
             error,
         )
 
-    # --- what the guard's thread does ---
+    # --- called by the guard's thread ---
 
     def retry(self) -> bool:
-        """Release what is pending; returns whether nothing is left. Raises nothing.
+        """Retry the pending releases; returns whether none is left. Raises nothing.
 
-        An ARQ may have been bound again meanwhile: then its charge is the new bind's, and stays. One that is bound
-        while it is released is charged again.
+        If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
+        charge is released is charged again.
         """
         with self._lock:
             pending = list(self._pending)
         if not pending:
             return True
         try:
-            bound = self._bound_of({one.arq for one in pending})
+            bound = self._bound_of({release.arq for release in pending})
             released = self._release_all(pending, bound)
-            for attached in self._bound_of({one.arq for one in released}).values():
-                LOG.warning("ARQ %s was bound again while it was released, and is charged again.", attached.arq)
+            for attached in self._bound_of({release.arq for release in released}).values():
+                LOG.warning("ARQ %s was bound again while its charge was released; charging it again.", attached.arq)
                 self._call(self._adopt, attached)
         except exceptions.QuotaError as error:
-            LOG.warning("%d releases are still to be done: %s", self.pending, error)
+            LOG.warning("%d releases are still pending: %s", self.pending, error)
         except Exception:
-            LOG.exception("%d releases are still to be done.", self.pending)
+            LOG.exception("%d releases are still pending; retrying.", self.pending)
         return not self._pending
 
     def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
         released = []
-        for one in pending:
-            attached = bound.get(one.arq)
-            if attached is None or attached.project_id != one.project_id:
+        for release in pending:
+            attached = bound.get(release.arq)
+            if attached is None or attached.project_id != release.project_id:
                 try:
-                    self._release(one)
+                    self._release(release)
                 except exceptions.DatabaseError:
                     raise
                 except exceptions.QuotaError as error:
-                    self._say_refused(one, error)
+                    self._log_refused(release, error)
                 else:
-                    released.append(one)
-                    LOG.info("ARQ %s of project %s is released.", one.arq, one.project_id)
-            self._forget(one)
+                    released.append(release)
+                    LOG.info("The charge of ARQ %s of project %s was released.", release.arq, release.project_id)
+            self._forget(release)
         return released

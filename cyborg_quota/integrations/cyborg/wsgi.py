@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's API with quota, as a WSGI application: `application`. Takes the place of cyborg.wsgi.api.
+"""Cyborg's API with quota, as a WSGI application: `application`. Replaces cyborg.wsgi.api.
 
-Deletes run in the API's own process, not in the conductor; here they release what they free.
+Deletes run in the API's process, not in the conductor, so their releases run here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from cyborg_quota.integrations.cyborg import compatibility
 
-compatibility.check_services()  # first: what follows imports names that another Cyborg may not have
+compatibility.check_services()  # first: the next imports fail with an unsupported Cyborg
 
 import pecan  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
@@ -18,14 +18,14 @@ from cyborg.conductor import rpcapi  # noqa: E402
 from cyborg_quota.integrations.cyborg import errors, process_state, unbound_requests  # noqa: E402
 
 CHECKED = "cyborg_quota.unbound_requests_checked"
-"""In a request's WSGI environment: that its project may make what it asks for."""
+"""The key in a request's WSGI environment that is set after the check of max_unbound_requests."""
 
 
 class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
-    """The way to the conductor, by which a refusal comes back as one sentence."""
+    """The RPC client of the conductor. It raises refusals with a message of one sentence."""
 
     def arq_create(self, context: Any, obj_extarq: Any, devprof_id: int) -> Any:
-        """Cyborg calls this for each ARQ of a POST. The first call checks for all of them."""
+        """Create an ARQ. Cyborg calls this for each ARQ of a POST; the first call checks the limit for all of them."""
         maximum = process_state.conf().cyborg.max_unbound_requests
         if maximum >= 0 and not pecan.request.environ.get(CHECKED):
             unbound_requests.check(context, devprof_id, maximum)
@@ -46,14 +46,14 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
 
 
 def make_application() -> Any:
-    """Cyborg's own application, made with our way to the conductor and our objects. Raises ConfigurationError."""
-    rpcapi.ConductorAPI = ConductorAPI  # what Cyborg's hook asks for when the application is loaded
+    """Create Cyborg's application with our RPC client and our objects. Raises ConfigurationError."""
+    rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
     from cyborg.wsgi import api
 
     from cyborg_quota.integrations.cyborg import objects
 
     objects.install()
-    process_state.charger()  # what cannot be configured is said now, not by the first delete
+    process_state.charger()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
     return api.application
 
