@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota for OpenStack Cyborg: what each project has attached and has in flight, and what it may have.
+"""Quota for OpenStack Cyborg: counts the attached and reserved accelerators of projects and enforces limits.
 
 conf = oslo_config.cfg.ConfigOpts()
 cyborg_quota.conf.register_opts(conf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration: the public face for limits and the project tree, where they are kept in tables of our own."""
+"""Administration, the public interface for limits and the project tree in the tables of cyborg_quota."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Administration:
-    """Limits and projects. Every call needs an admin's context; a project's limit others may set too, by a rule.
+    """Limits and projects. All calls need an admin's context, except that a policy rule may permit set_limit to others.
 
-    Where ``[limits] driver`` is not ``database`` every call but ``list_limits``, ``count_ignored_edges`` and
-    ``detach_projects`` raises LimitsReadOnly.
+    If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
+    ``count_ignored_edges``, ``ignored_edges_warning`` and ``detach_projects``.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
@@ -42,14 +42,14 @@ class Administration:
         return sorted(self._keeper.tree().parents.items())
 
     def add_project(self, context: Context, project_id: str, parent_id: str | None = None) -> None:
-        """Put a project into the tree, below a known parent or (None) as a root.
+        """Add a project to the tree, under a known parent or (None) as a root.
 
-        It may hold something already. Raises ProjectRefused, LimitRefused.
+        The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
         self._place(context, "add_project", project_id, parent_id, is_new=True)
 
     def move_project(self, context: Context, project_id: str, parent_id: str | None) -> None:
-        """Put a project, with all below it and all they hold, elsewhere. Raises ProjectRefused, LimitRefused."""
+        """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
         self._place(context, "move_project", project_id, parent_id, is_new=False)
 
     def _place(self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
@@ -59,21 +59,20 @@ class Administration:
         self._keeper.place(project_id, parent_id, is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str) -> None:
-        """Forget a project that holds nothing and has no children, with its limits. Raises ProjectRefused."""
+        """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
         self._keeper.remove(names.check_name("project_id", project_id))
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
-        """By origin, how many projects another limit driver put below a parent that does not limit them now.
+        """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
 
-        For every limit driver. After a switch of ``[limits] driver``, the edges of the previous one remain in the tree,
-        and are ignored.
+        After a change of ``[limits] driver``, the edges of the previous driver remain in the tree and are ignored.
         """
         validation.admin_only(context, "count_ignored_edges")
         return self._driver.count_ignored_edges()
 
     def ignored_edges_warning(self, context: Context) -> str | None:
-        """One line for a log: what count_ignored_edges found, and what to do about it; None where there is nothing."""
+        """A log line with the result of count_ignored_edges and the remedy; None if there are no such edges."""
         validation.admin_only(context, "ignored_edges_warning")
         counts = self._driver.count_ignored_edges()
         if not counts:
@@ -95,37 +94,39 @@ class Administration:
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[tuple[str, str]]:
-        """Make the projects roots that ``origin`` (keystone) put below a parent; returns (project_id, parent_id).
+        """Remove the edges that ``origin`` (keystone) added; returns them as (project_id, parent_id).
 
-        ``keep``: they stay, and their edges are the operator's from now on, so that the parents' limits apply. In
-        bounded batches, each a transaction; ``progress`` is told the size of each. ``dry_run`` writes nothing. For
-        every limit driver but the one of that origin. Raises InvalidName, InvalidRequest, LimitRefused (``keep``).
+        The projects become roots. With ``keep``, the edges are kept and become the operator's, so that the limits of
+        the parents apply. Runs in batches, one transaction each; ``progress`` is called with the size of each batch.
+        ``dry_run`` writes nothing. Raises InvalidName, InvalidRequest (this origin is that of the current limit
+        driver), LimitRefused (with ``keep``).
         """
         validation.admin_only(context, "detach_projects")
         if origin not in ORIGINS:
             raise exceptions.InvalidName("origin", origin, f"the origins are {', '.join(ORIGINS)}")
         if origin == self._driver.limits.origin:
             raise exceptions.InvalidRequest(
-                f"[limits] driver = {origin} follows these edges, and makes them again; change the driver first."
+                f"[limits] driver = {origin} uses these edges and would add them again; change the driver first."
             )
         return self._driver.clear_origin(origin, keep=keep, dry_run=dry_run, progress=progress)
 
     # --- limits ---
 
     def set_limit(self, context: Context, resource: str, limit: int, project_id: str | None = None) -> None:
-        """Set the limit of a project, or (None) the resource's default. May lie below what is held already.
+        """Set the limit of a project or, with ``project_id`` None, the default of the resource.
 
-        A project's may set whom the rule cyborg_quota:limit:set allows it: an admin, or the administrator of the
-        direct parent. Raises UnknownResource, LimitRefused.
+        The limit may be below the present usage. The policy rule cyborg_quota:limit:set decides who may set the limit
+        of a project; by default an admin, or an administrator of the direct parent. Raises NotAuthorized,
+        UnknownResource, LimitRefused.
         """
         self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id)
 
     def unset_limit(self, context: Context, resource: str, project_id: str | None = None) -> None:
-        """Take a limit away: what is inherited holds again. Raises LimitRefused where that may not be."""
+        """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
         self._set(context, "unset_limit", {_text(resource): None}, project_id)
 
     def set_limits(self, context: Context, limits: Mapping[str, int | None], project_id: str | None = None) -> None:
-        """Set several limits ({resource: limit}) of a project, or the defaults, all or none; None takes one away."""
+        """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one."""
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
@@ -149,13 +150,13 @@ class Administration:
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized(
-                action, f"an admin's context, or an administrator's of the project's parent (rule {policy.RULE})"
+                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
 
     def list_limits(self, context: Context, project_id: str | None = None) -> list[LimitRecord]:
-        """Every limit that is set, the defaults first; of one project all that hold for it, inherited ones too.
+        """All limits, defaults first; for one project, the limits that apply to it, including inherited ones.
 
-        Works with every limit driver, but one that knows no defaults raises InvalidRequest without a project.
+        Works with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
         """
         validation.admin_only(context, "list_limits")
         project_id = validation.optional_name("project_id", project_id)
@@ -165,10 +166,10 @@ class Administration:
             return self._ask_driver(project_id)
         if project_id is not None:
             _, tree = keeper.path(project_id)
-            found = {resource: tree.limit(project_id, resource) for resource in tree.resources}
+            limits = {resource: tree.limit(project_id, resource) for resource in tree.resources}
             return [
                 LimitRecord(project_id, resource, limit, (project_id, resource) in tree.overrides)
-                for resource, limit in found.items()
+                for resource, limit in limits.items()
                 if limit is not None
             ]
         tree = keeper.tree()
@@ -186,11 +187,11 @@ class Administration:
             ]
         defaults = self._driver.limits.defaults()
         if defaults is None:
-            raise exceptions.InvalidRequest("This limit driver can only say what limits one project has; name it.")
+            raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
 
     def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
-        """The whole tree, or what lies below one project, parents before their children; a row per resource."""
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
         validation.admin_only(context, "tree")
         project_id = validation.optional_name("project_id", project_id)
         tree = self._keeper.tree()
@@ -198,42 +199,43 @@ class Administration:
         return self._rows(tree, self._keeper.figures(), _walk(tops, tree.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
-        """What bounds one project: itself and every project above it, root first; a row per resource."""
+        """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
         state, tree = self._keeper.path(names.check_name("project_id", project_id))
         return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def _rows(
-        self, tree: LimitTree, figures: Mapping[tuple[str, str], Counters], walk: Iterable[tuple[int, str]]
+        self, tree: LimitTree, counters: Mapping[tuple[str, str], Counters], walk: Iterable[tuple[int, str]]
     ) -> list[TreeRow]:
-        resources = sorted(set(tree.resources) | {resource for _, resource in figures})
+        resources = sorted(set(tree.resources) | {resource for _, resource in counters})
         return [
-            TreeRow(one, tree.parents.get(one), depth, resource, tree.limit(one, resource), now.used, now.subtree)
-            for depth, one in walk
+            TreeRow(name, tree.parents.get(name), depth, resource, tree.limit(name, resource), now.used, now.subtree)
+            for depth, name in walk
             for resource in resources
-            for now in [figures.get((one, resource), Counters())]
+            for now in [counters.get((name, resource), Counters())]
         ]
 
     def list_over(self, context: Context) -> list[TreeRow]:
-        """Where more is held than the limit allows now: after one was lowered, this is how to learn it."""
+        """The rows whose usage exceeds the limit, for example after a limit was lowered."""
         validation.admin_only(context, "list_over")
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
-    # --- everything at once ---
+    # --- export and import ---
 
     def export_limits(self, context: Context) -> dict[str, Any]:
-        """All limits and the whole tree as a document: see limits/document.py, and import_limits."""
-        from cyborg_quota.limits import document  # the YAML library is wanted by few
+        """All limits and the project tree as a document for import_limits; see limits/document.py."""
+        from cyborg_quota.limits import document  # imports PyYAML, which few calls need
 
         validation.admin_only(context, "export_limits")
         return document.write(self._keeper.tree())
 
     def import_limits(self, context: Context, document: object, *, dry_run: bool = False) -> list[LimitChange]:
-        """Make limits and the tree as a document says, all of it or nothing; returns what that changed.
+        """Apply a document to the limits and the project tree, atomically. Returns the changes.
 
-        What the document does not mention stays as it is. A project lies where it stands there; a limit None is
-        taken away. ``dry_run`` writes nothing, and returns or raises what the import would.
+        Limits and projects that the document does not contain stay unchanged. The position of a project in the
+        document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
+        same as the import.
         Raises InvalidDocument, UnknownResource, LimitRefused (with every problem, and the changes).
         """
         from cyborg_quota.limits import document as documents
@@ -266,6 +268,6 @@ def check_limit(limit: object) -> int:
 
 
 def _walk(tops: Iterable[str], children_of: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, str]]:
-    for one in tops:
-        yield depth, one
-        yield from _walk(children_of.get(one, ()), children_of, depth + 1)
+    for project_id in tops:
+        yield depth, project_id
+        yield from _walk(children_of.get(project_id, ()), children_of, depth + 1)

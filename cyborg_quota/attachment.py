@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota around an attach, as a with statement."""
+"""The context manager that charges quota for an attach."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = (
     exceptions.ReservationRolledBack,
     exceptions.ReservationNotFound,
 )
-"""What a commit raises where a reservation was lost while the attach ran."""
+"""The errors of a commit whose reservation was lost during the attach."""
 
 
 @contextlib.contextmanager
@@ -35,40 +35,41 @@ def attachment(
 ) -> Iterator[list[str]]:
     """Reserve ``deltas``, run the block (the attach), commit. Yields the reservations' UUIDs.
 
-    When the block raises, the reservation is rolled back and the block's exception comes out. One that another
-    delivery of the same call has committed meanwhile stays: that attach worked.
+    If the block raises an exception, the reservations are rolled back and the exception is raised again. Reservations
+    that a concurrent delivery of the same call has committed are kept, because that attach succeeded.
 
-    When the reservation was lost while the block ran (it expired, or somebody rolled it back), the same is reserved
-    afresh and committed; what is raised if that cannot be (OverQuota, say) means: attached, but not charged, detach.
+    If the reservations were lost during the block (they expired or were rolled back), the same deltas are reserved
+    again and committed. An error of this second attempt (such as OverQuota) means that the accelerator is attached but
+    not charged: detach it.
     """
     uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
     try:
         yield uuids
     except BaseException:
-        _give_up(engine, context, uuids, project_id)
+        _roll_back(engine, context, uuids, project_id)
         raise
     try:
         engine.commit(context, uuids, project_id)
     except LOST as lost:
-        LOG.warning("%s It is charged afresh, for the attach of consumer %s worked.", lost, consumer)
+        LOG.warning("%s The attach of consumer %s succeeded, so its deltas are charged again.", lost, consumer)
         give_up_rest(engine, context, uuids, project_id)
-        afresh = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
-        engine.commit(context, afresh, project_id)
+        uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
+        engine.commit(context, uuids, project_id)
 
 
 def give_up_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None = None) -> None:
-    """Where only a part was lost, roll the rest back: a consumer's claim is charged as one, or not at all."""
+    """Roll back the reservations that were not lost, because a claim is charged completely or not at all."""
     for uuid in uuids:
-        # What has ended is out of the way already, and what another delivery has committed must stay.
+        # Ended reservations need no rollback. Those that another delivery has committed must stay.
         with contextlib.suppress(exceptions.ReservationError):
             engine.rollback(context, [uuid], project_id)
 
 
-def _give_up(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:
-    """Roll back without hiding the block's exception: what cannot be rolled back now expires by itself."""
+def _roll_back(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None) -> None:
+    """Roll back, but log errors: the exception of the block must be raised. Reservations that remain will expire."""
     try:
         engine.rollback(context, uuids, project_id)
     except exceptions.ReservationCommitted:
-        LOG.info("Reservations %s were committed by another delivery of the call; they stay.", uuids)
+        LOG.info("Reservations %s were committed by another delivery of the call; they are kept.", uuids)
     except Exception:
-        LOG.exception("Reservations %s could not be rolled back; they are kept until they expire.", uuids)
+        LOG.exception("Rollback of reservations %s failed; they occupy quota until they expire.", uuids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which constraints a request would pass. Pure: the figures come from the caller."""
+"""Compares a request with the constraints. Pure: the caller reads the counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counter
 
 
 def requested(claims: Iterable[Claim]) -> dict[str, int]:
-    """What must fit, per resource: the sum of the positive deltas. A negative one frees nothing before its commit."""
+    """The sum of the positive deltas of each resource. A negative delta frees nothing until it is committed."""
     total: dict[str, int] = {}
     for claim in claims:
         for resource, delta in claim.deltas.items():
@@ -22,13 +22,13 @@ def requested(claims: Iterable[Claim]) -> dict[str, int]:
 def find_violations(
     project_id: str,
     constraints: Iterable[Constraint],
-    figures: Mapping[tuple[str, str], Counters],
+    counters: Mapping[tuple[str, str], Counters],
     request: Mapping[str, int],
 ) -> list[Over]:
-    """The constraints that ``project_id`` would pass with ``request``, sorted.
+    """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
-    ``figures`` is keyed by (project_id, resource). A constraint of scope ``project`` on an ancestor is not touched
-    by what a descendant holds.
+    The keys of ``counters`` are (project_id, resource). The usage of a descendant does not count against a constraint
+    of scope ``project``.
     """
     violations = []
     for constraint in constraints:
@@ -37,7 +37,7 @@ def find_violations(
             continue
         if constraint.scope == "project" and constraint.project_id != project_id:
             continue
-        now = figures.get((constraint.project_id, constraint.resource), Counters())
+        now = counters.get((constraint.project_id, constraint.resource), Counters())
         held = now.subtree if constraint.scope == "subtree" else now.used + now.reserved
         if held + amount > constraint.limit:
             violations.append(
@@ -55,29 +55,30 @@ def find_violations(
     return sorted(violations)
 
 
-def overflowing(figures: Mapping[str, Counters], request: Mapping[str, int]) -> list[str]:
-    """The resources whose counter could not hold the sum; ``figures`` is the charged project's, by resource."""
+def overflowing(counters: Mapping[str, Counters], request: Mapping[str, int]) -> list[str]:
+    """The resources whose counter would overflow. ``counters`` are those of the charged project, by resource."""
     return sorted(
         resource
         for resource, amount in request.items()
-        if (now := figures.get(resource, Counters())).used + now.reserved + amount > MAX_AMOUNT
+        if (now := counters.get(resource, Counters())).used + now.reserved + amount > MAX_AMOUNT
     )
 
 
 def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[str, str, Scope], int]:
-    """The tightest limit by (project_id, resource, scope); what is missing is unlimited."""
-    tightest: dict[tuple[str, str, Scope], int] = {}
+    """The lowest limit by (project_id, resource, scope). A key that is missing is unlimited."""
+    lowest: dict[tuple[str, str, Scope], int] = {}
     for constraint in constraints:
         if constraint.limit != UNLIMITED:
             key = (constraint.project_id, constraint.resource, constraint.scope)
-            tightest[key] = min(constraint.limit, tightest.get(key, constraint.limit))
-    return tightest
+            lowest[key] = min(constraint.limit, lowest.get(key, constraint.limit))
+    return lowest
 
 
 def redact(violations: Iterable[Over], project_id: str) -> list[Over]:
-    """The same refusals as somebody of ``project_id`` may see them.
+    """The violations without the counters that a user of ``project_id`` may not see.
 
-    Of an ancestor its limit, but not its usage; of the own subtree not the total, which tells what others hold.
+    For an ancestor, all counters are removed; its limit stays. For ``project_id``, the total of the subtree is removed,
+    because it shows the usage of other projects.
     """
     return [
         dataclasses.replace(over, subtree=None)

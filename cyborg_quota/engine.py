@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuotaEngine: the public face. Validates, decides whose project is meant, and calls the driver."""
+"""QuotaEngine, the public interface. It validates arguments, determines the project and calls the driver."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ Expire = int | datetime.timedelta | datetime.datetime | None
 
 
 class QuotaEngine:
-    """Reserve, commit, roll back and release what projects hold.
+    """Reserves, commits, rolls back and releases the quota of projects.
 
-    ``reserve``, ``commit``, ``rollback`` and ``register_resource(s)`` take the calls of ``cyborg.quota.QUOTAS``
-    unchanged. Everywhere: ``context`` needs ``project_id`` and ``is_admin``; ``project_id`` names another project
-    than the context's, which only an admin's context may (else NotAuthorized). A settling call names what it means
-    by exactly one of ``reservations`` (UUIDs), ``consumer`` and ``group``, and does all of it or nothing. Any call
-    may raise DatabaseUnavailable (nothing was answered: call again), SchemaError or InvalidRequest.
+    ``reserve``, ``commit``, ``rollback`` and ``register_resource(s)`` are compatible with the calls of
+    ``cyborg.quota.QUOTAS``. In all calls, ``context`` needs the attributes ``project_id`` and ``is_admin``.
+    ``project_id`` may differ from that of the context only if the context is an admin's (else NotAuthorized).
+
+    ``commit``, ``rollback``, ``release`` and ``extend`` select reservations by exactly one of ``reservations`` (UUIDs),
+    ``consumer`` and ``group``. They apply to all selected reservations or to none. Every call may raise
+    DatabaseUnavailable (the outcome is unknown: call again), SchemaError or InvalidRequest.
     """
 
     def __init__(
@@ -55,24 +57,24 @@ class QuotaEngine:
 
     @property
     def resources(self) -> list[str]:
-        """The registered resources, sorted."""
+        """The names of the registered resources, sorted."""
         return sorted(self._resources)
 
     def register_resource(self, resource: Any) -> None:
-        """Count a resource from now on. ``resource`` has a ``name`` (types.Resource, Cyborg's own), or is one."""
+        """Register a resource: a name, or an object with a ``name`` (types.Resource or Cyborg's resource)."""
         name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
         self._resources[names.check_name("resource", name)] = (
             Resource(resource) if isinstance(resource, str) else resource
         )
 
     def register_resources(self, resources: Iterable[Any]) -> None:
-        """Count these resources from now on."""
+        """Register several resources."""
         for resource in validation.resource_list(resources):
             self.register_resource(resource)
 
     @property
     def administration(self) -> Administration:
-        """Limits and the project tree. Where the limit driver keeps none of its own, they can only be looked at."""
+        """Limits and the project tree. They can be changed only if [limits] driver is database."""
         return Administration(self._driver, self._resources, self._authority)
 
     # --- reserving ---
@@ -87,11 +89,12 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """Charge ``deltas`` ({resource: signed amount}) as in flight, if every limit allows.
+        """Reserve ``deltas`` ({resource: signed amount}) if all limits permit it.
 
-        ``expire``: seconds, timedelta or datetime (naive means UTC) after which it lapses. With a ``consumer`` the
-        call may be repeated: the same deltas give the same reservations. Returns their UUIDs in the order of
-        ``deltas``. Raises OverQuota, ReservationConflict, UnknownResource, UsageOverflow.
+        ``expire`` is the expiry: seconds, a timedelta or a datetime (naive means UTC). With a ``consumer``, the call is
+        idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
+        reservations in the order of ``deltas``. Raises OverQuota, TooManyOpenReservations, ReservationConflict,
+        UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable.
         """
         return self.reserve_many(context, [Claim(consumer, deltas)], expire, project_id, group=group)
 
@@ -104,7 +107,10 @@ class QuotaEngine:
         *,
         group: str | None = None,
     ) -> list[str]:
-        """Reserve for several consumers in one transaction, all or none. Returns UUIDs, claim by claim."""
+        """Reserve for several consumers in one transaction. Returns the UUIDs in the order of the claims.
+
+        Raises the same errors as ``reserve``.
+        """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
         ttl = names.expire_microseconds(expire, self._expire_seconds)
@@ -115,7 +121,7 @@ class QuotaEngine:
         return uuids
 
     def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
-        """What would block ``deltas`` now: one entry per offended constraint, sorted. Writes nothing."""
+        """The constraints that ``deltas`` would violate now, sorted. Writes nothing."""
         project_id = validation.project_of(context, project_id)
         request = {
             resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
@@ -130,11 +136,11 @@ class QuotaEngine:
         *,
         group: str | None = None,
     ) -> list[str]:
-        """Charge what is attached already, as committed, whatever the limits. Admin only; may be repeated.
+        """Charge accelerators that are already attached, as committed, without a limit check. Admin only; idempotent.
 
-        A consumer that holds the same deltas keeps its reservations, and what is still in flight is committed; other
-        deltas raise ReservationConflict. If a reservation in flight is rolled back, released or expires during the
-        call, its claim is charged anew.
+        If a consumer has reservations with the same deltas, they are kept, and those in state reserved are committed.
+        Other deltas raise ReservationConflict. If a reservation in state reserved is rolled back, is released or
+        expires during the call, its claim is charged again.
         """
         validation.admin_only(context, "adopt")
         project_id = validation.project_of(context, project_id)
@@ -142,10 +148,10 @@ class QuotaEngine:
         for claim in checked:
             for resource, delta in claim.deltas.items():
                 if delta < 0:
-                    raise exceptions.InvalidDelta(resource, delta, "what is attached is positive")
+                    raise exceptions.InvalidDelta(resource, delta, "an attached amount must be positive")
         return self._driver.adopt(project_id, checked, validation.optional_name("group", group))
 
-    # --- settling ---
+    # --- commit, rollback, release, extend ---
 
     def commit(
         self,
@@ -156,9 +162,9 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
     ) -> None:
-        """What was reserved is attached. Committed already: nothing happens.
+        """Commit reservations, after a successful attach. Committed ones are not changed.
 
-        Raises ReservationNotFound, ReservationExpired (which is then durable), ReservationRolledBack,
+        Raises ReservationNotFound, ReservationExpired (the expiry is then stored), ReservationRolledBack,
         ReservationReleased.
         """
         self._driver.commit(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
@@ -172,7 +178,7 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
     ) -> None:
-        """What was reserved is given up. Ended already: nothing happens.
+        """Roll reservations back, after a failed attach. Ended ones are not changed.
 
         Raises ReservationNotFound, ReservationCommitted.
         """
@@ -187,9 +193,9 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
     ) -> None:
-        """What was reserved or attached is free again. Ended already, or an unknown name: nothing happens.
+        """Release reservations, committed or not. Ended ones are not changed.
 
-        Raises ReservationNotFound for an unknown UUID.
+        An unknown consumer or group has no effect. Raises ReservationNotFound for an unknown UUID.
         """
         self._driver.release(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
 
@@ -203,22 +209,22 @@ class QuotaEngine:
         consumer: str | None = None,
         group: str | None = None,
     ) -> None:
-        """What is reserved lives until ``expire``, counted from now. Committed already: nothing happens.
+        """Set a new expiry, counted from now. Committed reservations are not changed.
 
-        Raises as commit does.
+        Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
         self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
 
-    # --- looking ---
+    # --- queries ---
 
     def get_usages(
         self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         """{resource: Usage(limit, used, reserved, available)} of one project.
 
-        Where the source of the limits cannot be asked: raises LimitsUnavailable, or (``allow_unknown_limits``) logs a
-        warning and returns each Usage with limit None.
+        If the limit source is unavailable, raises LimitsUnavailable or, with ``allow_unknown_limits``, logs a warning
+        and returns each Usage with limit None.
         """
         return self._driver.get_usages(
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
@@ -227,7 +233,7 @@ class QuotaEngine:
     def list_usages(
         self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
     ) -> list[UsageRecord]:
-        """Every project's usage, or one's; sorted by project and resource. Admin only.
+        """The usage of all projects, or of one, sorted by project and resource. Admin only.
 
         ``allow_unknown_limits``: as in get_usages.
         """
@@ -248,7 +254,10 @@ class QuotaEngine:
         limit: int | None = None,
         after: str | None = None,
     ) -> list[Reservation]:
-        """Reservations that match all that is given, oldest first, at most ``limit``, ``after`` a UUID. Admin only."""
+        """The reservations that match all given filters, oldest first. Admin only.
+
+        ``limit`` is the maximum number. ``after`` is the UUID of the last reservation of the previous page.
+        """
         validation.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
@@ -264,12 +273,12 @@ class QuotaEngine:
             after=validation.optional_name("after", after),
         )
 
-    # --- upkeep ---
+    # --- maintenance ---
 
     def set_source(self, context: Context, reservations: Sequence[str], source: str) -> int:
-        """Record who made reservations that do not say so (Claim.source), such as an older release's. Admin only.
+        """Set the source (Claim.source) of live reservations that have none, such as an older release's. Admin only.
 
-        Returns how many were changed: those that are live and have no source. A source is never replaced.
+        Returns the number of changed reservations. An existing source is never replaced.
         """
         validation.admin_only(context, "set_source")
         uuids = [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
@@ -277,9 +286,9 @@ class QuotaEngine:
         return self._driver.set_source(uuids, source) if uuids else 0
 
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
-        """End what is overdue; returns how many reservations. The periodic job: on any number of hosts at once.
+        """Expire all overdue reservations and return their number. Admin only.
 
-        Admin only. ``progress`` is told the size of every batch.
+        Call it periodically; several hosts may do so concurrently. ``progress`` is called with the size of each batch.
         """
         validation.admin_only(context, "expire")
         return self._driver.expire(progress)
@@ -291,44 +300,44 @@ class QuotaEngine:
         *,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Delete reservations that ended longer ago; returns by how many rows the table became shorter. Admin only.
+        """Delete reservations that ended earlier than that. Admin only. Returns by how many rows the table shrank.
 
-        Committed rows of no consumer and no group, as old, become one carried-forward row.
+        Committed reservations of the same age without a consumer and a group are merged into one carried-forward row.
         """
         validation.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
-            raise exceptions.InvalidRequest("The age of what is purged must be a whole number of seconds.")
+            raise exceptions.InvalidRequest("The minimum age for a purge must be a whole number of seconds.")
         if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
-            raise exceptions.InvalidRequest("The age of what is purged must be between 0 seconds and 100 years.")
+            raise exceptions.InvalidRequest("The minimum age for a purge must be between 0 seconds and 100 years.")
         return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
 
     def notices(self, context: Context) -> list[Notice]:
-        """Who has crossed a threshold of a limit since anybody last asked; for the periodic job. Admin only."""
+        """The projects that crossed a threshold of a limit since the last call, by any host. Admin only."""
         validation.admin_only(context, "notices")
         return self._driver.notices()
 
     def audit(self, context: Context) -> list[Drift]:
-        """The counters that differ from the reservations; none, unless somebody wrote them by hand. Admin only."""
+        """The counters that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
         return self._driver.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
-        """Repair what audit finds, while others go on; returns the figures before and after. Admin only.
+        """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
-        ``progress`` is told of every row that was looked at.
+        Returns the counters before and after. ``progress`` is called for each row that was checked.
         """
         validation.admin_only(context, "heal")
         return self._driver.heal(progress)
 
     @property
     def location(self) -> str:
-        """Where usage and reservations are kept, without credentials; for a log line."""
+        """The database of usage and reservations, without credentials; for log lines."""
         return self._driver.location
 
     def ping(self) -> bool:
-        """Whether the database can be reached now: one SELECT 1 on a new connection, a few seconds at most."""
+        """Whether the database is reachable: SELECT 1 on a new connection, with a timeout of a few seconds."""
         return self._driver.ping()
 
     def close(self) -> None:
-        """Give back the driver's connections. The engine may be used again."""
+        """Close the connections of the driver. The engine can still be used: it connects again."""
         self._driver.close()

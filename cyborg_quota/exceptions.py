@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error cyborg_quota raises, each carrying its data.
+"""The exceptions that cyborg_quota raises. Each one has its data as attributes.
 
-A caller can branch on the class and on the attributes; the message is for a person and says what to do next
-where there is something to do. No message ever holds a connection URL.
+A program tests the class and the attributes. The message is for people and, where possible, says what to do next.
+No message contains a connection URL.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class QuotaError(Exception):
-    """The root of every error of this package."""
+    """The base class of all exceptions of this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied, or sent to another process, with its data: the message alone does not make one."""
-        return _remade, (type(self), self.args, dict(self.__dict__))
+        """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""
+        return _restore, (type(self), self.args, dict(self.__dict__))
 
 
-def _remade(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]) -> QuotaError:
+def _restore(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]) -> QuotaError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(data)
     return error
@@ -34,9 +34,9 @@ def _remade(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any])
 
 
 class OverQuota(QuotaError):
-    """A request would pass a limit. Nothing was charged.
+    """The request would exceed a limit. Nothing was charged.
 
-    ``overs`` is a list of :class:`cyborg_quota.types.Over`, one per offended constraint, sorted by project,
+    ``overs`` is a list of :class:`cyborg_quota.types.Over`, one for each violated constraint, sorted by project,
     resource and scope.
     """
 
@@ -46,36 +46,37 @@ class OverQuota(QuotaError):
 
 
 class TooManyOpenReservations(QuotaError):
-    """The project would have more reservations of the resource in flight than it may. Nothing was charged.
+    """The project would have too many open reservations of the resource. Nothing was charged.
 
-    ``limit`` is [quota] max_open_reservations. Each counts as one; half of them may have a negative delta.
+    A reservation is open until it is committed or ends. ``limit`` is [quota] max_open_reservations; at most half of
+    that number may have negative deltas.
     """
 
     def __init__(self, project_id: str, resource: str, limit: int) -> None:
         self.project_id, self.resource, self.limit = project_id, resource, limit
         super().__init__(
-            f"Project {project_id} may have {limit} reservations of {resource} open, half of them negative, and would "
-            "have more. Commit them or roll them back; what is overdue ends by itself (cyborg-quota expire)."
+            f"Project {project_id} may have at most {limit} open reservations of {resource}, at most half of them with "
+            "negative amounts. Commit or roll back open reservations; cyborg-quota expire ends the overdue ones."
         )
 
 
 class NotAuthorized(QuotaError):
-    """The context may not do this. Says nothing about what exists."""
+    """The context is not allowed to make this call. The error does not reveal whether the object exists."""
 
     def __init__(self, action: str, needs: str = "an admin's context") -> None:
         self.action = action
         super().__init__(f"Not authorized: {action} needs {needs}.")
 
 
-# --- bad input: refused before anything is written -----------------------------------------------------------
+# --- invalid input: raised before anything is written --------------------------------------------------------
 
 
 class InvalidRequest(QuotaError, ValueError):
-    """The request itself is wrong; the same request can never succeed."""
+    """The request is invalid. Repeating it cannot succeed."""
 
 
 class InvalidName(InvalidRequest):
-    """A project, resource, consumer or group name that cannot be stored or compared."""
+    """The name of a project, resource, consumer or group cannot be stored or compared."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         self.field = field
@@ -85,19 +86,19 @@ class InvalidName(InvalidRequest):
 
 
 class UnknownResource(InvalidRequest):
-    """A resource that nobody registered."""
+    """The request names a resource that is not registered."""
 
     def __init__(self, unknown: Iterable[str], known: Iterable[str]) -> None:
         self.unknown = sorted(unknown)
         self.known = sorted(known)
         super().__init__(
-            f"Unknown resource {', '.join(map(safe_repr, self.unknown))}; registered are "
+            f"Unknown resource {', '.join(map(safe_repr, self.unknown))}; registered resources: "
             f"{', '.join(self.known) or 'none'}. Register it, or add it to [quota] resources."
         )
 
 
 class InvalidDelta(InvalidRequest):
-    """An amount that is not a non-zero integer of at most 31 bits."""
+    """An amount is not an integer, is zero, or has more than 31 bits."""
 
     def __init__(self, resource: str, delta: object, reason: str) -> None:
         self.resource = resource
@@ -107,15 +108,15 @@ class InvalidDelta(InvalidRequest):
 
 
 class InvalidClaim(InvalidRequest):
-    """Claims that are empty, of the wrong shape, or name one consumer twice."""
+    """The claims are empty, have the wrong type, or name the same consumer twice."""
 
 
 class InvalidSelection(InvalidRequest):
-    """Not exactly one of reservations, consumer and group; or an empty list."""
+    """The call does not have exactly one of reservations, consumer and group; or the list is empty."""
 
 
 class InvalidReservationExpiration(InvalidRequest):
-    """An expiry that is not None, a number of seconds, a timedelta or a datetime that lies ahead."""
+    """The expiry is not None, a number of seconds, a timedelta or a datetime; or it is not in the future."""
 
     def __init__(self, expire: object, reason: str) -> None:
         self.expire = expire
@@ -124,23 +125,23 @@ class InvalidReservationExpiration(InvalidRequest):
 
 
 class InvalidDocument(InvalidRequest):
-    """A document of limits that cannot be meant. ``place`` says where, as in ``projects[0].children[2].limits``."""
+    """A document of limits is invalid. ``place`` is the position of the error: ``projects[0].children[2].limits``."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
-        safe_repr = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
-        super().__init__(f"Invalid document of limits: {safe_repr} {reason}.")
+        short_place = place if len(place) <= 120 else f"{place[:58]}...{place[-59:]}"
+        super().__init__(f"Invalid document of limits: {short_place} {reason}.")
 
 
 class UsageOverflow(InvalidRequest):
-    """The counter of a project cannot hold the sum (it is a 32-bit integer)."""
+    """The sum does not fit into the counter of the project, which is a 32-bit integer."""
 
     def __init__(self, project_id: str, resource: str, requested: int) -> None:
         self.project_id = project_id
         self.resource = resource
         self.requested = requested
         super().__init__(
-            f"Project {project_id} cannot hold {requested} more of {resource}: a project's counter ends at 2147483647."
+            f"Project {project_id} cannot hold {requested} more of {resource}: the maximum of a counter is 2147483647."
         )
 
 
@@ -148,7 +149,7 @@ class UsageOverflow(InvalidRequest):
 
 
 class ReservationError(QuotaError):
-    """A reservation is not in a state in which the call can be answered with success."""
+    """The state of a reservation does not allow the call."""
 
     reason = "cannot be used"
 
@@ -158,37 +159,37 @@ class ReservationError(QuotaError):
 
 
 class ReservationNotFound(ReservationError):
-    """No such reservation, or another project's (the answer is the same)."""
+    """The reservation does not exist, or belongs to another project (both raise the same error)."""
 
     reason = "was not found"
 
 
 class ReservationCommitted(ReservationError):
-    """It was committed already; what is attached is released, not rolled back."""
+    """The reservation was already committed. Release it; it cannot be rolled back."""
 
     reason = "was committed; release it instead"
 
 
 class ReservationRolledBack(ReservationError):
-    """It was rolled back; reserve afresh."""
+    """The reservation was rolled back. Make a new one."""
 
-    reason = "was rolled back; reserve afresh"
+    reason = "was rolled back; reserve again"
 
 
 class ReservationExpired(ReservationError):
-    """Nobody settled it in time; reserve afresh."""
+    """The reservation was not committed before its expiry. Make a new one."""
 
-    reason = "has expired; reserve afresh"
+    reason = "has expired; reserve again"
 
 
 class ReservationReleased(ReservationError):
-    """It was committed and released since; reserve afresh."""
+    """The reservation was committed and later released. Make a new one."""
 
-    reason = "was released; reserve afresh"
+    reason = "was released; reserve again"
 
 
 class ReservationConflict(QuotaError):
-    """The consumer already holds something else.
+    """The consumer already has live reservations with other deltas.
 
     ``held`` and ``requested`` map resources to deltas.
     """
@@ -198,8 +199,8 @@ class ReservationConflict(QuotaError):
         self.held = dict(held)
         self.requested = dict(requested)
         super().__init__(
-            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, which is not the requested "
-            f"{amounts(requested)}. Release or roll back what it holds first."
+            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, which differs from the request "
+            f"({amounts(requested)}). Release or roll back the existing reservations first."
         )
 
 
@@ -207,7 +208,7 @@ class ReservationConflict(QuotaError):
 
 
 class LimitNotSet(QuotaError):
-    """A resource has no limit anywhere, and configuration says to refuse it then. ``hint`` says how to set one."""
+    """No limit is set for a resource, and [limits] missing is refuse. ``hint`` says how to set a limit."""
 
     def __init__(self, resource: str, hint: str) -> None:
         self.resource, self.hint = resource, hint
@@ -215,7 +216,7 @@ class LimitNotSet(QuotaError):
 
 
 class LimitsUnavailable(QuotaError):
-    """The source of the limits could not be asked for longer than old answers may be used."""
+    """The limit source is unavailable, and the cached limits are too old to be used. Nothing was charged."""
 
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason, self.seconds = reason, seconds
@@ -223,15 +224,18 @@ class LimitsUnavailable(QuotaError):
 
 
 class LimitsReadOnly(QuotaError):
-    """[limits] driver is not database: limits and the tree are not changed here, but where ``where`` says."""
+    """[limits] driver is not database, so limits and the project tree cannot be changed here. See ``where``."""
 
     def __init__(self, where: str) -> None:
         self.where = where
-        super().__init__(f"Limits are not set here: [limits] driver is not database. They are set {where}.")
+        super().__init__(f"Limits cannot be set here, because [limits] driver is not database. They are set {where}.")
 
 
 class LimitRefused(QuotaError):
-    """What the policy does not allow. ``problems``: one sentence each; ``changes``: what an import would change."""
+    """The enforcement model forbids the change. Nothing was changed.
+
+    ``problems``: one sentence for each violation. ``changes``: the changes that an import would have made.
+    """
 
     def __init__(self, problems: Sequence[str], changes: Sequence[LimitChange] = ()) -> None:
         self.problems = list(problems)
@@ -240,7 +244,7 @@ class LimitRefused(QuotaError):
 
 
 class ProjectRefused(QuotaError):
-    """A project cannot be added, moved or removed: it is unknown, in use, or would lie below itself."""
+    """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
@@ -251,11 +255,11 @@ class ProjectRefused(QuotaError):
 
 
 class DatabaseError(QuotaError):
-    """The database refused a statement. The cause is chained."""
+    """The database rejected a statement. ``__cause__`` is the original exception."""
 
 
 class DatabaseUnavailable(DatabaseError):
-    """The database could not be reached, or kept refusing, for as long as the retry policy allows."""
+    """The database was unreachable, or its statements failed, until the retry deadline. Call again later."""
 
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
@@ -264,13 +268,13 @@ class DatabaseUnavailable(DatabaseError):
 
 
 class DatabaseReadOnly(DatabaseUnavailable):
-    """The database server refuses all changes: it is a replica, or is set to be read-only. Nothing was changed."""
+    """The database server accepts no writes: it is a replica, or is set to read-only. Nothing was changed."""
 
     def __init__(self, reason: str, seconds: float) -> None:
         super().__init__(reason, seconds)
         self.args = (
-            f"The database refuses changes ({reason}): it is a replica, or was set to be read-only. [database] "
-            "connection must lead to the primary server; for PostgreSQL, name all servers in it, and "
+            f"The database accepts no writes ({reason}): it is a replica, or was set to be read-only. [database] "
+            "connection must point to the primary server; for PostgreSQL, list all servers there and add "
             "target_session_attrs=read-write.",
         )
 
@@ -278,24 +282,24 @@ class DatabaseReadOnly(DatabaseUnavailable):
 class DatabaseUnreachable(DatabaseUnavailable):
     """No connection could be made, or the server stopped answering.
 
-    A lock that was not granted, a deadlock or any other conflict is a DatabaseUnavailable, and never this: the server
-    answered, and other projects' calls may succeed.
+    A lock timeout, a deadlock or another conflict raises DatabaseUnavailable, never this subclass: the server did
+    answer, and calls for other projects may succeed.
     """
 
 
 class SchemaError(DatabaseError):
-    """The database's schema is not the one this code works with."""
+    """The schema of the database does not match this release."""
 
 
 class DatabaseNotInitialized(SchemaError):
-    """The database has no tables of ours yet."""
+    """The database does not contain the tables of cyborg_quota."""
 
     def __init__(self) -> None:
         super().__init__("The database has no cyborg_quota schema yet. Create it: cyborg-quota db sync")
 
 
 class DatabaseBehind(SchemaError):
-    """The database is at an older revision than this code needs."""
+    """The schema of the database is older than this release requires."""
 
     def __init__(self, revision: str, head: str) -> None:
         self.revision = revision
@@ -306,7 +310,7 @@ class DatabaseBehind(SchemaError):
 
 
 class DatabaseForeign(SchemaError):
-    """The database holds somebody else's tables of our names."""
+    """The database contains tables of another service with the same names."""
 
     def __init__(self, tables: Sequence[str]) -> None:
         self.tables = sorted(tables)
@@ -317,4 +321,4 @@ class DatabaseForeign(SchemaError):
 
 
 class ConfigurationError(QuotaError):
-    """An option's value cannot be used."""
+    """The value of a configuration option is invalid."""

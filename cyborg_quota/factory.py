@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration to an engine. The one place that reads options for the engine and its drivers."""
+"""Creates an engine from a configuration. Only this module and the drivers' from_conf read options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cyborg_quota.types import Resource
 
 
 def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
-    """An engine as ``conf`` says (see cyborg_quota.conf.register_opts). No I/O: a forked child may use it.
+    """Create an engine from ``conf`` (see cyborg_quota.conf.register_opts). No I/O; usable in forked children.
 
-    Raises ConfigurationError for a driver that does not exist, an option that cannot be used, or a conf without them.
+    Raises ConfigurationError if a driver does not exist, an option is invalid, or the options are not registered.
     """
     if "quota" not in conf or "limits" not in conf:
         raise exceptions.ConfigurationError(
-            "The configuration lacks our options; cyborg_quota.conf.register_opts(conf) adds them."
+            "The options are not registered: call cyborg_quota.conf.register_opts(conf) first."
         )
     limits: LimitDriver = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects whose locks and connections a forked child must replace.
 
-A fork copies locks as they are. A lock that another thread of the parent held stays locked in the child for ever, for
-that thread does not exist there. So the child replaces such locks before it does anything else.
+A fork copies the state of locks. A lock that was held by another thread of the parent stays locked in the child, where
+that thread does not exist. Therefore the child replaces the locks first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class Renewable(Protocol):
     """An object that is usable in a forked child after ``renew_after_fork()``."""
 
     def renew_after_fork(self) -> None:
-        """Replace locks and drop what belongs to the parent. Must acquire no lock, and do no I/O."""
+        """Replace locks and drop references to the connections of the parent. Must not acquire a lock or do I/O."""
 
 
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def register(renewable: Renewable) -> None:
-    """From now on, renew this object in every forked child. It is referenced weakly."""
+    """Renew this object in all children that are forked from now on. Keeps a weak reference."""
     _renewables.add(renewable)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading what an option names from the entry points."""
+"""Loads the plug-in that an option names from the entry points."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cyborg_quota import exceptions
 
 
 def load(namespace: str, option: str, name: str) -> Any:
-    """The class behind ``name`` in ``namespace``; ``option`` is named in the ConfigurationError if there is none."""
+    """The class of the entry point ``name`` in ``namespace``. Raises ConfigurationError, which names ``option``."""
     try:
         with warnings.catch_warnings():
-            # What is missing is said below, in one line. (Newer releases say it elsewhere, and deprecate the option.)
+            # The error below reports a missing entry point. Newer releases of stevedore deprecate the argument.
             warnings.simplefilter("ignore", DeprecationWarning)
             return stevedore_driver.DriverManager(namespace, name, warn_on_missing_entrypoint=False).driver
     except stevedore_exception.NoMatches:
         raise exceptions.ConfigurationError(
-            f"{option} = {name}: no such entry point in {namespace}. Is the package that brings it installed?"
+            f"{option} = {name}: no such entry point in {namespace}. Is the package that provides it installed?"
         ) from None

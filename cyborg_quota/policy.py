@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may set a project's limit: a rule of oslo.policy, in the policy file that [oslo_policy] names."""
+"""The oslo.policy rule that decides who may set the limit of a project. [oslo_policy] names the policy file."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from cyborg_quota.validation import Context
 
 RULE: Final = "cyborg_quota:limit:set"
 DEFAULT: Final = "is_admin:True or (role:admin and project_id:%(parent_id)s)"
-"""An admin, or the administrator of the direct parent. Not one of a project further up: CERN's rule."""
+"""An admin, or an administrator of the direct parent, but not of an ancestor above it (as CERN specified)."""
 
 
 def list_rules() -> list[Any]:
-    """For oslo.policy's tools: the entry point oslo.policy.policies."""
+    """The rules of this package, for the entry point oslo.policy.policies."""
     from oslo_policy import policy
 
     return [
         policy.DocumentedRuleDefault(
             name=RULE,
             check_str=DEFAULT,
-            description="Set or unset the limit of a project. parent_id is the project it lies below; a root has none. "
-            "(Defaults and the tree itself are an admin's to change.)",
+            description="Set or unset the limit of a project. parent_id is the parent of the project; a root has none. "
+            "(Only an admin may change the defaults and the project tree.)",
             operations=[{"path": "cyborg-quota limit set --project", "method": "CLI"}],
         )
     ]
 
 
 class Policy:
-    """Asks the rule. Without a configuration, only an admin's context may.
+    """Evaluates the rule. Without a configuration, only an admin's context is allowed.
 
-    ``conf`` gets oslo.policy's own options at the first question, when the policy file is read too; a file that
-    changes is read again.
+    The first evaluation registers oslo.policy's options on ``conf`` and reads the policy file. The file is read again
+    after it has changed.
     """
 
     def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
@@ -43,18 +43,18 @@ class Policy:
         self._enforcer: Any = None
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
-        """Whether the context may set this project's limit. Raises ConfigurationError for a file that is wrong."""
+        """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
         if self._conf is None:
             return validation.is_admin(context)
-        # What is None must not be there at all: oslo.policy compares texts, and None is the text of no project too.
-        target = _given({"project_id": project_id, "parent_id": parent_id})
+        # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
+        target = _without_none({"project_id": project_id, "parent_id": parent_id})
         try:
             return bool(self._rules(self._conf).enforce(RULE, target, credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 
     def _rules(self, conf: cfg.ConfigOpts) -> Any:
-        """The rules; made late, for the library takes a tenth of a second to load, and few commands ask it."""
+        """The enforcer, created at the first use: the import takes 0.1 s, and few commands need it."""
         if self._enforcer is None:
             from oslo_policy import policy
 
@@ -65,13 +65,13 @@ class Policy:
 
 
 def credentials(context: Context) -> dict[str, Any]:
-    """What a rule may ask of a context; of one that is no oslo.context's, what there is."""
+    """The credentials of a context for a rule. A context need not come from oslo.context."""
     values = getattr(context, "to_policy_values", None)
-    found = dict(values()) if callable(values) else {"project_id": getattr(context, "project_id", None)}
-    found["roles"] = [str(role) for role in getattr(context, "roles", None) or ()]
-    found["is_admin"] = validation.is_admin(context)
-    return _given(found)
+    creds = dict(values()) if callable(values) else {"project_id": getattr(context, "project_id", None)}
+    creds["roles"] = [str(role) for role in getattr(context, "roles", None) or ()]
+    creds["is_admin"] = validation.is_admin(context)
+    return _without_none(creds)
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

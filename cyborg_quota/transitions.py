@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine: which transition is legal, what each call answers, what a transition does to counters.
+"""The state machine of reservations: permitted transitions, results of calls, effects on counters.
 
-Pure: no I/O, no clock. ``doc/source/concepts.rst`` shows the same table to people.
+Pure: no I/O, no clock. ``doc/source/concepts.rst`` contains the same table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Call = Literal["commit", "rollback", "release", "extend", "expire"]
 
 
 class Row(NamedTuple):
-    """What a decision needs to know of one stored reservation. ``overdue`` is judged on the database's clock.
+    """The columns of a stored reservation that ``decide`` needs. ``overdue`` was computed by the database's clock.
 
-    ``ended_after`` is the highest id of a reservation when this one ended: ids, not times, say what came first. The
-    times are used only where ``ended_after`` is missing; see present_life.
+    ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the order. The
+    times are used only if ``ended_after`` is missing; see current_attempt.
     """
 
     id: int
@@ -39,14 +39,14 @@ class Row(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One reservation goes from ``row.state`` to ``to``. ``to == row.state`` means: a new expiry."""
+    """A transition of a reservation from ``row.state`` to ``to``. ``to == row.state`` means a new expiry."""
 
     row: Row
     to: State
 
 
 class Plan(NamedTuple):
-    """What to write, and what to raise once that is durable."""
+    """The transitions to write, and the error to raise after their commit."""
 
     moves: tuple[Move, ...]
     error: exceptions.ReservationError | None = None
@@ -92,10 +92,10 @@ _REFUSES_EXPIRED: Final = frozenset({"commit", "extend"})
 
 
 def decide(call: Call, rows: Iterable[Row]) -> Plan:
-    """What ``call`` does to ``rows``: all of them, or none but the overdue.
+    """The transitions of ``rows`` in ``call``, and its error.
 
-    An overdue reservation is expired by whichever call meets it, also when the call as a whole is refused: the
-    refusal is then true for good. The error is that of the first offending row, in the order given.
+    Without an error, all rows change. With an error, only the overdue rows change: any call expires them, so that
+    the reported expiry is final. The error is that of the first row, in the given order, that does not permit the call.
     """
     moves: list[Move] = []
     expiries: list[Move] = []
@@ -117,9 +117,9 @@ def decide(call: Call, rows: Iterable[Row]) -> Plan:
 
 
 def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
-    """What a transition adds to (reserved, used). ``before`` None is a reservation being made.
+    """The amounts that a transition adds to (reserved, used). ``before`` None: the reservation is created.
 
-    A negative delta frees something when it is committed; until then it is counted nowhere.
+    A negative delta is not counted until it is committed.
     """
     in_flight = max(delta, 0)
     reserved = (in_flight if after == RESERVED else 0) - (in_flight if before == RESERVED else 0)
@@ -128,36 +128,36 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
 
 
 class Freed(NamedTuple):
-    """What a committed reservation with a negative delta subtracts from ``used`` (an amount above zero)."""
+    """The positive amount that a committed reservation with a negative delta subtracts from ``used``."""
 
     id: int
     amount: int
 
 
 def adjust(shortfall: int, freed: Iterable[Freed], committed: Collection[int] = ()) -> list[Freed]:
-    """By how much to reduce which of ``freed``, so that together they subtract ``shortfall`` less.
+    """The reductions of ``freed`` that add up to ``shortfall``.
 
-    First those that are committed now (``committed``: their ids), for it is they that find too little in use; then
-    the latest first. Reduces less than ``shortfall`` where they subtract less.
+    The reservations that this call commits (``committed``: their ids) are reduced first, because they caused the
+    shortfall; then the others, latest first. If the sum of ``freed`` is less than ``shortfall``, all of it is reduced.
     """
     reductions = []
-    for one in sorted(freed, key=lambda one: (one.id in committed, one.id), reverse=True):
-        amount = min(shortfall, one.amount)
+    for entry in sorted(freed, key=lambda entry: (entry.id in committed, entry.id), reverse=True):
+        amount = min(shortfall, entry.amount)
         if amount > 0:
-            reductions.append(Freed(one.id, amount))
+            reductions.append(Freed(entry.id, amount))
             shortfall -= amount
     return reductions
 
 
 def current_attempt(rows: Sequence[Row]) -> list[Row]:
-    """Of all the rows a consumer or group ever had, those a call by that name means, in order of id.
+    """The rows that a call by consumer or group selects from all its rows, in order of id.
 
-    Per consumer and resource only one row counts: the live one (there is at most one), else the newest. And what ended
-    before the present life began is history: a detach of last week must not make today's commit fail. The present
-    life begins when the oldest row still in flight was made, or else when the newest of all was.
+    For each consumer and resource, one row is selected: the live row (there is at most one), else the newest. Rows that
+    ended before the current attempt began are not selected: a detach of last week must not make today's commit fail.
+    The current attempt begins with the oldest row in state reserved or, if there is none, with the newest row.
 
-    Only ids are compared, because clocks can run backwards, and two hosts have two. A row with a higher id was made
-    later: always for one consumer, whose next row is not inserted before its last one has ended.
+    Only ids are compared, because clocks can run backwards and differ between hosts. For one consumer, a higher id
+    means a later row: its next row is inserted only after the previous one has ended.
     """
     current: dict[tuple[object, str], Row] = {}
     for row in sorted(rows, key=lambda row: (row.state in LIVE_STATES, row.id)):
@@ -170,12 +170,12 @@ def current_attempt(rows: Sequence[Row]) -> list[Row]:
 
 
 def _ended_before(row: Row, begin: Row) -> bool:
-    """Whether ``row`` had ended when ``begin`` was made."""
+    """Whether ``row`` had ended when ``begin`` was inserted."""
     if row.state in LIVE_STATES or row.id >= begin.id:
         return False
     if row.ended_after is not None:
         return row.ended_after < begin.id
-    # A release before revision c3d0 ended it, and recorded only the time.
+    # Ended by a release before schema revision c3d0, which stored only the time.
     return row.ended_at is not None and begin.created_at is not None and row.ended_at < begin.created_at
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of the quota system: frozen, typed, and without I/O."""
+"""The data types of cyborg_quota: immutable, typed, without I/O."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 UNLIMITED: Final = -1
-"""A limit that never refuses. 0 is a limit like any other: never test one by truthiness."""
+"""The value of a limit that permits any amount. 0 permits nothing: compare limits with ``is None``, not as booleans."""
 
 MAX_AMOUNT: Final = 2**31 - 1
-"""The most of one resource that a project can hold, or one delta can ask for (an SQL INTEGER)."""
+"""The maximum of a counter and of a delta (an SQL INTEGER)."""
 
 MAX_NAME_CHARS: Final = 255
-"""The longest project, resource, consumer or group name, in Unicode code points."""
+"""The maximum length of the name of a project, resource, consumer or group, in Unicode code points."""
 
 MAX_NAME_BYTES: Final = 765
-"""And in bytes of UTF-8: one index holds three names, and a PostgreSQL index entry ends at 2704 bytes."""
+"""The maximum length of a name in bytes of UTF-8: an index has three names, and a PostgreSQL index entry 2704 bytes."""
 
 MAX_LIMIT: Final = 2**62
-"""The highest limit that can be set."""
+"""The maximum value of a limit."""
 
 MICROSECONDS: Final = 1_000_000
-"""In a second."""
+"""Microseconds in a second."""
 
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
@@ -34,31 +34,32 @@ EXPIRED: Final = "expired"
 RELEASED: Final = "released"
 STATES: Final[tuple[State, ...]] = (RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, RELEASED)
 LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
-"""The states whose rows are counted. (A reserved row that is overdue still counts until it is expired.)"""
+"""The states that count towards usage. An overdue reservation counts until it is expired."""
 
 Scope = Literal["project", "subtree"]
 
 KEYSTONE: Final = "keystone"
 ORIGINS: Final = (KEYSTONE,)
-"""The sources of limits that put projects into the tree: see LimitDriver.origin."""
+"""The limit sources that add edges to the project tree; see LimitDriver.origin."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that is counted, by name: ``fpga``, ``gpu``, ``gpu.A100``."""
+    """A countable resource, identified by its name: ``fpga``, ``gpu``, ``gpu.A100``."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """What one consumer asks for.
+    """The request of one consumer.
 
-    ``consumer`` is chosen by the caller (an ARQ's UUID), or None for a claim that only its reservations' UUIDs
-    can settle. ``deltas`` maps resources to signed, non-zero integers. ``group`` None: the call's.
+    ``consumer`` is a name that the caller chooses (the UUID of an ARQ). With None, the reservations can be addressed
+    only by their UUIDs. ``deltas`` maps resources to signed, non-zero integers. With ``group`` None, the group of
+    the call applies.
 
-    ``source`` names the program that charges, where several share a database (one of two Cyborgs): it is kept with the
-    reservations, and has no part in what they count. None: it is not recorded.
+    ``source`` names the program that makes the reservations, where several programs share a database (two Cyborgs).
+    It is stored with the reservations and does not affect the counters. None: no source is stored.
     """
 
     consumer: str | None
@@ -69,10 +70,10 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constraint:
-    """What must hold for a reserve to pass.
+    """A condition that a reserve must satisfy.
 
-    Scope ``project``: the project's used + reserved stays within ``limit``. Scope ``subtree``: so does the sum
-    over the project and all its descendants.
+    With scope ``project``, used + reserved of the project must not exceed ``limit``. With scope ``subtree``, the sum
+    of used + reserved over the project and its descendants must not exceed it.
     """
 
     project_id: str
@@ -83,7 +84,10 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """The three counters of one usage row."""
+    """The three counters of a usage row.
+
+    ``subtree`` is the sum of used + reserved over the project and its descendants.
+    """
 
     used: int = 0
     reserved: int = 0
@@ -95,10 +99,11 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """A project's standing for one resource.
+    """The usage of one resource by a project.
 
-    ``limit`` is None where it is unknown, which only a call with ``allow_unknown_limits`` returns. ``available`` is
-    limit - (used + reserved): negative after a limit was lowered, None when the limit is unlimited or unknown.
+    ``limit`` is None if it is unknown; only calls with ``allow_unknown_limits`` return that. ``available`` is
+    limit - (used + reserved). It is negative if the limit was lowered below the usage, and None if the limit is
+    unlimited or unknown.
     """
 
     limit: int | None
@@ -114,7 +119,7 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """One line of the usage list: whose usage, and of what."""
+    """An entry of the usage list: a project, a resource and its usage."""
 
     project_id: str
     resource: str
@@ -123,11 +128,12 @@ class UsageRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Over:
-    """One constraint that a request would pass.
+    """A constraint that a request would violate.
 
-    ``used`` and ``reserved`` are the offended project's own; ``subtree`` is the total that a constraint of
-    scope ``subtree`` bounds, None for scope ``project``. All three are None where the context may not see them
-    (an ancestor's usage is an admin's to see). ``requested`` is what the call asked for, summed over its claims.
+    ``used`` and ``reserved`` are the counters of the project of the constraint. ``subtree`` is the total that a
+    constraint of scope ``subtree`` limits, and None for scope ``project``. All three are None if the context may not
+    see them: only an admin sees the usage of an ancestor. ``requested`` is the requested amount, summed over the claims
+    of the call.
     """
 
     project_id: str
@@ -140,7 +146,7 @@ class Over:
     subtree: int | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
-        parts = [f"limit {self.limit}" + (" with all below it" if self.scope == "subtree" else "")]
+        parts = [f"limit {self.limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
         if self.used is not None and self.reserved is not None:
             parts += [f"used {self.used}", f"reserved {self.reserved}"]
         if self.subtree is not None:
@@ -151,7 +157,7 @@ class Over:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reservation:
-    """One reservation as it is stored. Times are naive UTC, to the microsecond."""
+    """A stored reservation. Times are naive UTC with microseconds."""
 
     uuid: str
     project_id: str
@@ -168,9 +174,9 @@ class Reservation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drift:
-    """Counters of one usage row beside what the reservations (and the children) say they should be.
+    """A usage row whose counters differ from the sums of the reservations and of the children.
 
-    ``recorded`` is None for live reservations whose usage row is missing.
+    ``recorded`` is None if there are live reservations but no usage row.
     """
 
     project_id: str
@@ -185,7 +191,7 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitRecord:
-    """One limit. ``project_id`` None is the resource's default; ``is_own`` says that it was set, not inherited."""
+    """A limit. ``project_id`` None: the default of the resource. ``is_own``: it was set here, and is not inherited."""
 
     project_id: str | None
     resource: str
@@ -195,7 +201,7 @@ class LimitRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A project in the tree, for one resource. ``available`` is what its own limit leaves for its subtree."""
+    """A project in the tree and its figures for one resource. ``available`` is limit - subtree."""
 
     project_id: str
     parent_id: str | None
@@ -212,9 +218,9 @@ class TreeRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Notice:
-    """A project's standing has crossed a threshold of its limit.
+    """The usage of a project has crossed a threshold of its limit.
 
-    ``before`` and ``now`` are the highest thresholds reached, in percent: 0 for none, 101 for more than the limit.
+    ``before`` and ``now`` are the highest thresholds reached, in percent. 0: none. 101: more than the limit.
     """
 
     project_id: str
@@ -231,9 +237,10 @@ class Notice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One thing that an import changes: a project's place (its parents, before and after), or a limit.
+    """One change of an import: of a limit, or of the parent of a project.
 
-    ``project_id`` None is a default; ``resource`` None is a place; None before or after is a root, or no limit.
+    For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
+    the resource. For a parent, ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
     """
 
     action: Literal["add project", "move project", "set limit", "unset limit"]
@@ -245,9 +252,9 @@ class LimitChange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """Which reservations a settling call means: exactly one of the three is given.
+    """Selects the reservations of a commit, rollback, release or extend, by exactly one of the last three fields.
 
-    ``project_id`` None means any project's, which only an admin's context may ask for, and only by UUID.
+    With ``project_id`` None, the UUIDs may belong to any project. Only an admin's context may do that.
     """
 
     project_id: str | None

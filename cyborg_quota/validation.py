@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call asks for, checked: whose project, which claims, which reservations. Before anything is written."""
+"""Validation of the arguments of a call: project, claims, selection. Runs before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UUID_CHARS = 36
 
 
 class Context(Protocol):
-    """What is read of a request context: oslo.context's and Cyborg's have it."""
+    """The attributes of a request context that are used. Those of oslo.context and of Cyborg have them."""
 
     @property
     def project_id(self) -> str | None: ...
@@ -23,15 +23,15 @@ class Context(Protocol):
 
 
 def admin_context() -> Context:
-    """Of a program whose user can read the database's password: that is an admin."""
+    """An admin's context, for programs whose user can read the password of the database."""
     from oslo_context.context import RequestContext
 
-    # Not the thread's context: its request's id would stand in every line of the log.
+    # overwrite=False: otherwise the request ID of this context would appear in each log line of the thread.
     return cast(Context, RequestContext(is_admin=True, overwrite=False))
 
 
 def is_admin(context: Context) -> bool:
-    """Whether the context may act for other projects. Only True says so: the text "False" would be true as well."""
+    """Whether the context may act for other projects. Only True counts: the string "False" is truthy."""
     return getattr(context, "is_admin", False) is True
 
 
@@ -42,25 +42,25 @@ def admin_only(context: Context, action: str) -> None:
 
 
 def optional_name(field: str, name: str | None) -> str | None:
-    """A checked name, or None where none was given."""
+    """The validated name, or None. Raises InvalidName."""
     return None if name is None else names.check_name(field, name)
 
 
 def project_of(context: Context, project_id: str | None) -> str:
-    """The project that is charged: the one named, which must be the context's own unless it is an admin's."""
-    own = getattr(context, "project_id", None)
+    """The project of the call: ``project_id``, or else that of the context. Only an admin may name another project."""
+    context_project = getattr(context, "project_id", None)
     if project_id is None:
-        if own is None:
+        if context_project is None:
             raise exceptions.InvalidName("project_id", None, "neither the call nor its context names a project")
-        return names.check_name("project_id", own)
-    # Its characters count, not what a subclass of str says of them; what is no text at all is refused below.
-    if isinstance(project_id, str) and str.__str__(project_id) != own and not is_admin(context):
+        return names.check_name("project_id", context_project)
+    # Compare the characters, not the __str__ of a subclass. check_name below rejects values that are not strings.
+    if isinstance(project_id, str) and str.__str__(project_id) != context_project and not is_admin(context):
         raise exceptions.NotAuthorized("acting for another project")
     return names.check_name("project_id", project_id)
 
 
 def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
-    """The claims with plain ints, each consumer once, asking in all for no more than a counter can hold."""
+    """Return the validated claims. Raises InvalidClaim, InvalidDelta, InvalidName, UnknownResource."""
     if not _can_be_iterated(claims):
         raise exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")
     checked: list[Claim] = []
@@ -75,7 +75,7 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
     seen = set()
     for claim in checked:
         if claim.consumer is not None and claim.consumer in seen:
-            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; make them one.")
+            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
         seen.add(claim.consumer)
     _check_totals(checked)
     return checked
@@ -87,7 +87,7 @@ def _check_totals(claims: Iterable[Claim]) -> None:
         for resource, delta in claim.deltas.items():
             totals[resource] = totals.get(resource, 0) + abs(delta)
             if totals[resource] > MAX_AMOUNT:
-                raise exceptions.InvalidDelta(resource, totals[resource], "the claims of one call ask for too much")
+                raise exceptions.InvalidDelta(resource, totals[resource], "the sum of the claims is too large")
 
 
 def selection(
@@ -98,9 +98,9 @@ def selection(
     consumer: str | None,
     group: str | None,
 ) -> Selection:
-    """What a settling call means. An admin's context finds UUIDs in every project, unless it names one."""
+    """The reservations that a call selects. For an admin, UUIDs may belong to any project unless one is named."""
     if (reservations is None) + (consumer is None) + (group is None) != 2:
-        raise exceptions.InvalidSelection("Name what is meant by one of reservations, consumer and group.")
+        raise exceptions.InvalidSelection("Name the reservations by exactly one of reservations, consumer and group.")
     if reservations is None:
         return Selection(
             project_of(context, project_id),
@@ -113,42 +113,42 @@ def selection(
     for uuid in uuids:
         if not isinstance(uuid, str) or not _is_storable(uuid):
             raise exceptions.ReservationNotFound(uuid)
-    searched = None if project_id is None and is_admin(context) else project_of(context, project_id)
-    return Selection(searched, uuids=uuids)
+    selected_project = None if project_id is None and is_admin(context) else project_of(context, project_id)
+    return Selection(selected_project, uuids=uuids)
 
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
-    """A list of UUIDs, which one UUID is not."""
+    """Return a list of UUIDs. A single string is rejected with InvalidSelection."""
     if isinstance(reservations, str) or not _can_be_iterated(reservations):
         raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
     return list(reservations)
 
 
 def resource_list(resources: Iterable[Any]) -> list[Any]:
-    """A list of resources, which one name is not."""
+    """Return a list of resources. A single name is rejected with InvalidRequest."""
     if isinstance(resources, (str, bytes)) or not _can_be_iterated(resources):
-        raise exceptions.InvalidRequest("Resources must be a list of them.")
+        raise exceptions.InvalidRequest("Resources must be given as a list.")
     return list(resources)
 
 
 def row_limit(limit: int | None) -> int | None:
-    """How many rows are wanted at most; None means all."""
+    """The maximum number of rows to list; None means all. Raises InvalidRequest."""
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_AMOUNT:
-        raise exceptions.InvalidRequest(f"The most rows to list must be between 0 and {MAX_AMOUNT}.")
+        raise exceptions.InvalidRequest(f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}.")
     return limit
 
 
-def _can_be_iterated(things: object) -> bool:
-    """Whether there is something to go through. (An array of no dimensions has the method, and refuses.)"""
+def _can_be_iterated(value: object) -> bool:
+    """Whether ``iter(value)`` works. A zero-dimensional numpy array has ``__iter__`` but raises TypeError."""
     try:
-        iter(things)  # type: ignore[call-overload]
+        iter(value)  # type: ignore[call-overload]
     except TypeError:
         return False
     return True
 
 
 def _is_storable(uuid: str) -> bool:
-    """Whether the text could be a stored UUID at all; what could not be is simply not found."""
+    """Whether the text can be a stored UUID. Any other text raises ReservationNotFound."""
     return 0 < len(uuid) <= _UUID_CHARS and uuid.isascii() and uuid.isprintable()

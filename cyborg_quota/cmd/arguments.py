@@ -73,7 +73,7 @@ def selection(parsed: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of a settling call. Raises BadUsage."""
     ways = [name for name in ("reservations", "consumer", "group") if getattr(parsed, name) not in (None, [])]
     if len(ways) != 1:
-        raise BadUsage("Name what is meant by UUIDs, by --consumer or by --group.")
+        raise BadUsage("Name the reservations by UUIDs, by --consumer or by --group.")
     if ways != ["reservations"] and parsed.project is None:
         raise BadUsage(f"--{ways[0]} needs --project: names are a project's own.")
     return {ways[0]: getattr(parsed, ways[0]), "project_id": parsed.project}

@@ -52,7 +52,7 @@ class Set(base.Command):
     """Set limits, of one project or as defaults; all of them or none.
 
     A limit may lie below what is held already: then nothing new can be created,
-    and `limit over` lists it. Refused where [limits] policy does not allow it.
+    and `limit over` lists it. Refused where [limits] enforcement_model does not allow it.
     """
 
     example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options, one module per group. Nothing here keeps a configuration: it is passed in, and passed down."""
+"""The configuration options, one module per group. There is no global configuration: callers pass one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _GROUPS = (quota, limits, keystone, notices, cyborg, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register every option of cyborg_quota on ``conf``. May be done twice."""
+    """Register every option of cyborg_quota on ``conf``. May be called twice."""
     for group in _GROUPS:
         group.register_opts(conf)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[cyborg]: how accelerators become resources, and how the ledger is compared with Cyborg's own records.
+"""[cyborg]: which resources an accelerator is charged as, and the comparison of the ledger with Cyborg's records.
 
-HOST_OPTS is the one option that stands in Cyborg's own configuration: where ours is.
+HOST_OPTS is set in the configuration of Cyborg: it names the configuration files of cyborg_quota.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ HOST_GROUP = "cyborg_quota"
 
 
 class Heal(types.String):
-    """What [cyborg] reconcile_heal may be. It was a Boolean once."""
+    """The type of [cyborg] reconcile_heal. Also accepts the Booleans of earlier releases."""
 
     def __init__(self) -> None:
         super().__init__(
             choices=[
-                ("certain", "releases this Cyborg's charges of requests that Cyborg no longer has, or has unbound"),
-                ("all", "also charges what is attached and not charged, and corrects projects and amounts"),
-                ("none", "repairs nothing: what differs is logged"),
+                ("certain", "releases the charges of this Cyborg for requests that were deleted or unbound"),
+                ("all", "also charges attached accelerators that are not charged, and corrects projects and amounts"),
+                ("none", "repairs nothing and logs the discrepancies"),
             ]
         )
 
@@ -46,33 +46,33 @@ OPTS: list[cfg.Opt] = [
             "CUSTOM_SSD: ssd",
             "CUSTOM_PCI: pci",
         ],
-        help="What one accelerator is charged as, by the resource class and the required traits of its device profile "
-        "group: `CLASS [TRAIT ...]: RESOURCE [RESOURCE ...]`. Each rule that matches counts, so that `PGPU: gpu` and "
-        "`PGPU CUSTOM_GPU_A100: gpu.A100` charge an A100 to both, and either limit can refuse it. * stands for any "
-        "characters of a class or trait. May be given several times; together they replace the default.",
+        help="The resources that an accelerator is charged as, by the resource class and the required traits of its "
+        "device profile group: `CLASS [TRAIT ...]: RESOURCE [RESOURCE ...]`. All matching rules apply: `PGPU: gpu` and "
+        "`PGPU CUSTOM_GPU_A100: gpu.A100` charge an A100 to both resources, and either limit can refuse it. * matches "
+        "any characters in a class or trait. May be given several times; the given rules replace the default.",
     ),
     cfg.StrOpt(
         "unmapped",
         default="refuse",
         choices=[
-            ("refuse", "such an accelerator cannot be bound, and the error names the class"),
-            ("ignore", "it is bound and not counted"),
+            ("refuse", "the accelerator cannot be bound, and the error names the class"),
+            ("ignore", "the accelerator is bound and not counted"),
         ],
-        help="What becomes of a resource class that no rule matches, or whose resources are not all in "
-        "[quota] resources.",
+        help="How to treat a resource class that no rule matches, or whose resources are not all in [quota] "
+        "resources.",
     ),
     cfg.IntOpt(
         "bind_expire",
         default=600,
         min=3,
-        help="How long the reservation of a bind lives, in seconds. It is extended as long as the bind runs; so this "
-        "is how long a conductor's crash holds quota.",
+        help="The lifetime of the reservation of a bind, in seconds. It is extended while the bind runs. After a crash "
+        "of the conductor, the quota is occupied for this time.",
     ),
     cfg.IntOpt(
         "reconcile_interval",
         default=3600,
         min=0,
-        help="How often the conductor compares the ledger with Cyborg's records, in seconds. 0: never.",
+        help="Seconds between two comparisons of the ledger with Cyborg's records by the conductor. 0: never.",
     ),
     cfg.Opt(
         "reconcile_heal",
@@ -84,38 +84,38 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "source",
         default="cyborg",
-        help="The name under which this Cyborg charges. Where several Cyborgs share a ledger each needs a name of its "
-        "own: the charges of other sources are never changed. The same on all hosts of one Cyborg.",
+        help="The name that this Cyborg stores with its charges. If several Cyborgs share a ledger, each needs its own "
+        "name: a reconciliation never changes the charges of other sources. All hosts of a Cyborg use the same name.",
     ),
     cfg.IntOpt(
         "reconcile_grace",
         default=30,
         min=0,
-        help="How long a difference must last before it is one, in seconds: what is in flight settles meanwhile.",
+        help="Seconds a discrepancy must persist before it is reported or repaired, so that running binds can finish.",
     ),
     cfg.IntOpt(
         "reconcile_share",
         default=10,
         min=0,
         max=100,
-        help="How much of the ledger one reconciliation may change, in percent of the accelerators compared. More "
-        "asks a person for --force; up to ten changes never do.",
+        help="The maximum share of the compared accelerators that one reconciliation may change, in percent. More "
+        "changes require --force. Up to ten changes are always permitted.",
     ),
     cfg.IntOpt(
         "max_unbound_requests",
         default=-1,
         min=-1,
-        help="How many accelerator requests that belong to no instance a project may have; a POST that would make more "
-        "is refused with 403. -1: no limit. It protects Cyborg's table from a project that makes requests without end, "
-        "and is not exact: POSTs that run at the same time may together pass it by what each of them makes. Nova makes "
-        "the requests of a server before it binds them, so choose a number above what all servers that a project "
-        "starts at the same time ask for. Each POST reads up to so many rows.",
+        help="The maximum number of accelerator requests without an instance in a project. A POST that would exceed it "
+        "is refused with 403. -1: no limit. This protects Cyborg's table from a project that creates requests without "
+        "end. It is not exact: concurrent POSTs may together exceed it by the number of requests they create. Nova "
+        "creates the requests of a server before it binds them: choose a number above the sum for all servers that a "
+        "project starts at the same time. Each POST reads up to this number of rows.",
     ),
     cfg.MultiStrOpt(
         "config_file",
         default=[],
-        help="Cyborg's own configuration, for the commands that read its records. Default: where Cyborg itself looks, "
-        "as /etc/cyborg/cyborg.conf. The conductor has read it already.",
+        help="The configuration files of Cyborg, for the commands that read its records. Default: the default files of "
+        "Cyborg, such as /etc/cyborg/cyborg.conf. The conductor does not need it.",
     ),
 ]
 
@@ -123,7 +123,7 @@ HOST_OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt(
         "config_file",
         default=[],
-        help="In Cyborg's configuration: the files that hold cyborg_quota's. Default: cyborg_quota.conf in "
+        help="The configuration files of cyborg_quota; set in Cyborg's configuration. Default: cyborg_quota.conf in "
         "~/.cyborg_quota, ~, /etc/cyborg_quota or /etc.",
     ),
 ]
@@ -135,10 +135,10 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def register_host_opts(conf: cfg.ConfigOpts) -> None:
-    """Register, on Cyborg's configuration, where ours is."""
+    """Register, on the configuration of Cyborg, the option that names the files of cyborg_quota."""
     conf.register_opts(HOST_OPTS, group=HOST_GROUP)
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator."""
+    """The options of this group, for the oslo.config generator."""
     return [(GROUP, OPTS)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[database]: oslo.db's own group, with an SQLite file as the default connection.
+"""[database]: the group of oslo.db, with an SQLite file as the default connection.
 
 Used are connection, connection_parameters, sqlite_synchronous, mysql_sql_mode, mysql_wsrep_sync_wait, max_pool_size,
-max_overflow, pool_timeout and connection_recycle_time. Retries are [quota] retry_seconds' business.
+max_overflow, pool_timeout and connection_recycle_time. [quota] retry_seconds controls the retries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from oslo_db import options
 
 GROUP = "database"
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
-"""Where [database] connection is not set: a file in the directory the program runs in."""
+"""The default of [database] connection: a file in the working directory."""
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -21,5 +21,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator: oslo.db's options come from oslo.db's own entry point."""
+    """Empty: the generator gets these options from the entry point of oslo.db."""
     return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[limits] keystone_*: how the driver keystone uses Keystone. Where Keystone is, and who asks, is in [oslo_limit]."""
+"""[limits] keystone_*: options of the driver keystone. The URL and the credentials are in [oslo_limit]."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ OPTS: list[cfg.Opt] = [
         type=cfg_types.Dict(value_type=cfg_types.String()),
         default={},
         sample_default="gpu:accelerator_gpu,fpga:accelerator_fpga",
-        help="What Keystone calls a resource: our name, a colon, the resource name of the registered limit. What is "
-        "not named has the same name there (driver keystone).",
+        help="The names of resources in Keystone: the name in cyborg_quota, a colon, the resource name of the "
+        "registered limit. A resource that is not listed has the same name in Keystone (driver keystone).",
     ),
     cfg.FloatOpt(
         "keystone_timeout",
         default=5.0,
         min=0.1,
-        help="How long Keystone may take to answer one call, in seconds, where [oslo_limit] timeout is not set "
-        "(driver keystone).",
+        help="The timeout of one request to Keystone, in seconds, if [oslo_limit] timeout is not set (driver "
+        "keystone).",
     ),
     cfg.FloatOpt(
         "keystone_cache_ttl",
         default=60.0,
         min=0.0,
-        help="How long an answer of Keystone is used, in seconds. A limit that is changed in Keystone is enforced "
-        "everywhere after so long. 0 asks each time (driver keystone).",
+        help="Seconds for which a response of Keystone is cached. A limit that is changed in Keystone is enforced "
+        "everywhere after this time. 0 disables the cache (driver keystone).",
     ),
     cfg.FloatOpt(
         "keystone_stale_seconds",
         default=600.0,
         min=0.0,
-        help="How much longer an answer is used while Keystone cannot be asked, in seconds. After that, reserves fail "
-        "with LimitsUnavailable until it answers (driver keystone).",
+        help="Seconds beyond keystone_cache_ttl for which cached responses are used while Keystone is unavailable. "
+        "After that, reserves fail with LimitsUnavailable until Keystone responds (driver keystone).",
     ),
 ]
 
@@ -47,5 +47,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator. The options of [oslo_limit] come from oslo.limit's own entry point."""
+    """The options of this module, for the oslo.config generator. oslo.limit has an entry point for [oslo_limit]."""
     return [(GROUP, OPTS)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[limits]: where limits come from."""
+"""[limits]: the limit driver and its options."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "driver",
         default="noop",
-        help="Where limits come from: a name in the entry points cyborg_quota.limits. noop counts and refuses "
-        "nothing; config takes [limits] limits; database keeps limits and the project tree in our own tables; "
-        "keystone asks Keystone's unified limits.",
+        help="The limit driver, a name in the entry points cyborg_quota.limits. noop: no limits, only counting. "
+        "config: the limits of [limits] limits. database: limits and the project tree are stored in the tables of "
+        "cyborg_quota. keystone: Keystone's unified limits.",
     ),
     cfg.StrOpt(
         "missing",
         default="refuse",
         choices=[
-            ("refuse", "a request for it is refused with an error that says how to set one"),
-            ("unlimited", "it is counted and never refused"),
+            ("refuse", "requests are refused with an error that says how to set a limit"),
+            ("unlimited", "usage is counted, and requests are not refused"),
         ],
-        help="What becomes of a resource for which nobody has set any limit (drivers database and keystone).",
+        help="How to treat a resource for which no limit is set (drivers database and keystone).",
     ),
     cfg.StrOpt(
-        "policy",
+        "enforcement_model",
         default="strict_hierarchy",
-        help="Which limits may be set along the tree, and what they bound, for the driver database: a name in the "
-        "entry points cyborg_quota.policies. strict_hierarchy: the limits of the children never sum up to more than "
-        "the parent's. strict_two_level: two levels, no child above its parent, overbooking allowed. flat: each "
-        "project by itself.",
+        deprecated_name="policy",
+        help="The enforcement model: which limits may be set in the project tree, and which usage they limit (driver "
+        "database). A name in the entry points cyborg_quota.policies. strict_hierarchy: the sum of the limits of the "
+        "children must not exceed the limit of the parent. strict_two_level: two levels; no limit of a child exceeds "
+        "that of its parent, but their sum may (overbooking). flat: each project is limited alone.",
     ),
     cfg.StrOpt(
         "child_start",
         default="0",
-        help="The limit of a project below another before anybody sets one: a number, or default for the resource's "
-        "default (driver database).",
+        help="The initial limit of a project that has a parent, used until one is set: a number, or default for the "
+        "default of the resource (driver database).",
     ),
     cfg.StrOpt(
         "root_start",
         default="default",
-        help="The same for a project below none.",
+        help="The initial limit of a root project: a number, or default (driver database).",
     ),
     cfg.IntOpt(
         "max_depth",
         default=8,
         min=1,
         max=32,
-        help="How many levels a project tree may have (driver database).",
+        help="The maximum number of levels of the project tree (driver database).",
     ),
     cfg.Opt(
         "limits",
         type=cfg_types.Dict(value_type=cfg_types.Integer(min=-1)),
         default={},
         sample_default="fpga:5,gpu:10",
-        help="The limit of each resource, the same for every project, for the driver config: fpga:5,gpu:10. "
-        "-1 is unlimited, 0 allows nothing, and a resource that is not named is unlimited.",
+        help="The limit of each resource, the same for all projects (driver config): fpga:5,gpu:10. -1 means "
+        "unlimited, 0 permits nothing, and a resource that is not listed is unlimited.",
     ),
 ]
 
@@ -68,5 +69,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator."""
+    """The options of this group, for the oslo.config generator."""
     return [(GROUP, OPTS)]

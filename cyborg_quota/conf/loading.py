@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a configuration of cyborg_quota's own: files where its name leads, environment, arguments."""
+"""Reads the configuration of cyborg_quota: its default files, the environment and the arguments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from oslo_config import cfg
 from cyborg_quota import conf as groups
 
 PROJECT: Final = "cyborg_quota"
-"""Names the default configuration files: /etc/cyborg_quota/cyborg_quota.conf and its likes."""
+"""Determines the default configuration files, such as /etc/cyborg_quota/cyborg_quota.conf."""
 
 
 def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:
-    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for a value that is wrong."""
+    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for an invalid value."""
     groups.register_opts(conf)
     try:
         conf(
@@ -27,28 +27,29 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
             **more,
         )
     except cfg.ConfigFileParseError as error:
-        raise cfg.ConfigFileParseError(error.config_file, _place(error)) from None
+        raise cfg.ConfigFileParseError(error.config_file, _position(error)) from None
     for group in (conf.quota, conf.limits, conf.cyborg):
-        dict(group.items())  # oslo.config reads a value when it is asked for: a service would fail in the middle
+        dict(group.items())  # oslo.config parses a value at its first access: parse all at the start
     return conf
 
 
 def told(error: cfg.Error) -> str:
-    """What may be said of an error in any configuration: oslo.config's own words may quote a password.
+    """A message for a configuration error that contains no secret.
 
-    Of a line that is none it quotes all, and of a value with a $ what follows that.
+    The messages of oslo.config may quote a password: they contain a line that cannot be parsed, and the text after a $
+    in a value.
     """
     if isinstance(error, cfg.ConfigFileParseError):
-        return str(cfg.ConfigFileParseError(error.config_file, _place(error)))
+        return str(cfg.ConfigFileParseError(error.config_file, _position(error)))
     if isinstance(error, cfg.NoSuchOptError | cfg.NoSuchGroupError | cfg.TemplateSubstitutionError):
         return "The value of an option names another option: write $$ for a $."
     return str(error)
 
 
-def _place(error: cfg.ConfigFileParseError) -> str:
-    """Which line is wrong, and why, without what stands there."""
+def _position(error: cfg.ConfigFileParseError) -> str:
+    """The number of the invalid line and the reason, without the text of the line."""
     cause = error.__context__
-    while isinstance(cause, cfg.ConfigFileParseError):  # it was made plain before
+    while isinstance(cause, cfg.ConfigFileParseError):  # load() has already replaced the message
         cause = cause.__context__
     number, why = getattr(cause, "lineno", None), getattr(cause, "msg", None)
-    return "it is no configuration file" if number is None else f"line {number}: {why}"
+    return "it is not a configuration file" if number is None else f"line {number}: {why}"

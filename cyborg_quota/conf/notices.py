@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[notices]: who is told that a project comes near its limit."""
+"""[notices]: notices about projects that approach or exceed their limits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ OPTS: list[cfg.Opt] = [
         "thresholds",
         item_type=cfg_types.Integer(min=1, max=100),
         default=[80, 95],
-        help="The percentages of a limit at which cyborg-quota-expirer says so in its log, once when a project comes "
-        "to hold so much, and once when it falls back. More than the limit (after it was lowered) is always told.",
+        help="Percentages of a limit. cyborg-quota-expirer logs a notice when the usage of a project reaches one, and "
+        "another when it falls below it. Usage above the limit (after it was lowered) always causes a notice.",
     ),
     cfg.IntOpt(
         "interval",
         default=60,
         min=1,
-        help="How often cyborg-quota-expirer looks, in seconds.",
+        help="Seconds between two checks of the thresholds by cyborg-quota-expirer.",
     ),
     cfg.BoolOpt(
         "notifications",
         default=False,
-        help="Whether each notice is also sent as an oslo.messaging notification (event type "
+        help="Send each notice also as an oslo.messaging notification (event type "
         "cyborg_quota.threshold), over the transport of [oslo_messaging_notifications].",
     ),
 ]
@@ -37,5 +37,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator."""
+    """The options of this group, for the oslo.config generator."""
     return [(GROUP, OPTS)]

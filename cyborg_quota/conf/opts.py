@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the oslo.config generator asks for: see etc/cyborg_quota/config-generator.conf."""
+"""The options for the oslo.config generator; see etc/cyborg_quota/config-generator.conf."""
 
 from __future__ import annotations
 

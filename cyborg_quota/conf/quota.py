@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[quota]: what is counted, how long a reservation lives, what becomes of it after."""
+"""[quota]: the counted resources, the lifetime of reservations, and database limits."""
 
 from __future__ import annotations
 
@@ -11,91 +11,90 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "driver",
         default="db",
-        help="What keeps usage and reservations: a name in the entry points cyborg_quota.drivers.",
+        help="The driver that stores usage and reservations, a name in the entry points cyborg_quota.drivers.",
     ),
     cfg.ListOpt(
         "resources",
         default=["fpga", "gpu"],
-        help="The resources that are counted. A request for any other is refused.",
+        help="The resources that are counted. A request for any other resource is refused.",
     ),
     cfg.IntOpt(
         "reservation_expire",
         default=86400,
         min=1,
-        help="How long a reservation lives when the caller does not say, in seconds. An attach that nobody commits "
-        "or rolls back keeps its quota for so long.",
+        help="The default lifetime of a reservation, in seconds, if the caller gives none. A reservation that is "
+        "neither committed nor rolled back occupies quota until then.",
     ),
     cfg.FloatOpt(
         "expire_grace",
         default=0.0,
         min=0.0,
-        help="How long after its expiry a reservation is still not overdue, in seconds. Set it to the most that the "
-        "clocks of the database's nodes can differ (Galera: each node has its own; one server: 0).",
+        help="Seconds between the expiry of a reservation and the time at which it is overdue. Set this to the maximum "
+        "difference between the clocks of the database nodes (Galera: each node has a clock; one server: 0).",
     ),
     cfg.IntOpt(
         "max_open_reservations",
         default=10_000,
         min=-1,
-        help="How many reservations of one resource a project may have open (neither committed nor ended) at a time, "
-        "at most half of them with negative amounts; more are refused with TooManyOpenReservations. It keeps one "
-        "project from filling the table. -1 is unlimited; 0 is refused, for nothing could be reserved.",
+        help="The maximum number of open reservations (neither committed nor ended) of one resource in a project, at "
+        "most half of them with negative amounts. Above it, a reserve raises TooManyOpenReservations. This prevents a "
+        "project from filling the table. -1 means unlimited. 0 is invalid, because nothing could be reserved.",
     ),
     cfg.IntOpt(
         "expire_interval",
         default=60,
         min=1,
-        help="How often cyborg-quota-expirer looks for overdue reservations, in seconds.",
+        help="Seconds between two runs of the expiry of overdue reservations in cyborg-quota-expirer.",
     ),
     cfg.IntOpt(
         "purge_interval",
         default=3600,
         min=1,
-        help="How often cyborg-quota-expirer purges, in seconds.",
+        help="Seconds between two purges by cyborg-quota-expirer.",
     ),
     cfg.IntOpt(
         "purge_age",
         default=30 * 86400,
         min=0,
-        help="How long a reservation is kept after it ended, in seconds. As long as it is kept, a late or repeated "
-        "call gets a true answer about it.",
+        help="Seconds for which an ended reservation is kept. Until it is purged, a late or repeated call gets the "
+        "correct answer about it.",
     ),
     cfg.IntOpt(
         "batch_rows",
         default=2000,
         min=1,
         max=10_000,
-        help="How many reservations one transaction of expiry or purge takes at most. So many while nobody reserves; "
-        "else so few that it takes some milliseconds.",
+        help="The maximum number of reservations in one transaction of expiry or purge. While other calls run, the "
+        "batches are smaller, so that a transaction takes a few milliseconds.",
     ),
     cfg.FloatOpt(
         "retry_seconds",
         default=6.0,
         min=0.0,
-        help="How long a transaction is tried again, in seconds, after a deadlock, a Galera certification failure, "
-        "a lost connection or a busy SQLite file, before the caller gets DatabaseUnavailable.",
+        help="Seconds for which a transaction is retried after a deadlock, a Galera certification failure, a lost "
+        "connection or a busy SQLite file, before DatabaseUnavailable is raised.",
     ),
     cfg.IntOpt(
         "connect_timeout",
         default=3,
         min=1,
-        help="How long one attempt to connect to MariaDB, MySQL or PostgreSQL may take, in seconds.",
+        help="The timeout of one attempt to connect to MariaDB, MySQL or PostgreSQL, in seconds.",
     ),
     cfg.IntOpt(
         "statement_timeout",
         default=8,
         min=1,
-        help="How long MariaDB, MySQL or PostgreSQL may take to answer one statement, in seconds, before the "
-        "connection is given up (drivers PyMySQL and psycopg2). Audits and lists "
-        "may take longer.",
+        help="The timeout of one statement in MariaDB, MySQL or PostgreSQL, in seconds. After it, the connection is "
+        "closed (drivers PyMySQL and psycopg2). Audits and lists may take longer.",
     ),
     cfg.StrOpt(
         "postgresql_pool_mode",
         default="session",
         choices=[
-            ("session", "there is no pooler, or a client keeps one connection of PostgreSQL until it disconnects"),
-            ("transaction", "each transaction of a client may run on another connection of PostgreSQL"),
+            ("session", "there is no pooler, or a client keeps one server connection until it disconnects"),
+            ("transaction", "each transaction of a client may use another server connection"),
         ],
-        help="The pool_mode of PgBouncer, or of another pooler, between cyborg_quota and PostgreSQL.",
+        help="The pool_mode of PgBouncer, or of another connection pooler, between cyborg_quota and PostgreSQL.",
     ),
 ]
 
@@ -106,5 +105,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the generator."""
+    """The options of this group, for the oslo.config generator."""
     return [(GROUP, OPTS)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a limit driver is."""
+"""The interface of limit drivers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class LimitDriver(abc.ABC):
-    """Answers, before a transaction begins, what must hold inside it.
+    """Determines the constraints of a charge before its transaction begins. The transaction enforces them.
 
-    A race can therefore never overspend; only a limit's value can be stale, for as long as the driver documents.
-    Loaded by stevedore from the namespace ``cyborg_quota.limits``; shared by threads.
+    Therefore no race can exceed a limit. Only the value of a limit can be stale, for a time that the driver documents.
+    Loaded by stevedore from the namespace ``cyborg_quota.limits``; must be thread-safe.
     """
 
     set_where: ClassVar[str] = "where that driver reads them"
-    """Where its limits are set, for a sentence that says that here they are not."""
+    """Where the limits of this driver are set; the end of the message of LimitsReadOnly."""
 
     bounds_subtree: bool = False
-    """Whether a project's limit is held against all that lies below it too, for display and notices."""
+    """Whether the limit of a project includes the usage of its descendants; for display and notices."""
 
     origin: ClassVar[str | None] = None
     """Marks the edges of the project tree that ``parent_of`` determines (one of types.ORIGINS).
@@ -38,14 +38,14 @@ class LimitDriver(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:
-        """A driver as ``conf`` says, without I/O. Raises ConfigurationError."""
+        """Create the driver from ``conf``, without I/O. Raises ConfigurationError."""
 
-    def use(self, database: Database) -> None:  # noqa: B027 - most have no use for it
+    def use(self, database: Database) -> None:  # noqa: B027 - most drivers do not need it
         """The ledger's database, for a driver that keeps its limits there. Called once, before anything else."""
 
     @abc.abstractmethod
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        """What a charge of ``resources`` to a project must keep to.
+        """The constraints of a charge of ``resources`` to a project.
 
         ``path`` is the project and its ancestors, leaf first, up to the first edge that is ignored (see ``origin``);
         every constraint names one project of it. If the
@@ -54,10 +54,10 @@ class LimitDriver(abc.ABC):
 
     @abc.abstractmethod
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        """The limit of each (project_id, resource), for display. What is left out is unlimited."""
+        """The limit of each (project_id, resource), for display. A missing key is unlimited."""
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
-        """The limit of ``state.project_ids[0]`` for each resource, for display. What is left out is unlimited.
+        """The limit of ``state.project_ids[0]`` for each resource, for display. A missing key is unlimited.
 
         A driver whose limits are in the ledger's database takes them from ``state``, so that they and the counters
         are from one point in time.
@@ -66,9 +66,9 @@ class LimitDriver(abc.ABC):
         return {resource: limit for (_, resource), limit in self.get_limits([project_id], resources).items()}
 
     def parent_of(self, project_id: str) -> str | None:
-        """Where this driver's source puts the project: the id of its parent, or None where it does not say."""
+        """The parent of the project according to the source of this driver; None if it does not define one."""
         return None
 
     def defaults(self) -> Mapping[str, int] | None:
-        """What holds for every project, by resource, for display. None: only asked for a project can it say."""
+        """The default limit of each resource, for display. None: the driver needs a project."""
         return None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of a source that is slow and may be away: kept for a time, asked for once at a time, never made up.
+"""A cache of the responses of a limit source that may be slow or unavailable.
 
-Of the age of an answer:
+The age of a response determines its use:
 
-    0 ... ttl                  used, the source is not asked
-    ttl ... ttl + patience     one thread asks again; the others use it meanwhile
-    ttl ... ttl + stale        used, with a warning, while the source does not answer
-    beyond                     not used: LimitsUnavailable until the source answers
+    0 ... ttl                  used without a request
+    ttl ... ttl + patience     one thread requests a new one; the other threads use the old one until then
+    ttl ... ttl + stale        used, with a warning, while the source is unavailable
+    older                      not used: LimitsUnavailable until the source responds
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_ANSWERS: Final = 20_000
-"""So many answers are kept; beyond that, the one that was refreshed longest ago is forgotten."""
+"""The maximum number of cached responses. The one that was refreshed least recently is evicted."""
 
 PAUSE_SECONDS: Final = 2.0
-"""After a source failed to answer, nobody asks it again for so long: a hung one would hold every caller in turn."""
+"""The pause after a failed request, so that a source that hangs does not block each caller in turn."""
 
 _MAX_CALLS_PER_LOOKUP: Final = 4
-"""So many calls one answer may take: to find Keystone, to log in there, to find its API, and the question."""
+"""The maximum number of HTTP calls of a lookup: discovery, authentication, API discovery, and the request."""
 
 _WARN_EVERY_SECONDS: Final = 60.0
 _EVERYTHING: Final = object()
-"""Stands among the keys for the source as a whole."""
+"""The key that represents the whole source in ``_outages``."""
 
 
 class LimitSourceError(Exception):
-    """The source did not answer. ``reason`` is for a person, and holds no secret.
+    """The limit source did not answer a request. ``reason`` is a text without secrets.
 
-    ``whole``: nothing else would have been answered either. Otherwise only this question was refused.
+    ``whole``: the source is unavailable for all requests. Otherwise only this request failed.
     """
 
     def __init__(self, reason: str, *, whole: bool) -> None:
@@ -65,9 +65,9 @@ class _Outage:
 
 
 class Cache:
-    """Shared by threads. An answer may be None: that there is nothing is an answer too, kept as long as any.
+    """A thread-safe cache. None is a valid response and is cached like any other.
 
-    All times in seconds. ``patience_seconds`` is how long one question may take; ``clock`` must be monotonic.
+    All times are in seconds. ``patience_seconds`` is the timeout of one request. ``clock`` must be monotonic.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Cache:
         self._most = most_answers
         self._clock = clock
         self._lock = threading.Lock()
-        self._answers: dict[Hashable, _Answer] = {}  # in the order in which they were refreshed
+        self._answers: dict[Hashable, _Answer] = {}  # least recently refreshed first
         self._flights: dict[Hashable, threading.Event] = {}
         self._outages: dict[Hashable, _Outage] = {}
         self._warned_at: float | None = None
@@ -94,9 +94,9 @@ class Cache:
         return len(self._answers)
 
     def get(self, key: Hashable, ask: Callable[[], T]) -> T:
-        """The answer to ``key``: a kept one, or what ``ask`` returns now. Raises LimitsUnavailable.
+        """Return the cached response for ``key``, or call ``ask`` for a new one. Raises LimitsUnavailable.
 
-        ``ask`` raises Unanswered where there is no answer; whatever else it raises comes out, and is not kept.
+        ``ask`` raises LimitSourceError if the source does not answer. Other exceptions propagate and are not cached.
         """
         while True:
             with self._lock:
@@ -110,7 +110,7 @@ class Cache:
                 is_paused = outage is not None and now < outage.next_try
                 is_mine = flight is None and not is_paused
                 if is_mine:
-                    flight = self._take_off(key, now)
+                    flight = self._begin_request(key, now)
             if is_paused and outage is not None:
                 return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
             assert flight is not None
@@ -119,10 +119,10 @@ class Cache:
             if answer is not None and age is not None and age < self._ttl + self._patience:
                 return answer.value  # type: ignore[no-any-return]
             if not flight.wait(_MAX_CALLS_PER_LOOKUP * self._patience):
-                raise exceptions.LimitsUnavailable("another thread still waits for the answer", self._clock() - now)
+                raise exceptions.LimitsUnavailable("another thread still waits for a response", self._clock() - now)
 
-    def _take_off(self, key: Hashable, now: float) -> threading.Event:
-        """This thread asks. In an outage nobody else does, until there is an answer or plenty of time has passed."""
+    def _begin_request(self, key: Hashable, now: float) -> threading.Event:
+        """Register the request of this thread. In an outage, no other thread sends one until it ends or times out."""
         for name in {_EVERYTHING, key} & set(self._outages):
             self._pause(name, now + _MAX_CALLS_PER_LOOKUP * self._patience)
         flight = self._flights[key] = threading.Event()
@@ -139,13 +139,13 @@ class Cache:
             with self._lock:
                 now = self._clock()
                 if not error.whole:
-                    self._outages.pop(_EVERYTHING, None)  # a refusal is an answer too
+                    self._outages.pop(_EVERYTHING, None)  # the source did respond
                 outage = self._note_outage(_EVERYTHING if error.whole else key, error.reason, began, now)
                 answer = self._answers.get(key)
             return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
         except BaseException:
             with self._lock:
-                # Not the source's fault: the next may try at once.
+                # Not an outage of the source: the next caller may send a request immediately.
                 for name in {_EVERYTHING, key} & set(self._outages):
                     self._pause(name, began)
             raise
@@ -160,23 +160,23 @@ class Cache:
     def _keep(self, key: Hashable, answer: _Answer) -> None:
         with self._lock:
             self._outages.pop(key, None)
-            over = self._outages.pop(_EVERYTHING, None)
+            ended = self._outages.pop(_EVERYTHING, None)
             self._answers.pop(key, None)
             self._answers[key] = answer
             while len(self._answers) > self._most:
                 del self._answers[next(iter(self._answers))]
             now = self._clock()
-            if over is not None:
+            if ended is not None:
                 self._warned_at = None
-        if over is not None:
-            LOG.warning("Limits can be read again, after %.0f s (%s)", now - over.began, over.reason)
+        if ended is not None:
+            LOG.warning("Limit source available again after %.0f s (%s)", now - ended.began, ended.reason)
 
     def _note_outage(self, name: Hashable, reason: str, began: float, now: float) -> _Outage:
         known = self._outages.pop(name, None)
         outage = _Outage(reason, began if known is None else known.began, now + PAUSE_SECONDS)
         self._outages[name] = outage
         while len(self._outages) > self._most:
-            del self._outages[next(one for one in self._outages if one is not _EVERYTHING)]
+            del self._outages[next(name for name in self._outages if name is not _EVERYTHING)]
         return outage
 
     def _stale_answer(self, answer: _Answer | None, outage: _Outage, now: float) -> Any:
@@ -188,7 +188,7 @@ class Cache:
                 self._warned_at = now
         if warn:
             LOG.warning(
-                "Limits cannot be read, for %.0f s now: %s. Answers of before are used until they are %.0f s old",
+                "Limit source unavailable for %.0f s (%s); using cached limits up to %.0f s old.",
                 now - outage.began,
                 outage.reason,
                 self._ttl + self._stale,

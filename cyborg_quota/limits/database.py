@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and the project tree in tables of our own."""
+"""Limits and the project tree in the tables of cyborg_quota."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.types import Constraint
 
-_MOST_NAMED: Final = 500
-"""The limits of more projects than these are found by reading all limits."""
+_MAX_NAMED_PROJECTS: Final = 500
+"""For more projects than this, all limits are read."""
 
 HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
 
 
 class DatabaseLimitDriver(base.LimitDriver):
-    """A default per resource, an override per project, and a policy over both. Two short reads a reserve."""
+    """A default per resource, an override per project, and an enforcement model. Two short reads per reserve."""
 
     def __init__(
         self, policy: EnforcementModel, starts: InitialLimits, *, missing_is_unlimited: bool = False, max_depth: int = 8
@@ -39,7 +39,7 @@ class DatabaseLimitDriver(base.LimitDriver):
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
         return cls(
-            plugins.load("cyborg_quota.policies", "[limits] policy", conf.limits.policy)(),
+            plugins.load("cyborg_quota.policies", "[limits] enforcement_model", conf.limits.enforcement_model)(),
             InitialLimits.parse(conf.limits.child_start, conf.limits.root_start),
             missing_is_unlimited=conf.limits.missing == "unlimited",
             max_depth=conf.limits.max_depth,
@@ -50,7 +50,7 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     @property
     def _tables(self) -> Database:
-        assert self._database is not None, "the quota driver hands its database over before the first call"
+        assert self._database is not None, "use() must be called first"
         return self._database
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
@@ -71,17 +71,17 @@ class DatabaseLimitDriver(base.LimitDriver):
         return self.policy.constraints(path, limits)
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        names = None if len(project_ids) > _MOST_NAMED else project_ids
+        names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
         tree = LimitTree(
             *self._tables.long_transactions.read(lambda connection: tables.read_book(connection, names)), self.starts
         )
-        found = {}
+        limits = {}
         for project_id in project_ids:
             for resource in resources:
                 limit = tree.limit(project_id, resource)
                 if limit is not None:
-                    found[project_id, resource] = limit
-        return found
+                    limits[project_id, resource] = limit
+        return limits
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
         tree = self.book_of_path(state)
@@ -89,6 +89,6 @@ class DatabaseLimitDriver(base.LimitDriver):
         return {resource: limit for resource, limit in limits.items() if limit is not None}
 
     def book_of_path(self, state: PathState) -> LimitTree:
-        """What is set for a project and its ancestors."""
+        """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
         return LimitTree(dict(state.defaults), dict(state.overrides), parents, self.starts)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to Keystone, as oslo.limit's own group [oslo_limit] describes it, and why it failed, in words.
+"""The Keystone session configured by [oslo_limit], and the texts of its errors.
 
-oslo.limit makes its session from the global configuration only; here it is made from the one that is passed in.
+oslo.limit creates its session from the global configuration only; here, the caller passes the configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise ConfigurationError where [oslo_limit] cannot be used, whatever Keystone says. No I/O."""
+    """Raise ConfigurationError if the options of [oslo_limit] are invalid. No I/O."""
     _load_auth(conf)
     url = urllib.parse.urlsplit(auth_url(conf) or "")
     if "@" in url.netloc or url.query:
@@ -48,7 +48,7 @@ def check(conf: cfg.ConfigOpts) -> None:
         )
     if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
         raise exceptions.ConfigurationError(
-            f"[{GROUP}] says not whose limits are meant: set endpoint_id (see openstack endpoint list --service "
+            f"[{GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint list --service "
             "accelerator), or endpoint_service_type and endpoint_region_name."
         )
 
@@ -59,20 +59,20 @@ def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
 
 
 def auth_url(conf: cfg.ConfigOpts) -> str | None:
-    """Where Keystone is; None with a plugin that has no such option."""
+    """The URL of Keystone; None if the auth plugin has no such option."""
     return getattr(conf[GROUP], "auth_url", None)
 
 
 def timeout_seconds(conf: cfg.ConfigOpts) -> float:
-    """How long one call may take: as oslo.limit's group says, else as ours does."""
-    own = conf[GROUP].timeout
-    return float(conf.limits.keystone_timeout if own is None else own)
+    """The timeout of one call: [oslo_limit] timeout, or else [limits] keystone_timeout."""
+    timeout = conf[GROUP].timeout
+    return float(conf.limits.keystone_timeout if timeout is None else timeout)
 
 
 def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
-    """A way to Keystone's API, version 3, with a session of its own. No I/O yet."""
+    """An adapter for the Keystone API, version 3, with a new session. No I/O."""
     auth = _load_auth(conf)
-    _keep_from_waiting_for_itself(auth)
+    _prevent_recursive_authentication(auth)
     session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout_seconds(conf))
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
     adapter.service_type = adapter.service_type or "identity"
@@ -81,25 +81,25 @@ def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
     return adapter
 
 
-def _keep_from_waiting_for_itself(auth: Any) -> None:
-    """A token that is wanted in order to get a token is refused.
+def _prevent_recursive_authentication(auth: Any) -> None:
+    """Refuse to authenticate during an authentication, which would be a deadlock.
 
-    keystoneauth1 asks which versions Keystone speaks while it holds the lock of its token; where that is answered
-    with 401 (by a proxy, say) it asks again with a token, and waits for its own lock for ever.
+    keystoneauth1 does version discovery while it holds the lock of its token. If the response is 401 (from a proxy, for
+    example), it repeats the request with a token, and waits for its own lock forever.
     """
     get_access = getattr(auth, "get_access", None)
     if get_access is None:
         return
-    asking = threading.local()
+    active = threading.local()
 
     def get_access_once(session: Any, **named: Any) -> Any:
-        if getattr(asking, "is_on", False):
+        if getattr(active, "is_on", False):
             raise ksa.Unauthorized
-        asking.is_on = True
+        active.is_on = True
         try:
             return get_access(session, **named)
         finally:
-            asking.is_on = False
+            active.is_on = False
 
     auth.get_access = get_access_once
 
@@ -111,7 +111,7 @@ def _load_auth(conf: cfg.ConfigOpts) -> Any:
         missing = ", ".join(option.dest for option in error.options)
         raise exceptions.ConfigurationError(f"[{GROUP}] lacks {missing}.") from None
     except cfg.Error:
-        # It would quote what follows the $, of a password most often.
+        # The message of oslo.config quotes the text after the $, usually of a password.
         raise exceptions.ConfigurationError(f"[{GROUP}] names another option: write $$ for a $.") from None
     except ksa.NoMatchingPlugin:
         raise exceptions.ConfigurationError(
@@ -123,7 +123,7 @@ def _load_auth(conf: cfg.ConfigOpts) -> Any:
 
 
 def failure(error: Exception, url: str | None) -> LimitSourceError:
-    """What an error of keystoneauth1 means. Its own text is left out: it may quote whatever came over the wire."""
+    """Convert an error of keystoneauth1. Its text is omitted, because it may quote the response."""
     place = f"Keystone at {url}" if url else "Keystone"
     whole = True
     if isinstance(error, (ksa.ConnectTimeout, ksa.RequestTimeout)):

@@ -114,8 +114,8 @@ class ReservationTest(base.CliTestCase):
 
     def test_what_is_meant_must_be_said_once(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
-            self.assertIn("Name what is meant", self.refused(2, call))
-            self.assertIn("Name what is meant", self.refused(2, call, NOBODY, "--consumer", "c", "--project", "p1"))
+            self.assertIn("Name the reservations", self.refused(2, call))
+            self.assertIn("Name the reservations", self.refused(2, call, NOBODY, "--consumer", "c", "--project", "p1"))
             self.assertIn("--group needs --project", self.refused(2, call, "--group", "g"))
 
     def test_extend(self) -> None:

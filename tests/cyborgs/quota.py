@@ -37,7 +37,7 @@ connection = {url}
 [limits]
 driver = database
 missing = unlimited
-policy = flat
+enforcement_model = flat
 [quota]
 resources = fpga, fpga.fake
 expire_interval = 1

@@ -52,7 +52,7 @@ def page_refusal() -> Any:
 
 class TestWsgiServers(quota.QuotaTestCase):
     # The limit driver, its model and what is done without a limit: as the page has them.
-    options = "[limits]\ndriver = database\npolicy = strict_hierarchy\nmissing = refuse\n"
+    options = "[limits]\ndriver = database\nenforcement_model = strict_hierarchy\nmissing = refuse\n"
 
     def setUp(self) -> None:
         super().setUp()

@@ -248,7 +248,7 @@ class TestAncestors(base.LedgerTestCase):
         )
         self.assertEqual((None, None, None), (over.used, over.reserved, over.subtree))
         self.assertEqual(
-            "Quota exceeded: project root, resource gpu: limit 5 with all below it, requested 2", str(error)
+            "Quota exceeded: project root, resource gpu: limit 5 (project and its descendants), requested 2", str(error)
         )
 
     def test_an_admin_sees_it(self) -> None:

@@ -276,7 +276,7 @@ class TestOutage(KeystoneTestCase):
 
         self.reserve(self.p1, 8)
         self.assertEqual([(self.p1, "project", 10)], self.blocking(self.p1, 2), "the limit holds all the time")
-        self.assertEqual(1, self.log.output.count("Limits cannot be read"))
+        self.assertEqual(1, self.log.output.count("Limit source unavailable"))
         time.sleep(STALE)
         error = self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.p1)
         self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", str(error))
@@ -285,7 +285,7 @@ class TestOutage(KeystoneTestCase):
 
         self.keystone.start(self.model)
         self.eventually(lambda: self.reserve(self.p1, 10), exceptions.LimitsUnavailable, 5.0)
-        self.assertIn("Limits can be read again", self.log.output)
+        self.assertIn("Limit source available again", self.log.output)
 
     def test_usage_without_limits(self) -> None:
         """By an engine that was started while Keystone was stopped."""

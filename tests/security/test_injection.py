@@ -214,10 +214,11 @@ class TestCommandLine(cli.CliTestCase):
                 "[quota]\ndriver",
                 "[limits]\ndriver",
                 "[quota]\nbatch_rows",
-                "[limits]\npolicy",
+                "[limits]\nenforcement_model",
                 "[limits]\nlimits",
             ):
-                self.configure(f"{option} = {name}" + ("\n[limits]\ndriver = database" if "policy" in option else ""))
+                driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
+                self.configure(f"{option} = {name}{driver}")
                 said = self.call("usage", "list").err
                 self.shown_safely(said)
 

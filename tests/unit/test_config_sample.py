@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import pathlib
 import re
@@ -13,6 +14,7 @@ from oslotest import base
 
 from cyborg_quota import conf
 from cyborg_quota.conf import opts
+from cyborg_quota.limits.models.base import EnforcementModel
 
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
@@ -68,3 +70,18 @@ class SampleTest(base.BaseTestCase):
         for group in OUR_GROUPS:
             for option in options_of(group):
                 self.assertRegex(self.sample[group], rf"(?m)^#{option.name} =")
+
+
+class DeprecatedNameTest(base.BaseTestCase):
+    def test_a_file_with_the_former_name_of_the_enforcement_model(self) -> None:
+        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
+        path.write_text("[limits]\npolicy = flat\n")
+        read = cfg.ConfigOpts()
+        conf.register_opts(read)
+        read(["--config-file", str(path)], default_config_dirs=[])
+        self.assertEqual("flat", read.limits.enforcement_model)
+
+    def test_the_former_package_of_the_models_is_an_alias(self) -> None:
+        with self.assertWarnsRegex(DeprecationWarning, "cyborg_quota.limits.models"):
+            former = importlib.import_module("cyborg_quota.limits.policies.base")
+        self.assertIs(EnforcementModel, former.Policy)

@@ -159,7 +159,7 @@ class TestOutage(CacheTestCase):
         self.now += caches.PAUSE_SECONDS
 
         self.assertEqual("second", self.get())
-        self.assertIn("Limits can be read again, after 2 s (it is away)", self.log.output)
+        self.assertIn("Limit source available again after 2 s (it is away)", self.log.output)
 
         self.now += TTL + STALE
         self.break_down()
@@ -190,7 +190,7 @@ class TestOutage(CacheTestCase):
             self.get()
             self.now += 1.0
         self.assertEqual(2, self.log.output.count("it is away"))
-        self.assertIn("are used until they are 660 s old", self.log.output)
+        self.assertIn("using cached limits up to 660 s old", self.log.output)
 
     def test_a_bug_comes_out_and_is_not_kept(self) -> None:
         self.error = KeyError("bug")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which limits may be set along a tree, and what they bound: one small class each, loaded by stevedore."""
+"""Enforcement models: which limits may be set in a project tree, and which usage they limit. Loaded by stevedore."""

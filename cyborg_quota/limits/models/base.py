@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy is."""
+"""The interface of enforcement models."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from cyborg_quota.types import UNLIMITED, Constraint
 
 
 class EnforcementModel(abc.ABC):
-    """Decides over limits; pure. Loaded by stevedore from the namespace ``cyborg_quota.policies``."""
+    """Decides which limits may be set, and their scope. Pure. Entry points: ``cyborg_quota.policies``."""
 
     bounds_subtree: bool = True
-    """Whether a limit bounds what lies below its project too."""
+    """Whether the limit of a project includes the usage of its descendants."""
 
     @abc.abstractmethod
     def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
-        """What ``book`` breaks at these projects, as sentences without a full stop; none where it is allowed.
+        """The violations of the model in ``tree`` at these projects, as sentences without a full stop.
 
-        Only these are looked at: what another policy allowed elsewhere does not stop a change here. When the limit of
-        one project is set, ``book`` has that project, its ancestors, siblings and descendants, and no others.
+        Other projects are not checked: limits that another model permitted there must not prevent a change here. When
+        the limit of one project is set, ``tree`` contains only that project, its ancestors, siblings and descendants.
         """
 
     @abc.abstractmethod
     def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        """What must hold for a charge to ``path[0]``. ``limits`` by (project_id, resource); unlimited ones may miss."""
+        """The constraints of a charge to ``path[0]``. ``limits``: by (project_id, resource); missing is unlimited."""
 
 
 def shown(limit: int | None) -> str:
-    """A limit for a sentence."""
+    """The text of a limit in a message."""
     if limit is None:
         return "no limit"
     return "unlimited" if limit == UNLIMITED else str(limit)
 
 
 def along(path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-    """At the project and at every ancestor: all that lies below it, itself included, stays within its limit."""
+    """One constraint of scope ``subtree`` for the project and for each of its ancestors."""
     return [
         Constraint(project_id, resource, limit, "subtree")
         for (project_id, resource), limit in sorted(limits.items())
