@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.replay.errors import BadUsage
 from cyborg_quota.replay.totals import Key, Tally
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import UNLIMITED
