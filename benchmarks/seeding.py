@@ -94,7 +94,8 @@ class Seeded:
             self.execute(
                 "INSERT INTO reservations (created_at, updated_at, deleted_at, deleted, uuid, usage_id, project_id,"
                 " resource, delta, expire, state, consumer_id, group_id, live, place)"
-                f" SELECT {moment}, {moment}, {'NULL' if is_open else moment}, {'false' if is_open else 'true'}, {uuid},"
+                f" SELECT {moment}, {moment}, {'NULL' if is_open else moment},"
+                f" {'false' if is_open else 'true'}, {uuid},"
                 f" {first_id} + (n - 1) % {spread}, {self._name(f'(n - 1) % {spread}')}, 'gpu', 1, {moment},"
                 f" '{state}', {uuid}, 'g', {'1, 1' if is_open else 'NULL, NULL'}"
                 f" FROM ({self._numbers(first, last)}) AS numbers"
