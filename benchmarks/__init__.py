@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs, measured: side by side, in one run, as ratios. ``tools/benchmark.sh`` runs it all."""
+"""Benchmarks. They compare variants side by side in one run, as ratios. ``tools/benchmark.sh`` runs them all."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cinder's quota, from our side: cinder_side.py in processes of Cinder's own environment.
+"""Starts cinder_side.py, which measures Cinder's quota, in processes of Cinder's environment.
 
-The database's URL has a password in it, so it goes by stdin: any user of the machine can read a process's arguments.
+The database URL contains a password, so it is passed on stdin: any local user can read a process's arguments.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SCRIPT = pathlib.Path(__file__).with_name("cinder_side.py")
 
 
 def make(python: str, url: str, projects: int) -> None:
-    """Make Cinder's quota tables, and a usage row for each project."""
+    """Create Cinder's quota tables, and a usage row for each project."""
     command = [python, str(SCRIPT), "make", str(projects)]
     subprocess.run(command, input=f"{url}\n", text=True, check=True, stderr=subprocess.DEVNULL)
 
 
 def turns(python: str, urls: Sequence[str], projects: int, mode: str = "run") -> harness.Round:
-    """Cinder's own functions, each process on the next of ``urls``.
+    """Return a function that runs a round of Cinder's reserve and commit; process n uses ``urls`` in turn.
 
-    :param mode: ``run``; or ``try``, where a cycle whose error reaches its caller does not count.
+    :param mode: ``run``, or ``try``: a cycle that raises an error is not counted.
     """
 
     def turn(processes: int, seconds: float) -> harness.Sample:
@@ -40,19 +40,19 @@ def turns(python: str, urls: Sequence[str], projects: int, mode: str = "run") ->
             for number in range(processes)
         ]
         for number, child in enumerate(children):
-            _tell(child, urls[number % len(urls)])
+            _send_line(child, urls[number % len(urls)])
         for child in children:
             assert child.stdout is not None and child.stdout.readline() == "ready\n", "a Cinder process failed"
         for child in children:
-            _tell(child, "go")
+            _send_line(child, "go")
         answers = [json.loads(child.communicate()[0]) for child in children]
-        latencies = [latency for taken, _ in answers for latency in taken]
+        latencies = [latency for process_latencies, _ in answers for latency in process_latencies]
         return harness.Sample(len(latencies), max(elapsed for _, elapsed in answers), latencies)
 
     return turn
 
 
-def _tell(child: subprocess.Popen[str], line: str) -> None:
+def _send_line(child: subprocess.Popen[str], line: str) -> None:
     assert child.stdin is not None
     child.stdin.write(f"{line}\n")
     child.stdin.flush()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cinder's quota, one process of it. Run by the Python of an environment that has cinder, never by ours.
+"""One process that measures Cinder's quota. Runs in an environment with cinder, not in that of cyborg_quota.
 
-    python cinder_side.py make PROJECTS      makes Cinder's quota tables and a usage row for each project
+    python cinder_side.py make PROJECTS      creates Cinder's quota tables and a usage row for each project
     python cinder_side.py run PROJECTS NUMBER SECONDS
 
-The database's URL is the first line of stdin. ``run`` says "ready", waits for a line, and prints its latencies as
-JSON. ``try`` does the same, and leaves out the cycles that raise.
+The first line of stdin is the database URL. ``run`` prints "ready", waits for a line, and prints its latencies as
+JSON. ``try`` does the same, but does not count cycles that raise an error.
 """
 
 import datetime
@@ -15,14 +15,14 @@ import random
 import sys
 import time
 
-sys.argv, ARGUMENTS = sys.argv[:1], sys.argv[1:]  # Cinder reads options where it can
+sys.argv, ARGUMENTS = sys.argv[:1], sys.argv[1:]  # Cinder would parse our arguments as its options
 
 from cinder import context as cinder_context  # noqa: E402
 from cinder.common import config  # noqa: E402
 from cinder.db import api, models  # noqa: E402
 
-MOST = 10**9
-WARM_SECONDS = 0.5  # as harness.py's: from the start to where counting begins
+LIMIT = 10**9
+WARM_SECONDS = 0.5  # as in harness.py: cycles before this time are not counted
 
 
 def connect(url):
@@ -50,15 +50,15 @@ def make(url, projects):
 
 def run(url, projects, number, seconds, *, is_tolerant=False):
     connect(url)
-    chance = random.Random(number)
+    rng = random.Random(number)
     contexts = {}
 
     def cycle(project=None):
-        project_id = f"p{chance.randrange(projects) if project is None else project}"
+        project_id = f"p{rng.randrange(projects) if project is None else project}"
         context = contexts.setdefault(project_id, cinder_context.RequestContext("user", project_id, is_admin=True))
         expire = datetime.datetime.utcnow() + datetime.timedelta(days=1)
         uuids = api.quota_reserve(
-            context, {"gpus": None}, {"gpus": MOST}, {"gpus": 1}, expire, 0, 0, project_id=project_id
+            context, {"gpus": None}, {"gpus": LIMIT}, {"gpus": 1}, expire, 0, 0, project_id=project_id
         )
         api.reservation_commit(context, uuids, project_id=project_id)
 
@@ -75,17 +75,17 @@ def run(url, projects, number, seconds, *, is_tolerant=False):
         succeeds(project)
     print("ready", flush=True)
     sys.stdin.readline()
-    warm = time.perf_counter() + WARM_SECONDS
-    while time.perf_counter() < warm:
+    warm_end = time.perf_counter() + WARM_SECONDS
+    while time.perf_counter() < warm_end:
         succeeds()
     latencies = []
-    began = now = time.perf_counter()
-    while now - began < seconds:
+    start = now = time.perf_counter()
+    while now - start < seconds:
         is_done = succeeds()
         before, now = now, time.perf_counter()
         if is_done:
             latencies.append(now - before)
-    print(json.dumps([latencies, now - began]), flush=True)
+    print(json.dumps([latencies, now - start]), flush=True)
 
 
 if __name__ == "__main__":

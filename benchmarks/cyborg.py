@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quota adds to a bind of the real Cyborg: binds with and without it, taking turns.
+"""Measures the overhead of the quota on a bind in the real Cyborg: alternating binds with and without quota.
 
 python -m tests.servers run --only mariadb --durable -- python -m benchmarks.cyborg
 
-Two Cyborgs on one MariaDB: one as it is shipped, and one with quota, of a project with limits in force. A turn binds
-one ARQ, or eight in one PATCH, and deletes them again; only the PATCH is timed.
+Two Cyborgs run on one MariaDB: one unmodified, and one with quota and limits for the project. A round binds one ARQ,
+or eight in one PATCH, and deletes them again; only the PATCH is timed.
 """
 
 from __future__ import annotations
@@ -33,75 +33,77 @@ from tests.cyborgs import stack as stacks
 from tests.cyborgs.client import Client
 
 SIZES = (1, 8)
-"""How many ARQs one PATCH binds."""
+"""The numbers of ARQs in one PATCH."""
 LIMIT = 10**6
 WARM_UP = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Counters:
-    """Of one way: milliseconds of a PATCH."""
+class Timing:
+    """The duration of a PATCH of one variant, in milliseconds."""
 
     median: float
     p90: float
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Counters:
+    def of(cls, seconds: list[float]) -> Timing:
         ordered = sorted(seconds)
         return cls(1000 * statistics.median(ordered), 1000 * ordered[len(ordered) * 9 // 10])
 
 
 @dataclasses.dataclass(frozen=True)
-class ProjectPath:
-    """One Cyborg, ready to bind; ``profiles`` by how many ARQs one of them makes."""
+class Variant:
+    """A running Cyborg. ``profiles``: the device profile for each number of ARQs."""
 
     client: Client
     profiles: dict[int, str]
     rp: str
 
     def bind(self, count: int) -> float:
-        """Bind so many ARQs in one PATCH, and delete them; seconds of the PATCH."""
+        """Bind ``count`` ARQs in one PATCH, and delete them; returns the seconds of the PATCH."""
         arqs = self.client.created(self.profiles[count])
-        began = time.perf_counter()
-        answer = self.client.bind(arqs, str(uuid.uuid4()), self.rp)
-        seconds = time.perf_counter() - began
-        assert answer.status == 202, answer
+        start = time.perf_counter()
+        response = self.client.bind(arqs, str(uuid.uuid4()), self.rp)
+        seconds = time.perf_counter() - start
+        assert response.status == 202, response
         assert self.client.delete(arqs).status == 204
         return seconds
 
 
-def ready(stack: stacks.Stack, project_id: str) -> ProjectPath:
-    """What runs there."""
+def prepare(stack: stacks.Stack, project_id: str) -> Variant:
+    """Create the device profiles in a Cyborg that runs, and return the variant."""
     admin = stack.client(base.new_id(), "admin", "member", "reader")
     profiles = {count: f"bench-{count}" for count in SIZES}
     for count, name in profiles.items():
         assert admin.create_profile(name, {"resources:FPGA": str(count)}).status == 201
-    return ProjectPath(stack.client(project_id), profiles, stack.rps[0])
+    return Variant(stack.client(project_id), profiles, stack.rps[0])
 
 
-def compare(ways: dict[str, ProjectPath], count: int, binds: int) -> dict[str, Counters]:
-    """Let the ways take turns, each first as often as the other."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(WARM_UP + binds):
-        for name in sorted(ways, reverse=bool(turn % 2)):
-            seconds = ways[name].bind(count)
-            if turn >= WARM_UP:
-                taken[name].append(seconds)
-    return {name: Counters.of(seconds) for name, seconds in taken.items()}
+def compare(variants: dict[str, Variant], count: int, binds: int) -> dict[str, Timing]:
+    """Alternate the variants; each comes first in half of the rounds."""
+    durations: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(WARM_UP + binds):
+        for name in sorted(variants, reverse=bool(number % 2)):
+            seconds = variants[name].bind(count)
+            if number >= WARM_UP:
+                durations[name].append(seconds)
+    return {name: Timing.of(seconds) for name, seconds in durations.items()}
 
 
-def table(title: str, figures: dict[str, Counters]) -> str:
-    """The figures for a person."""
+def table(title: str, timings: dict[str, Timing]) -> str:
+    """Format the timings as a table."""
     lines = [title, f"  {'':8} {'median ms':>10} {'p90 ms':>8}"]
-    lines += [f"  {name:8} {one.median:10.1f} {one.p90:8.1f}" for name, one in figures.items()]
-    more = figures["with"].median - figures["without"].median, figures["with"].p90 - figures["without"].p90
-    return "\n".join([*lines, f"  {'more':8} {more[0]:10.1f} {more[1]:8.1f}"])
+    lines += [f"  {name:8} {timing.median:10.1f} {timing.p90:8.1f}" for name, timing in timings.items()]
+    difference = timings["with"].median - timings["without"].median, timings["with"].p90 - timings["without"].p90
+    return "\n".join([*lines, f"  {'overhead':8} {difference[0]:10.1f} {difference[1]:8.1f}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binds", type=int, default=200, help="of each way and size (default: 200)")
-    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file too")
+    parser.add_argument(
+        "--binds", type=int, default=200, help="the number of binds of each variant and size (default: 200)"
+    )
+    parser.add_argument("--json", type=pathlib.Path, help="also write the timings to this file")
     arguments = parser.parse_args()
     url = fixtures.fresh_url("mariadb", "bench")
     schema.sync(Database(fixtures.settings(url)))
@@ -115,11 +117,11 @@ def main() -> None:
         without.start()
         with_quota.start()
         with_quota.use(quota.CONDUCTOR, quota.API, f"[cyborg_quota]\nconfig_file = {conf_file}\n")
-        ways = {"without": ready(without, project_id), "with": ready(with_quota, project_id)}
+        variants = {"without": prepare(without, project_id), "with": prepare(with_quota, project_id)}
         for count in SIZES:
-            figures = compare(ways, count, arguments.binds)
-            print(table(f"a bind of {count}, of {arguments.binds} each", figures), flush=True)
-            results[f"bind of {count}"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
+            timings = compare(variants, count, arguments.binds)
+            print(table(f"a bind of {count}, of {arguments.binds} each", timings), flush=True)
+            results[f"bind of {count}"] = {name: dataclasses.asdict(timing) for name, timing in timings.items()}
     conf_file.unlink()
     if arguments.json is not None:
         host = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long Cyborg's API takes while the ledger refuses connections, or does not answer.
+"""Measures Cyborg's API while the ledger's database refuses connections, or does not answer.
 
     python -m tests.servers run --only mariadb -- python -m benchmarks.cyborg_outage
 
-For each kind of outage: a DELETE of eight bound ARQs, with which the outage begins for the API, and beside it the
-slowest of many GETs; then a DELETE of eight others; and, after the outage, the time until all are released. Beside
-them the same without an outage.
+For each kind of outage: the first DELETE of eight bound ARQs during the outage, together with the slowest of many
+concurrent GETs; then a DELETE of eight other ARQs; and the time from the end of the outage until all are released. The
+same is measured without an outage, for comparison.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tests.cyborgs.client import Client
 from tests.faults.proxy import Proxy
 
 ARQS = 8
-BACK_SECONDS = 90.0
+RECOVERY_SECONDS = 90.0
 
 
-def seconds(work: object, *args: object) -> float:
-    began = time.monotonic()
-    answer = work(*args)  # type: ignore[operator]
-    assert answer.status in (200, 204), answer
-    return time.monotonic() - began
+def seconds(function: object, *args: object) -> float:
+    start = time.monotonic()
+    response = function(*args)  # type: ignore[operator]
+    assert response.status in (200, 204), response
+    return time.monotonic() - start
 
 
 class Reader:
-    """GETs one after the other, in a thread; ``slowest`` in seconds."""
+    """Sends one GET after the other in a thread; ``slowest`` is in seconds."""
 
     def __init__(self, client: Client) -> None:
         self.slowest = 0.0
@@ -72,30 +72,34 @@ def main() -> None:
     admin = stack.client(uuid.uuid4().hex, "admin", "member", "reader")
     admin.create_profile("outage", {"resources:FPGA": "1"})
 
-    def bound() -> str:
+    def bind_arqs() -> str:
         instance = str(uuid.uuid4())
         assert client.bind(client.created("outage", ARQS), instance, stack.rps[0]).status == 202
         return instance
 
-    for how, text in (("is_refusing", "refuses connections"), ("is_dead", "does not answer")):
-        second = bound()
-        with Reader(client) as quiet:
-            usual = seconds(client.delete_instance, bound())
-            first = bound()
-        setattr(proxy, how, True)
+    for attribute, text in (("is_refusing", "refuses connections"), ("is_dead", "does not answer")):
+        second = bind_arqs()
+        with Reader(client) as baseline:
+            usual_seconds = seconds(client.delete_instance, bind_arqs())
+            first = bind_arqs()
+        setattr(proxy, attribute, True)
         with Reader(client) as reader:
-            closed = seconds(client.delete_instance, first)
-        opened = seconds(client.delete_instance, second)
-        setattr(proxy, how, False)
-        began = time.monotonic()
-        while time.monotonic() < began + BACK_SECONDS:
+            first_seconds = seconds(client.delete_instance, first)
+        next_seconds = seconds(client.delete_instance, second)
+        setattr(proxy, attribute, False)
+        start = time.monotonic()
+        while time.monotonic() < start + RECOVERY_SECONDS:
             if engine.get_usages(base.ADMIN, client.project_id)["fpga"].used == 0:
                 break
             time.sleep(0.1)
         left = engine.get_usages(base.ADMIN, client.project_id)["fpga"].used
-        print(f"{text}: DELETE of {ARQS} {closed:.2f} s, the next one {opened:.2f} s, usually {usual:.2f} s;", end=" ")
-        print(f"slowest GET {reader.slowest:.2f} s (without an outage {quiet.slowest:.2f} s);", end=" ")
-        print(f"{left} still charged {time.monotonic() - began:.1f} s after it", flush=True)
+        print(
+            f"{text}: DELETE of {ARQS} {first_seconds:.2f} s, the next one {next_seconds:.2f} s, "
+            f"usually {usual_seconds:.2f} s;",
+            end=" ",
+        )
+        print(f"slowest GET {reader.slowest:.2f} s (without an outage {baseline.slowest:.2f} s);", end=" ")
+        print(f"{left} still charged {time.monotonic() - start:.1f} s after it", flush=True)
         engine.release(base.ADMIN, project_id=client.project_id, group=first)
         engine.release(base.ADMIN, project_id=client.project_id, group=second)
     engine.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one project's open reservations cost another's reserve + commit, and what the cap on them costs.
+"""Measures the cost of many open reservations of one project for another project, and the cost of the cap on them.
 
 python -m tests.servers run --durable -- python -m benchmarks.flood
 """
@@ -22,18 +22,18 @@ FLOOD = 10_000
 CAP = 10_000
 
 
-def make_engine(url: str, most: int) -> QuotaEngine:
-    """An engine with a limit in force, durable as the server is."""
+def make_engine(url: str, max_open: int) -> QuotaEngine:
+    """Return an engine with a limit, and with the durability of the server."""
     limits = fixtures.DictLimits()
     limits.limits[None, "gpu"] = 10**9
-    return fixtures.make_engine(url, limits, max_open=most)
+    return fixtures.make_engine(url, limits, max_open=max_open)
 
 
-def worker(url: str, project_id: str, most: int) -> harness.Worker:
-    """Reserve and commit one gpu of a project."""
+def worker(url: str, project_id: str, max_open: int) -> harness.Worker:
+    """Return a worker that reserves and commits one gpu of a project."""
 
     def start(_number: int) -> harness.Cycle:
-        engine = make_engine(url, most)
+        engine = make_engine(url, max_open)
         context = base.Context(project_id)
 
         def cycle() -> None:
@@ -44,54 +44,54 @@ def worker(url: str, project_id: str, most: int) -> harness.Worker:
     return start
 
 
-def flooded(backend: str, name: str, *, amount: int = 1, count: int = FLOOD) -> tuple[str, float]:
-    """A database in which one project has so many reservations open, and how many a second were made."""
+def make_flooded_ledger(backend: str, name: str, *, amount: int = 1, count: int = FLOOD) -> tuple[str, float]:
+    """Make a ledger with ``count`` open reservations of one project; returns its URL and the rate per second."""
     url = fixtures.fresh_url(backend, name)
     schema.sync(Database(fixtures.settings(url)))
     engine = make_engine(url, CAP)
     flooder = base.Context("flooder")
-    began = time.monotonic()
+    start_time = time.monotonic()
     for _ in range(count // 100):
         engine.reserve_many(flooder, [Claim(None, {"gpu": amount})] * 100, 3600)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     engine.close()
     return url, count / seconds if count else 0.0
 
 
 def sweep(url: str) -> dict[str, float]:
-    """Expire the flood, which is overdue now: how fast, and what an empty sweep costs beside one."""
+    """Measure an expiry run without overdue reservations, then the expiry of the whole flood."""
     engine = make_engine(url, CAP)
-    began = time.monotonic()
+    start_time = time.monotonic()
     assert engine.expire(base.ADMIN) == 0
-    idle = time.monotonic() - began
+    empty_seconds = time.monotonic() - start_time
     with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
         connection.exec_driver_sql("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
-    began = time.monotonic()
+    start_time = time.monotonic()
     count = engine.expire(base.ADMIN)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     engine.close()
-    return {"empty_sweep_ms": 1000 * idle, "expired_per_second": count / seconds}
+    return {"empty_sweep_ms": 1000 * empty_seconds, "expired_per_second": count / seconds}
 
 
 def run(backend: str, rounds: int, seconds: float) -> dict[str, object]:
-    """One database's figures, printed as they come."""
+    """Measure one database; prints each result."""
     results: dict[str, object] = {}
-    quiet, _ = flooded(backend, "quiet", count=0)
-    url, per_second = flooded(backend, "flooded", count=FLOOD - 200)
-    ways = {
-        "nobody else, no cap": worker(quiet, "other", -1),
-        "nobody else": worker(quiet, "other", CAP),
-        "beside the flood": worker(url, "other", CAP),
-        "the flooder, counted": worker(url, "flooder", CAP),
+    quiet_url, _ = make_flooded_ledger(backend, "quiet", count=0)
+    url, per_second = make_flooded_ledger(backend, "flooded", count=FLOOD - 200)
+    variants = {
+        "no flood, no cap": worker(quiet_url, "other", -1),
+        "no flood": worker(quiet_url, "other", CAP),
+        "other project, flood": worker(url, "other", CAP),
+        "flooding project": worker(url, "flooder", CAP),
     }
     for processes in (1, 8):
-        figures = harness.compare(ways, processes, rounds, seconds, against="nobody else")
+        figures = harness.compare(variants, processes, rounds, seconds, against="no flood")
         title = f"{backend}, {processes} process(es), {FLOOD - 200} open reservations of one project"
         print(harness.table(title, figures), flush=True)
-        results[f"{processes} processes"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
-    swept = {"flood_per_second": per_second, **sweep(url)}
-    print("  " + ", ".join(f"{name} {figure:.1f}" for name, figure in swept.items()), flush=True)
-    return {**results, **swept}
+        results[f"{processes} processes"] = {name: dataclasses.asdict(figure) for name, figure in figures.items()}
+    expiry = {"flood_per_second": per_second, **sweep(url)}
+    print("  " + ", ".join(f"{name} {figure:.1f}" for name, figure in expiry.items()), flush=True)
+    return {**results, **expiry}
 
 
 if __name__ == "__main__":

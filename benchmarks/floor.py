@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare driver doing the least SQL for a reserve and a commit, on our own schema, indexes and rows kept.
+"""The lower bound: the bare driver with the minimal SQL for a reserve and a commit, on our schema and indexes.
 
-Four statements and two COMMITs. Nothing here is a quota system: no state is looked at, no error understood, no clock
-skew or retry thought of. It is what the database and the driver cost, whatever is built on them. The same for upkeep:
-a batch of expiry in three statements, a batch of purge in two.
+This takes four statements and two COMMITs. It is not a quota system: it checks no state, handles no error and no clock
+skew, and retries nothing. It measures the cost of the database and the driver. The same holds for maintenance: a batch
+of expiry takes three statements, a batch of purge two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAY = {"mysql": "INTERVAL 86400000000 MICROSECOND", "postgresql": "INTERVAL '1 
 
 
 def connect(url: str) -> Any:
-    """A DBAPI connection at READ COMMITTED."""
+    """Return a DBAPI connection at READ COMMITTED."""
     parts = sa.make_url(url)
     if parts.get_backend_name() == "sqlite":
         file = sqlite3.connect(str(parts.database))
@@ -55,7 +55,10 @@ def connect(url: str) -> Any:
 
 
 def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
-    """Reserve and commit one gpu for each of ``size`` consumers of one of the projects ({project_id: usage id})."""
+    """Return a worker that reserves and commits one gpu for each of ``size`` consumers.
+
+    ``projects`` maps project IDs to usage IDs; each cycle picks one at random.
+    """
     backend = "postgresql" if url.startswith("postgresql") else "mysql"
     now, day = _NOW[backend], _DAY[backend]
     row = f"({now}, false, %s, %s, %s, 'gpu', 1, {now} + {day}, 'reserved', %s, 'g', 1, 1)"
@@ -76,14 +79,14 @@ def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
     def start(number: int) -> Cycle:
         connection = connect(url)
         cursor = connection.cursor()
-        chance = random.Random(number)
+        rng = random.Random(number)
         names = sorted(projects)
 
         def cycle() -> None:
-            project_id = names[chance.randrange(len(names))]
+            project_id = names[rng.randrange(len(names))]
             usage_id = projects[project_id]
             uuids = [str(uuid.uuid4()) for _ in range(size)]
-            cursor.execute(insert, [value for one in uuids for value in (one, usage_id, project_id, one)])
+            cursor.execute(insert, [value for name in uuids for value in (name, usage_id, project_id, name)])
             cursor.execute(charge, (size, size, usage_id, 10**9))
             assert cursor.rowcount == 1
             connection.commit()
@@ -97,8 +100,8 @@ def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
     return start
 
 
-def expire(url: str, most: int, batch_rows: int) -> int:
-    """Expire about so many overdue reservations, whatever project they are of; how many."""
+def expire(url: str, max_rows: int, batch_rows: int) -> int:
+    """Expire about ``max_rows`` overdue reservations of any project; returns their number."""
     backend = sa.make_url(url).get_backend_name()
     now = _NOW[backend]
     query = (
@@ -106,7 +109,7 @@ def expire(url: str, most: int, batch_rows: int) -> int:
         f" ORDER BY expire, id LIMIT {batch_rows}"
     )
 
-    def end(cursor: Any, rows: Sequence[Any]) -> None:
+    def expire_rows(cursor: Any, rows: Sequence[Any]) -> None:
         cursor.execute(
             f"UPDATE reservations SET state = 'expired', updated_at = {now}, deleted_at = {now}, deleted = true,"
             f" live = NULL, place = NULL WHERE id IN ({_numbers(row[0] for row in rows)})"
@@ -116,25 +119,25 @@ def expire(url: str, most: int, batch_rows: int) -> int:
             sums[usage_id] += delta
         cursor.execute(_DISCOUNT[backend].format(now=now, sums=_sums(sums), ids=_numbers(sums)))
 
-    return _in_batches(url, most, query, end)
+    return _in_batches(url, max_rows, query, expire_rows)
 
 
-def purge(url: str, most: int, batch_rows: int) -> int:
-    """Delete about so many ended reservations; how many."""
+def purge(url: str, max_rows: int, batch_rows: int) -> int:
+    """Delete about ``max_rows`` ended reservations; returns their number."""
     query = f"SELECT id FROM reservations WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT {batch_rows}"
 
-    def delete(cursor: Any, rows: Sequence[Any]) -> None:
+    def delete_rows(cursor: Any, rows: Sequence[Any]) -> None:
         cursor.execute(f"DELETE FROM reservations WHERE id IN ({_numbers(row[0] for row in rows)})")
 
-    return _in_batches(url, most, query, delete)
+    return _in_batches(url, max_rows, query, delete_rows)
 
 
-def _in_batches(url: str, most: int, query: str, act: Callable[[Any, Sequence[Any]], None]) -> int:
-    """Do it to what the query finds, a transaction each time, until it finds nothing or so many are done."""
+def _in_batches(url: str, max_rows: int, query: str, act: Callable[[Any, Sequence[Any]], None]) -> int:
+    """Apply ``act`` to the rows of the query, in one transaction per batch; returns the number of rows."""
     connection = connect(url)
     cursor = connection.cursor()
     done = 0
-    while done < most:
+    while done < max_rows:
         cursor.execute(query)
         rows = cursor.fetchall()
         if not rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ours against Cinder's quota on a Galera cluster of three nodes, each process on a node of its own, taking turns.
+"""Compares cyborg_quota with Cinder's quota on a Galera cluster of three nodes; process n uses node n modulo 3.
 
 python -m benchmarks.galera --cinder VENV/bin/python
 """
@@ -15,36 +15,36 @@ from tests.servers.galera import Galera
 
 
 def ours(urls: list[str], projects: list[str]) -> harness.Worker:
-    """Each process on the next node."""
+    """Return a worker whose processes use the nodes in turn."""
     workers = [speed.ours(url, projects) for url in urls]
     return lambda number: workers[number % len(workers)](number)
 
 
 def main() -> None:
     parser = harness.parser(__doc__, rounds=3, seconds=4.0)
-    parser.add_argument("--cinder", help="the Python of an environment with cinder; without it, Cinder is left out")
-    parser.add_argument("--processes", type=int, default=6, help="how many write at once (default: 6)")
+    parser.add_argument("--cinder", help="the Python of an environment with cinder (default: Cinder is not measured)")
+    parser.add_argument("--processes", type=int, default=6, help="the number of concurrent writers (default: 6)")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     report = Report()
     with Galera() as cluster, scenes.create_ledger(cluster, "ledger"):
         urls = [scenes.url_of(node, "ledger") for node in cluster.nodes]
-        theirs = [scenes.url_of(node, "cinder") for node in cluster.nodes]
-        many = [f"p{number}" for number in range(100)]
-        speed.usage_ids(urls[0], many)
+        cinder_urls = [scenes.url_of(node, "cinder") for node in cluster.nodes]
+        hundred_projects = [f"p{number}" for number in range(100)]
+        speed.usage_ids(urls[0], hundred_projects)
         if arguments.cinder:
             scenes.create_database(cluster, "cinder")
-            cinder_processes.make(arguments.cinder, theirs[0], 100)
+            cinder_processes.make(arguments.cinder, cinder_urls[0], 100)
         scenes.wait_until_all_is_everywhere(cluster)
-        for title, projects in (("a hot project", many[:1]), ("100 projects", many)):
-            ways: dict[str, harness.Round] = {}
+        for title, projects in (("1 project", hundred_projects[:1]), ("100 projects", hundred_projects)):
+            variants: dict[str, harness.Round] = {}
             if arguments.cinder:
-                ways["cinder"] = cinder_processes.turns(arguments.cinder, theirs, len(projects), "try")
-            ways["ours"] = speed.own(ours(urls, projects))
+                variants["cinder"] = cinder_processes.turns(arguments.cinder, cinder_urls, len(projects), "try")
+            variants["ours"] = speed.run_in_fork(ours(urls, projects))
             speed.show(
                 report,
                 f"Galera, three nodes, {arguments.processes} processes, {title}",
-                ways,
+                variants,
                 arguments.processes,
                 rounds=arguments.rounds,
                 seconds=arguments.seconds,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing cycles in many processes, and telling the figures.
+"""Times cycles in several processes, and formats the figures.
 
-A machine is never quiet, and no two machines are alike: the ways that are compared take turns, round by round, and
-what counts is the median of the rounds' ratios.
+Absolute figures depend on the machine and its load. So the variants are measured alternately, round by round, and the
+result is the median of the ratios of the rounds.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from tests import fixtures
 _FORK = multiprocessing.get_context("fork")
 
 WARM_SECONDS = 0.5
-"""What each way does first does not count: a forked process still copies its parent's pages, and Cinder's, a new one,
-has none to copy."""
+"""Cycles in the first seconds are not counted: a forked process still copies its parent's pages, a new one does not."""
 
 Cycle = Callable[[], None]
-"""One reserve and commit, or what is compared with it. Raises when it fails."""
+"""One reserve and commit, or the operation that is compared with it. Raises an error if it fails."""
 Worker = Callable[[int], Cycle]
-"""Connects in a process of its own, number so-and-so, and returns its cycle."""
+"""Called in a worker process with its number: connects, and returns the cycle."""
 Round = Callable[[int, float], "Sample"]
-"""One turn of so many processes and so many seconds."""
+"""Runs one round with a number of processes for a number of seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One round of one way. Times in seconds."""
+    """One round of one variant. Times are in seconds."""
 
     cycles: int
     seconds: float
@@ -45,17 +44,17 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """Cycles a second, of all processes together."""
+        """Cycles per second, of all processes together."""
         return self.cycles / self.seconds
 
     def percentile(self, percent: int) -> float:
-        """Latency in milliseconds."""
+        """Return a percentile of the latency, in milliseconds."""
         ordered = sorted(self.latencies)
         return 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def run_round(worker: Worker, processes: int, seconds: float) -> Sample:
-    """Let so many processes do cycles for so long, from the same moment on."""
+    """Run cycles in ``processes`` processes, started together, for ``seconds``."""
     barrier = _FORK.Barrier(processes)
     pipes = [_FORK.Pipe(duplex=False) for _ in range(processes)]
     children = [
@@ -64,20 +63,20 @@ def run_round(worker: Worker, processes: int, seconds: float) -> Sample:
     ]
     for child in children:
         child.start()
-    answers = gather(children, [reader for reader, _ in pipes])
-    latencies = [latency for taken, _ in answers for latency in taken]
-    return Sample(len(latencies), max(elapsed for _, elapsed in answers), latencies)
+    results = gather(children, [reader for reader, _ in pipes])
+    latencies = [latency for process_latencies, _ in results for latency in process_latencies]
+    return Sample(len(latencies), max(elapsed for _, elapsed in results), latencies)
 
 
 def gather(children: Sequence[Any], readers: Sequence[Any]) -> list[Any]:
-    """What each process has to say, once all have ended. Raises RuntimeError where one tells of an error (a text)."""
-    answers = [reader.recv() for reader in readers]
+    """Return the result of each process, after all have ended. Raises RuntimeError if one is an error (a str)."""
+    results = [reader.recv() for reader in readers]
     for child in children:
         child.join()
-    failures = [answer for answer in answers if isinstance(answer, str)]
+    failures = [result for result in results if isinstance(result, str)]
     if failures:
         raise RuntimeError(f"a worker failed: {failures[0]}")
-    return answers
+    return results
 
 
 def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: Any) -> None:
@@ -86,16 +85,16 @@ def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: An
         for _ in range(5):
             cycle()
         barrier.wait(60)
-        warm = time.perf_counter() + WARM_SECONDS
-        while time.perf_counter() < warm:
+        warm_end = time.perf_counter() + WARM_SECONDS
+        while time.perf_counter() < warm_end:
             cycle()
         latencies = []
-        began = now = time.perf_counter()
-        while now - began < seconds:
+        start = now = time.perf_counter()
+        while now - start < seconds:
             cycle()
             before, now = now, time.perf_counter()
             latencies.append(now - before)
-        writer.send((latencies, now - began))
+        writer.send((latencies, now - start))
     except BaseException as error:
         writer.send(f"{type(error).__name__}: {error}")
     finally:
@@ -104,8 +103,8 @@ def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: An
 
 
 @dataclasses.dataclass(frozen=True)
-class Counters:
-    """Several rounds of one way, medians."""
+class Summary:
+    """The medians of several rounds of one variant."""
 
     rate: float
     spread: float
@@ -115,59 +114,63 @@ class Counters:
 
 
 def compare(
-    ways: dict[str, Worker], processes: int, rounds: int, seconds: float, *, against: str
-) -> dict[str, Counters]:
-    """Let the ways take turns; ``ratio`` is each one's rate over that of ``against``, the median of the rounds."""
-    samples: dict[str, list[Sample]] = {name: [] for name in ways}
+    variants: dict[str, Worker], processes: int, rounds: int, seconds: float, *, against: str
+) -> dict[str, Summary]:
+    """Measure the variants alternately.
+
+    ``ratio`` is the median over the rounds of a variant's rate divided by the rate of ``against``.
+    """
+    samples: dict[str, list[Sample]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, worker in ways.items():
+        for name, worker in variants.items():
             samples[name].append(run_round(worker, processes, seconds))
     return summarize(samples, against=against)
 
 
-def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Counters]:
-    """The medians of each way's rounds."""
+def summarize(samples: dict[str, list[Sample]], *, against: str) -> dict[str, Summary]:
+    """Return the medians of the rounds of each variant."""
     base = [sample.rate for sample in samples[against]]
     return {
-        name: Counters(
-            rate=statistics.median(one.rate for one in taken),
-            spread=(max(one.rate for one in taken) - min(one.rate for one in taken))
-            / statistics.median(one.rate for one in taken),
-            p50=statistics.median(one.percentile(50) for one in taken),
-            p99=statistics.median(one.percentile(99) for one in taken),
-            ratio=statistics.median(one.rate / other for one, other in zip(taken, base, strict=True)),
+        name: Summary(
+            rate=statistics.median(sample.rate for sample in rounds),
+            spread=(max(sample.rate for sample in rounds) - min(sample.rate for sample in rounds))
+            / statistics.median(sample.rate for sample in rounds),
+            p50=statistics.median(sample.percentile(50) for sample in rounds),
+            p99=statistics.median(sample.percentile(99) for sample in rounds),
+            ratio=statistics.median(sample.rate / other for sample, other in zip(rounds, base, strict=True)),
         )
-        for name, taken in samples.items()
+        for name, rounds in samples.items()
     }
 
 
 def parser(about: str | None, *, rounds: int = 5, seconds: float = 2.0) -> argparse.ArgumentParser:
-    """The arguments of every benchmark whose ways take turns, with these defaults."""
-    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "--rounds", type=int, default=rounds, help="how often each way has its turn (default: %(default)s)"
+    """Return a parser with the arguments that the benchmarks share, with these defaults."""
+    shared = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared.add_argument(
+        "--rounds", type=int, default=rounds, help="the number of rounds of each variant (default: %(default)s)"
     )
-    made.add_argument("--seconds", type=float, default=seconds, help="how long a turn is (default: %(default)g)")
-    made.add_argument("--json", type=pathlib.Path, help="write the figures to this file too")
-    return made
+    shared.add_argument("--seconds", type=float, default=seconds, help="the duration of a round (default: %(default)g)")
+    shared.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
+    return shared
 
 
 def main(about: str | None, run: Callable[[str, int, float], dict[str, object]]) -> None:
-    """The command of a benchmark: on each server that there is, ``run(backend, rounds, seconds)``."""
+    """The main function of a benchmark: calls ``run(backend, rounds, seconds)`` for each available server."""
     arguments = parser(about).parse_args()
     logging.disable(logging.WARNING)
-    backends = [one for one in ("mariadb", "postgresql") if fixtures.admin_url(one)]
+    backends = [name for name in ("mariadb", "postgresql") if fixtures.admin_url(name)]
     results = {backend: run(backend, arguments.rounds, arguments.seconds) for backend in backends}
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=2) + "\n")
 
 
-def table(title: str, figures: dict[str, Counters]) -> str:
-    """The figures for a person."""
+def table(title: str, figures: dict[str, Summary]) -> str:
+    """Format the figures as a table."""
     width = max(map(len, figures))
     lines = [title, f"  {'':{width}}  {'cycles/s':>9} {'spread':>7} {'p50 ms':>7} {'p99 ms':>7} {'ratio':>6}"]
-    for name, one in figures.items():
+    for name, figure in figures.items():
         lines.append(
-            f"  {name:{width}}  {one.rate:9.0f} {one.spread:6.0%} {one.p50:7.2f} {one.p99:7.2f} {one.ratio:6.2f}"
+            f"  {name:{width}}  {figure.rate:9.0f} {figure.spread:6.0%} {figure.p50:7.2f} "
+            f"{figure.p99:7.2f} {figure.ratio:6.2f}"
         )
     return "\n".join(lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long charges wait while an import moves 10,000 projects that hold something: the longest call, and the import.
+"""Measures how long charges wait while an import moves 10,000 projects with usage: the longest call, and the import.
 
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.imports
 """
@@ -29,30 +29,30 @@ CHARGERS = 2
 
 
 def make_engine(url: str) -> QuotaEngine:
-    """An engine with limits from the database, durable as the server is."""
-    how = fixtures.settings(url, sqlite_synchronous=True, statement_timeout_seconds=60, retry_seconds=120)
+    """Return an engine with limits from the database, and with the durability of the server."""
+    database_settings = fixtures.settings(url, sqlite_synchronous=True, statement_timeout_seconds=60, retry_seconds=120)
     limits = DatabaseLimitDriver(Flat(), InitialLimits(child=None))
-    engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
+    engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=database_settings), limits))
     engine.register_resources(["fpga", "gpu"])
     return engine
 
 
 def charge(url: str, projects: int, seed: int, stop: Any, answers: Any) -> None:
-    """Reserve and roll back, a random project each time, until told to stop; then hand over what each call took."""
+    """Reserve and roll back in random projects until ``stop`` is set; then put the call durations on ``answers``."""
     engine = make_engine(url)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     seconds = []
     while not stop.is_set():
-        context = base.Context(f"p{chance.randrange(projects)}")
-        began = time.monotonic()
+        context = base.Context(f"p{rng.randrange(projects)}")
+        start = time.monotonic()
         uuids = engine.reserve(context, {"fpga": 1})
-        seconds.append(time.monotonic() - began)
+        seconds.append(time.monotonic() - start)
         engine.rollback(context, uuids)
     answers.put(seconds)
 
 
 def run(backend: str, projects: int) -> None:
-    """One database's figures."""
+    """Measure one database, and print the result."""
     url = fixtures.fresh_disk_url(backend, "imports")
     schema.sync(Database(fixtures.settings(url)))
     sql = sa.create_engine(url, poolclass=sa.NullPool)
@@ -62,23 +62,23 @@ def run(backend: str, projects: int) -> None:
     engine.close()
     processes = multiprocessing.get_context("fork")
     stop, answers = processes.Event(), processes.Queue()
-    crew = [processes.Process(target=charge, args=(url, projects, seed, stop, answers)) for seed in range(CHARGERS)]
-    for one in crew:
-        one.start()
+    chargers = [processes.Process(target=charge, args=(url, projects, seed, stop, answers)) for seed in range(CHARGERS)]
+    for charger in chargers:
+        charger.start()
     time.sleep(2.0)
-    began = time.monotonic()
+    start = time.monotonic()
     moved = engine.administration.import_limits(base.ADMIN, clouds.rotated(projects, 1))
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     time.sleep(1.0)
     stop.set()
-    calls = sorted(one for _ in crew for one in answers.get())
-    for one in crew:
-        one.join()
+    calls = sorted(duration for _ in chargers for duration in answers.get())
+    for charger in chargers:
+        charger.join()
     assert not engine.audit(base.ADMIN)
     engine.close()
     print(
         f"{backend}: {len(moved):,} moves in {seconds:.2f} s; of {len(calls):,} charges the longest took "
-        f"{calls[-1]:.3f} s, the middle one {statistics.median(calls) * 1000:.1f} ms",
+        f"{calls[-1]:.3f} s, the median {statistics.median(calls) * 1000:.1f} ms",
         flush=True,
     )
 
@@ -86,10 +86,10 @@ def run(backend: str, projects: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--projects", type=int, default=10_000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     for backend in fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
-            run(backend, given.projects)
+            run(backend, arguments.projects)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the usage list of 10,000 projects takes: how long, and how many statements."""
+"""Measures the usage list of 10,000 projects: its duration and its number of statements."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ PROJECTS = 10_000
 
 
 def run(report: Report, backend: str, *, rounds: int) -> None:
-    """The public face's list, with a limit for each project."""
+    """Call list_usages of the engine, with a limit for each project."""
     limits = fixtures.DictLimits()
     limits.limits[None, "gpu"] = 100
     engine = fixtures.make_engine(Seeded(backend, "list", PROJECTS).url, limits)
     engine.list_usages(base.ADMIN, "p0")  # connects
     statements: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def record_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         statements.append(statement)
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    sa.event.listen(sa.Engine, "before_cursor_execute", record_statement)
     seconds = []
     try:
         for _ in range(rounds):
             statements.clear()
-            began = time.perf_counter()
+            start = time.perf_counter()
             records = engine.list_usages(base.ADMIN)
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - start)
             assert len(records) == PROJECTS
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        sa.event.remove(sa.Engine, "before_cursor_execute", record_statement)
     queries = [statement for statement in statements if not statement.startswith("BEGIN")]
     case = f"usage list of {PROJECTS:,} projects"
     report.add(Figure(backend, case, "queries", len(queries), "", 1, 1, is_most=True))

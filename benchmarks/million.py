@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ledger of a million: what its size costs a charge, and how fast a million reservations are expired and purged."""
+"""Measures a ledger with a million rows: the cost of a charge, and the rate of expiry and purge."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from tests import base, fixtures
 
 MOST = 10**9
 SPREAD = 10_000
-"""Over so many projects the reservations of a batch job are spread."""
+"""The number of projects over which the reservations of a batch job are spread."""
 
 _FORK = multiprocessing.get_context("fork")
 _BATCH_ROWS = 2000
 _LONGEST_SECONDS = 10.0
 _TURNS = (("floor", 0.25), ("ours", 0.5), ("floor", 0.25))
-"""Who does how much of all there is: ours in one go, for a sweeper with much before it orders it."""
+"""The share of the rows that each variant processes, in this order. Ours gets its share in one run."""
 
 T = TypeVar("T")
 
 
 def make_engine(url: str) -> QuotaEngine:
-    """As an operator has it: durable, batches of the default size, a limit in force."""
+    """Return an engine with production settings: durable, batches of the default size, with a limit."""
     limits = fixtures.DictLimits()
     limits.limits[None, "gpu"] = MOST
     return fixtures.make_engine(url, limits, batch_rows=_BATCH_ROWS, sqlite_synchronous=True)
 
 
 def charging(url: str, projects: list[str]) -> harness.Worker:
-    """Reserve and commit in these projects, in turns of chance; each was charged before."""
+    """Return a worker that reserves and commits in random projects of these, all charged before."""
 
     def start(number: int) -> harness.Cycle:
         engine = make_engine(url)
-        chance = random.Random(number)
+        rng = random.Random(number)
 
         def charge(project_id: str) -> None:
             context = base.Context(project_id)
@@ -55,13 +55,13 @@ def charging(url: str, projects: list[str]) -> harness.Worker:
 
         for project_id in projects:
             charge(project_id)
-        return lambda: charge(chance.choice(projects))
+        return lambda: charge(rng.choice(projects))
 
     return start
 
 
 def run(report: Report, backend: str, *, count: int, rounds: int, seconds: float) -> None:
-    """Seed, expire, compare with a small ledger, purge; then expire and purge beside two who charge."""
+    """Seed, expire, compare with a small ledger, purge; then expire and purge while two processes charge."""
     small_rows, small_settled = max(1, count // 1000), max(1, count // 100)
     report.say(f"{backend}: seeding {count:,} usage rows and {count:,} overdue reservations")
     small, big = Seeded(backend, "small", small_rows), Seeded(backend, "big", count)
@@ -70,8 +70,8 @@ def run(report: Report, backend: str, *, count: int, rounds: int, seconds: float
     big.add_overdue(count, spread)
     case = f"{count:,} rows"
     swept(report, backend, big, "expiry", count)
-    ways = {"small": charging(small.url, _some(small)), "big": charging(big.url, _some(big))}
-    figures = harness.compare(ways, 1, rounds, seconds, against="small")
+    variants = {"small": charging(small.url, _some(small)), "big": charging(big.url, _some(big))}
+    figures = harness.compare(variants, 1, rounds, seconds, against="small")
     report.details[f"{backend}, size"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
     name = f"reserve + commit, cost against {small_rows:,} rows"
     report.add(Figure(backend, case, name, 1 / figures["big"].ratio, " x", 1.3, 1.0, is_most=True))
@@ -80,20 +80,20 @@ def run(report: Report, backend: str, *, count: int, rounds: int, seconds: float
 
 
 def swept(report: Report, backend: str, big: Seeded, name: str, count: int) -> None:
-    """One sweeper alone, beside the bare driver: they take turns at all there is to be done."""
+    """Compare one sweeper with the bare driver: they process the rows in turns."""
     case = f"{big.projects:,} rows"
-    ways: dict[str, Callable[[int], object]] = {
+    variants: dict[str, Callable[[int], object]] = {
         "floor": lambda rows: FLOORS[name](big.url, rows, _BATCH_ROWS),
         "ours": lambda rows: sweep(big.url, JOBS[name], rows),
     }
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+    rates: dict[str, list[float]] = {way: [] for way in variants}
     left = count
     for number, (way, share) in enumerate(_TURNS):
         is_last = number == len(_TURNS) - 1
-        began = time.perf_counter()
-        ways[way](count if is_last else int(count * share))
-        seconds = time.perf_counter() - began
-        # (Counted by the database: a sweeper that is stopped finishes what it has begun, and says no more.)
+        start = time.perf_counter()
+        variants[way](count if is_last else int(count * share))
+        seconds = time.perf_counter() - start
+        # (Counted in the database: a stopped sweeper finishes its batch without reporting it.)
         before, left = left, big.scalar(LEFT[name])
         rates[way].append((before - left) / seconds)
     assert left == 0, f"{left} of {count} are left"
@@ -108,7 +108,7 @@ def swept(report: Report, backend: str, big: Seeded, name: str, count: int) -> N
 
 
 def _some(ledger: Seeded) -> list[str]:
-    """A hundred of its projects, from the first to the last."""
+    """Return about a hundred of its projects, evenly spread."""
     return [f"p{number}" for number in range(0, ledger.projects, max(1, ledger.projects // 100))]
 
 
@@ -125,43 +125,43 @@ FLOORS = {"expiry": floor.expire, "purge": floor.purge}
 
 
 def beside(report: Report, backend: str, big: Seeded, count: int) -> None:
-    """Two processes charge projects that the sweeper's rows are of, while it expires, and then purges."""
+    """Measure two processes that charge the sweeper's projects while it expires and purges."""
     projects = [f"p{number}" for number in range(min(100, big.projects))]
     quiet, _ = foreground(big.url, projects, lambda: time.sleep(_LONGEST_SECONDS / 2))
-    report.add(Figure(backend, "2 charge", "p99 without upkeep", quiet.percentile(99), " ms"))
+    report.add(Figure(backend, "2 charge", "p99 without maintenance", quiet.percentile(99), " ms"))
     big.add_overdue(count, min(SPREAD, big.projects))
     for name, job in JOBS.items():
-        upkeep = functools.partial(sweep, big.url, job, seconds=_LONGEST_SECONDS)
-        sample, (rows, seconds) = foreground(big.url, projects, upkeep)
+        maintenance = functools.partial(sweep, big.url, job, seconds=_LONGEST_SECONDS)
+        sample, (rows, seconds) = foreground(big.url, projects, maintenance)
         report.add(Figure(backend, f"{name} beside 2", "p99", sample.percentile(99), " ms", 25.0, is_most=True))
         report.add(Figure(backend, f"{name} beside 2", "rows a second", rows / seconds))
 
 
-class _Enough(Exception):
-    """It has run for long enough."""
+class _LimitReached(Exception):
+    """Raised to stop a job after the given time or number of rows."""
 
 
-def sweep(url: str, job: Job, most: int | None = None, seconds: float = math.inf) -> tuple[int, float]:
-    """Do the job until it is done, or for so long or about so many rows; rows and seconds."""
+def sweep(url: str, job: Job, max_rows: int | None = None, seconds: float = math.inf) -> tuple[int, float]:
+    """Run the job to its end, or until about ``max_rows`` rows or ``seconds``; returns rows and seconds."""
     engine = make_engine(url)
     rows = 0
-    began = time.perf_counter()
+    start = time.perf_counter()
 
     def progress(batch: int) -> None:
         nonlocal rows
         rows += batch
-        if time.perf_counter() - began > seconds or (most is not None and rows >= most):
-            raise _Enough
+        if time.perf_counter() - start > seconds or (max_rows is not None and rows >= max_rows):
+            raise _LimitReached
 
-    with contextlib.suppress(_Enough):
+    with contextlib.suppress(_LimitReached):
         job(engine, progress)
-    taken = time.perf_counter() - began
+    taken = time.perf_counter() - start
     engine.close()
     return rows, taken
 
 
 def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tuple[harness.Sample, T]:
-    """Two processes that charge for as long as ``meanwhile`` takes; and what that returned."""
+    """Charge in two processes while ``meanwhile`` runs; returns the sample and the result of ``meanwhile``."""
     ready, over = _FORK.Barrier(3), _FORK.Event()
     pipes = [_FORK.Pipe(duplex=False) for _ in range(2)]
 
@@ -171,9 +171,9 @@ def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tup
             ready.wait(60)
             latencies = []
             while not over.is_set():
-                began = time.perf_counter()
+                start = time.perf_counter()
                 cycle()
-                latencies.append(time.perf_counter() - began)
+                latencies.append(time.perf_counter() - start)
             writer.send(latencies)
         except BaseException as error:
             writer.send(f"{type(error).__name__}: {error}")
@@ -181,12 +181,14 @@ def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tup
             os._exit(0)
 
     children = [_FORK.Process(target=child, args=(number, writer)) for number, (_, writer) in enumerate(pipes)]
-    for one in children:
-        one.start()
+    for process in children:
+        process.start()
     ready.wait(60)
-    began = time.perf_counter()
+    start = time.perf_counter()
     answer = meanwhile()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     over.set()
-    latencies = [one for taken in harness.gather(children, [reader for reader, _ in pipes]) for one in taken]
+    latencies = [
+        latency for durations in harness.gather(children, [reader for reader, _ in pipes]) for latency in durations
+    ]
     return harness.Sample(len(latencies), seconds, latencies), answer

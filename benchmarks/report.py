@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured against what it must reach: one line a figure, one table, one JSON file."""
+"""Collects figures and their targets; prints a table and writes a JSON file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import cyborg_quota
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One figure. ``must`` and ``aim`` are bounds in its own unit; a ``must`` of None binds nothing.
+    """One figure. ``must`` and ``aim`` are bounds in its unit; None means no bound.
 
-    ``is_most``: the bounds are the most it may be, and not the least.
+    ``is_most``: the bounds are maxima, not minima.
     """
 
     database: str
@@ -33,14 +33,14 @@ class Figure:
     is_most: bool = False
 
     def reaches(self, bound: float | None) -> bool | None:
-        """Whether the bound is kept; None where there is none."""
+        """Return whether the value meets the bound; None if there is no bound."""
         if bound is None:
             return None
         return self.value <= bound if self.is_most else self.value >= bound
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The highest bound that is met: aim, must or MISSED; empty if there is no bound."""
         if self.must is None and self.aim is None:
             return ""
         if self.reaches(self.must) is False:
@@ -49,46 +49,46 @@ class Figure:
 
 
 class Report:
-    """Collects figures, tells the progress on stderr, and writes both results."""
+    """Collects figures, prints the progress on stderr, and writes the results."""
 
     def __init__(self) -> None:
         self.figures: list[Figure] = []
         self.details: dict[str, Any] = {}
-        self._began = time.monotonic()
+        self._start = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line of progress."""
-        print(f"[{time.monotonic() - self._began:5.0f} s] {text}", file=sys.stderr, flush=True)
+        """Print a line of progress."""
+        print(f"[{time.monotonic() - self._start:5.0f} s] {text}", file=sys.stderr, flush=True)
 
     def add(self, figure: Figure) -> None:
-        """A figure, told at once."""
+        """Add a figure, and print it."""
         self.figures.append(figure)
         self.say(f"{figure.database}, {figure.case}: {figure.name} {figure.value:.4g}{figure.unit} {figure.verdict}")
 
     def table(self) -> str:
-        """All figures for a person."""
+        """Format all figures as a table."""
         rows = [("database", "case", "figure", "value", "must", "aim", "reaches")]
-        for one in self.figures:
-            sign = "<= " if one.is_most else ""
+        for figure in self.figures:
+            sign = "<= " if figure.is_most else ""
             rows.append(
                 (
-                    one.database,
-                    one.case,
-                    one.name,
-                    f"{_number(one.value)}{one.unit}",
-                    "" if one.must is None else f"{sign}{_number(one.must)}",
-                    "" if one.aim is None else f"{sign}{_number(one.aim)}",
-                    one.verdict,
+                    figure.database,
+                    figure.case,
+                    figure.name,
+                    f"{_number(figure.value)}{figure.unit}",
+                    "" if figure.must is None else f"{sign}{_number(figure.must)}",
+                    "" if figure.aim is None else f"{sign}{_number(figure.aim)}",
+                    figure.verdict,
                 )
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
     def write(self, path: pathlib.Path) -> None:
-        """Everything, with the machine it was measured on."""
+        """Write all results as JSON, with a description of the machine."""
         content = {
             "machine": machine(),
-            "figures": [{**dataclasses.asdict(one), "verdict": one.verdict} for one in self.figures],
+            "figures": [{**dataclasses.asdict(figure), "verdict": figure.verdict} for figure in self.figures],
             "details": self.details,
         }
         path.write_text(json.dumps(content, indent=2) + "\n")
@@ -99,7 +99,7 @@ def _number(value: float) -> str:
 
 
 def machine() -> dict[str, object]:
-    """What one has to know of where it ran."""
+    """Describe the machine and the software."""
     model = ""
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers with a million rows, made by the databases themselves. What is made is a ledger whose audit is clean."""
+"""Makes large ledgers with SQL in the database. The audit of such a ledger finds no difference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NUMBERS = {
     " SELECT n FROM numbers",
 }
 _UUID = {
-    "mysql": "CONCAT('{mark}-', LPAD(HEX(n), 12, '0'), '-', LPAD(n, 12, '0'))",
-    "postgresql": "'{mark}-' || lpad(to_hex(n), 12, '0') || '-' || lpad(n::text, 12, '0')",
-    "sqlite": "printf('{mark}-%012x-%012d', n, n)",
+    "mysql": "CONCAT('{prefix}-', LPAD(HEX(n), 12, '0'), '-', LPAD(n, 12, '0'))",
+    "postgresql": "'{prefix}-' || lpad(to_hex(n), 12, '0') || '-' || lpad(n::text, 12, '0')",
+    "sqlite": "printf('{prefix}-%012x-%012d', n, n)",
 }
 _NAME = {"mysql": "CONCAT('p', {0})", "postgresql": "'p' || ({0})", "sqlite": "'p' || ({0})"}
 _OVERDUE = {
@@ -27,16 +27,16 @@ _OVERDUE = {
     "sqlite": "printf('2001-01-01 00:00:%02d.%06d', n / 1000000, n % 1000000)",
 }
 _PIECE = 100_000
-"""So many rows in one statement."""
+"""The number of rows of one statement."""
 
 
 class Seeded:
-    """A fresh database of that name, with ``projects`` usage rows of gpu (p0, p1, ...)."""
+    """A new database with ``projects`` usage rows of gpu, for the projects p0, p1, ..."""
 
     def __init__(self, backend: str, name: str, projects: int) -> None:
         self.url = fixtures.fresh_disk_url(backend, name)
         schema.sync(Database(fixtures.settings(self.url)))
-        # (The texts have percent signs of their own.)
+        # (The statements contain percent signs.)
         self._sql = sa.create_engine(self.url, poolclass=sa.NullPool, execution_options={"no_parameters": True})
         self._dialect = self._sql.dialect.name
         self.projects = projects
@@ -52,24 +52,24 @@ class Seeded:
         self.analyze()
 
     def execute(self, statement: str) -> None:
-        """Bare SQL."""
+        """Run a SQL statement."""
         with self._sql.begin() as connection:
             connection.exec_driver_sql(statement)
 
     def scalar(self, statement: str) -> int:
-        """Bare SQL's one figure."""
+        """Run a query, and return its single integer."""
         with self._sql.connect() as connection:
             return int(connection.exec_driver_sql(statement).scalar_one())
 
     def ids(self, projects: list[str]) -> dict[str, int]:
-        """The usage rows of these projects."""
+        """Return the usage IDs of these projects."""
         names = ", ".join(f"'{name}'" for name in projects)
         with self._sql.connect() as connection:
             query = f"SELECT project_id, id FROM quota_usages WHERE project_id IN ({names})"
             return {row.project_id: row.id for row in connection.exec_driver_sql(query)}
 
     def add_overdue(self, count: int, spread: int) -> None:
-        """So many reservations whose time is over, of the first ``spread`` projects in turn, and counted."""
+        """Add ``count`` overdue reservations of the first ``spread`` projects, and update the counters."""
         self._add(count, spread, "reserved")
         each, more = divmod(count, spread)
         for number, amount in ((spread, each), (more, 1)):
@@ -80,28 +80,29 @@ class Seeded:
         self.analyze()
 
     def add_settled(self, count: int, spread: int) -> None:
-        """So many reservations that were rolled back."""
+        """Add ``count`` reservations that were rolled back."""
         self._add(count, spread, "rolled_back")
         self.analyze()
 
     def _add(self, count: int, spread: int, state: str) -> None:
         first_id = self.scalar("SELECT MIN(id) FROM quota_usages")
-        mark = "e" if state == "reserved" else "s"
-        uuid = _UUID[self._dialect].format(mark=mark)
+        prefix = "e" if state == "reserved" else "s"
+        uuid = _UUID[self._dialect].format(prefix=prefix)
         moment = _OVERDUE[self._dialect]
-        flight = state == "reserved"
+        is_open = state == "reserved"
         for first, last in _pieces(count):
             self.execute(
                 "INSERT INTO reservations (created_at, updated_at, deleted_at, deleted, uuid, usage_id, project_id,"
                 " resource, delta, expire, state, consumer_id, group_id, live, place)"
-                f" SELECT {moment}, {moment}, {'NULL' if flight else moment}, {'false' if flight else 'true'}, {uuid},"
+                f" SELECT {moment}, {moment}, {'NULL' if is_open else moment},"
+                f" {'false' if is_open else 'true'}, {uuid},"
                 f" {first_id} + (n - 1) % {spread}, {self._name(f'(n - 1) % {spread}')}, 'gpu', 1, {moment},"
-                f" '{state}', {uuid}, 'g', {'1, 1' if flight else 'NULL, NULL'}"
+                f" '{state}', {uuid}, 'g', {'1, 1' if is_open else 'NULL, NULL'}"
                 f" FROM ({self._numbers(first, last)}) AS numbers"
             )
 
     def analyze(self) -> None:
-        """Let the planner know the tables, as a database that has grown would."""
+        """Update the planner's statistics, as autovacuum would on a grown database."""
         command = {"mysql": "ANALYZE TABLE reservations, quota_usages", "postgresql": "VACUUM ANALYZE"}
         sql = self._sql.execution_options(isolation_level="AUTOCOMMIT")
         with sql.connect() as connection:

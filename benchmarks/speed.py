@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaches: ours against the bare driver and against Cinder's quota, on the same servers, taking turns."""
+"""Compares reserve + commit with the bare driver and with Cinder's quota, alternately, on the same servers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import base, fixtures
 
-MOST = 10**9
+LIMIT = 10**9
 
 
 def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
-    """Reserve and commit through the public face, with a limit in force."""
+    """Return a worker that reserves and commits through the public API, with a limit."""
 
     def start(number: int) -> harness.Cycle:
         limits = fixtures.DictLimits()
-        limits.limits[None, "gpu"] = MOST
+        limits.limits[None, "gpu"] = LIMIT
         engine = fixtures.make_engine(url, limits)
-        chance = random.Random(number)
+        rng = random.Random(number)
 
         def cycle() -> None:
-            context = base.Context(projects[chance.randrange(len(projects))])
+            context = base.Context(projects[rng.randrange(len(projects))])
             claims = [Claim(str(uuid.uuid4()), {"gpu": 1}) for _ in range(size)]
             engine.commit(context, engine.reserve_many(context, claims, group="g"))
 
-        for project_id in projects:  # a conductor has met its projects
+        for project_id in projects:  # fill the caches, as in a conductor that runs
             context = base.Context(project_id)
             engine.commit(context, engine.reserve(context, {"gpu": 1}))
         return cycle
@@ -42,13 +42,13 @@ def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
     return start
 
 
-def own(worker: harness.Worker) -> harness.Round:
-    """A way of our own interpreter's."""
+def run_in_fork(worker: harness.Worker) -> harness.Round:
+    """Return a round that runs the worker in forked processes."""
     return lambda processes, seconds: harness.run_round(worker, processes, seconds)
 
 
 def usage_ids(url: str, projects: list[str]) -> dict[str, int]:
-    """Make a usage row for each project; their ids."""
+    """Create a usage row for each project; returns their IDs."""
     engine = fixtures.make_engine(url)
     for project_id in projects:
         context = base.Context(project_id)
@@ -69,7 +69,7 @@ CASES = (
 
 
 def run(report: Report, backend: str, python: str | None, *, rounds: int, seconds: float) -> None:
-    """All cases on one database."""
+    """Run all cases on one database."""
     url = fixtures.fresh_url(backend, "speed")
     schema.sync(Database(fixtures.settings(url)))
     ids = usage_ids(url, [f"p{number}" for number in range(100)])
@@ -78,13 +78,13 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
         cinder_processes.make(python, cinder_url, 100)
     for title, processes, count, must, aim, multiple in CASES:
         projects = {name: ids[name] for name in sorted(ids)[:count]}
-        ways: dict[str, harness.Round] = {
-            "floor": own(floor.worker(url, projects)),
-            "ours": own(ours(url, sorted(projects))),
+        variants: dict[str, harness.Round] = {
+            "floor": run_in_fork(floor.worker(url, projects)),
+            "ours": run_in_fork(ours(url, sorted(projects))),
         }
         if python is not None:
-            ways["cinder"] = cinder_processes.turns(python, [cinder_url], count)
-        figures = show(report, f"{backend}, {title}", ways, processes, rounds=rounds, seconds=seconds)
+            variants["cinder"] = cinder_processes.turns(python, [cinder_url], count)
+        figures = show(report, f"{backend}, {title}", variants, processes, rounds=rounds, seconds=seconds)
         add = functools.partial(Figure, backend, title)
         report.add(add("ours, cycles a second", figures["ours"].rate))
         report.add(add("ours / floor", figures["ours"].ratio, "", must, aim))
@@ -96,21 +96,21 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
                 slower = figures["ours"].p99 / figures["cinder"].p99
                 report.add(add("p99, ours / Cinder", slower, "", 0.1, is_most=True))
                 report.add(add("(p99, floor / Cinder)", figures["floor"].p99 / figures["cinder"].p99))
-    attach = {"one": own(ours(url, ["p0"])), "eight": own(ours(url, ["p0"], 8))}
+    attach = {"one": run_in_fork(ours(url, ["p0"])), "eight": run_in_fork(ours(url, ["p0"], 8))}
     figures = show(report, f"{backend}, an attach of one and of eight", attach, 1, rounds=rounds, seconds=seconds)
     cost = 1 / figures["eight"].ratio
     report.add(Figure(backend, "an 8-accelerator attach", "cost of one", cost, " x", 2.5, 1.5, is_most=True))
 
 
 def show(
-    report: Report, title: str, ways: dict[str, harness.Round], processes: int, *, rounds: int, seconds: float
-) -> dict[str, harness.Counters]:
-    """Let the ways take turns; tell their table, and return its figures."""
-    samples: dict[str, list[harness.Sample]] = {name: [] for name in ways}
+    report: Report, title: str, variants: dict[str, harness.Round], processes: int, *, rounds: int, seconds: float
+) -> dict[str, harness.Summary]:
+    """Measure the variants alternately; prints the table, and returns its figures."""
+    samples: dict[str, list[harness.Sample]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, turn in ways.items():
-            samples[name].append(turn(processes, seconds))
-    figures = harness.summarize(samples, against=next(iter(ways)))
-    report.say(harness.table(f"{title}; ratio to {next(iter(ways))}", figures))
-    report.details[title] = {name: dataclasses.asdict(one) for name, one in figures.items()}
+        for name, run_round in variants.items():
+            samples[name].append(run_round(processes, seconds))
+    figures = harness.summarize(samples, against=next(iter(variants)))
+    report.say(harness.table(f"{title}; ratio to {next(iter(variants))}", figures))
+    report.details[title] = {name: dataclasses.asdict(figure) for name, figure in figures.items()}
     return figures

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tree costs: reserve + commit under 1, 3 and 8 levels of limits, with 10, 400 and 10,000 siblings.
+"""Measures the cost of the project tree: reserve + commit under 1, 3 and 8 levels, and with up to 10,000 siblings.
 
 python -m tests.servers run --durable -- python -m benchmarks.tree
 """
@@ -28,7 +28,7 @@ SIBLINGS = (10, 400, 10_000)
 
 
 def make_engine(url: str) -> QuotaEngine:
-    """An engine with limits from the database, durable as the server is."""
+    """Return an engine with limits from the database, and with the durability of the server."""
     driver = DbQuotaDriver(
         DriverSettings(database=fixtures.settings(url, sqlite_synchronous=True)),
         DatabaseLimitDriver(StrictHierarchy(), InitialLimits(child=None)),
@@ -39,7 +39,7 @@ def make_engine(url: str) -> QuotaEngine:
 
 
 def worker(url: str, leaves: list[str]) -> harness.Worker:
-    """Reserve and commit one gpu; process n charges leaf n."""
+    """Return a worker that reserves and commits one gpu; process n charges leaf n."""
 
     def start(number: int) -> harness.Cycle:
         engine = make_engine(url)
@@ -55,7 +55,7 @@ def worker(url: str, leaves: list[str]) -> harness.Worker:
 
 
 def plant(database: Database) -> dict[int, list[str]]:
-    """Eight leaves under one root, for each number of levels. (One level: eight projects charge one and the same.)"""
+    """Make eight leaves under one root for each number of levels. (One level: a single project.)"""
     database.write(lambda connection: limit_tables.set_default(connection, "gpu", MOST))
     leaves: dict[int, list[str]] = {1: ["flat"]}
     for levels in LEVELS[1:]:
@@ -72,7 +72,7 @@ def plant(database: Database) -> dict[int, list[str]]:
 
 
 def add_siblings(database: Database, count: int) -> str:
-    """A leaf of three levels among so many siblings, all with usage rows."""
+    """Add a leaf at level three with ``count`` - 1 siblings; returns the leaf."""
     top, middle = f"top{count}", f"middle{count}"
     trees.plant(database, {top: None, middle: top, f"among{count}": middle})
 
@@ -93,24 +93,26 @@ def add_siblings(database: Database, count: int) -> str:
 
 
 def run(backend: str, rounds: int, seconds: float) -> dict[str, object]:
-    """One database's figures, printed as they come."""
+    """Measure one database; prints each result."""
     url = fixtures.fresh_url(backend, "tree")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     leaves = plant(database)
     results: dict[str, object] = {}
-    ways = {f"{levels} level{'s' * (levels > 1)}": worker(url, leaves[levels]) for levels in LEVELS}
+    variants = {f"{levels} level{'s' * (levels > 1)}": worker(url, leaves[levels]) for levels in LEVELS}
     for processes in (1, 8):
         database.close()
-        figures = harness.compare(ways, processes, rounds, seconds, against="1 level")
+        figures = harness.compare(variants, processes, rounds, seconds, against="1 level")
         title = f"{backend}, {processes} process(es) on different leaves under one root; ratio to one level"
         print(harness.table(title, figures), flush=True)
-        results[f"levels, {processes} processes"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
-    among = {f"{count} siblings": worker(url, [add_siblings(database, count)]) for count in SIBLINGS}
+        results[f"levels, {processes} processes"] = {
+            name: dataclasses.asdict(figure) for name, figure in figures.items()
+        }
+    by_siblings = {f"{count} siblings": worker(url, [add_siblings(database, count)]) for count in SIBLINGS}
     database.close()
-    figures = harness.compare(among, 1, rounds, seconds, against=f"{SIBLINGS[0]} siblings")
+    figures = harness.compare(by_siblings, 1, rounds, seconds, against=f"{SIBLINGS[0]} siblings")
     print(harness.table(f"{backend}, 3 levels, 1 process; ratio to {SIBLINGS[0]} siblings", figures), flush=True)
-    results["siblings"] = {name: dataclasses.asdict(one) for name, one in figures.items()}
+    results["siblings"] = {name: dataclasses.asdict(figure) for name, figure in figures.items()}
     return results
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command shares: the configuration, the engine, an admin's context, the output."""
+"""Base classes of the commands: configuration, engine, admin context and output."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cyborg_quota.validation import Context
 def load_conf(
     conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = loading.PROJECT, **more: Any
 ) -> cfg.ConfigOpts:
-    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for a value that is wrong."""
+    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for an invalid value."""
     return loading.load(conf, arguments, prog, version=cyborg_quota.__version__, **more)
 
 
 @contextmanager
 def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal. Yields what is to be told how many more are done."""
+    """Show a progress bar on stderr if that is a terminal. Yields a function that adds a number of finished items."""
     from tqdm import tqdm
 
-    # disable=None: tqdm looks whether it writes to a terminal.
+    # disable=None: tqdm shows the bar only on a terminal.
     with tqdm(total=total, unit=f" {unit}", disable=None, leave=False, dynamic_ncols=True) as bar:
 
         def progress(count: int) -> None:
@@ -41,7 +41,7 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
 
 
 class _Command(command.Command):
-    """Gives a command its engine. ``example`` is shown at the end of its help."""
+    """Gives a command its configuration and engine. ``example`` is printed at the end of its help."""
 
     app: Any
     example: ClassVar[str] = ""
@@ -62,7 +62,7 @@ class _Command(command.Command):
         return context
 
     def get_epilog(self) -> str:
-        # cliff's own would search all installed distributions for the one that brings the command.
+        # cliff's implementation would search all installed distributions for the one that provides the command.
         return f"example:\n  {self.example}" if self.example else ""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -79,13 +79,13 @@ class _Display(_Command):
     status: int = DONE
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """The exit status is ``self.status``, which take_action may set."""
+        """Run the command and return ``self.status``, which take_action may set."""
         super().run(parsed_args)
         return self.status
 
 
 class Lister(_Display, lister.Lister):
-    """A command that prints rows. Same column names in every format; no rows print nothing as a table."""
+    """A command that prints rows, with the same column names in every format. An empty table prints nothing."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         rows = [list(row) for row in data]
@@ -94,18 +94,18 @@ class Lister(_Display, lister.Lister):
         elif not rows and not parsed_args.print_empty:
             return DONE
         else:
-            rows = [formats.person(row) for row in rows]
+            rows = [formats.human(row) for row in rows]
         with formats.known_columns():
             return super().produce_output(parsed_args, column_names, rows)
 
 
 class ShowOne(_Display, show.ShowOne):
-    """A command that prints one thing."""
+    """A command that prints one object."""
 
     def _load_formatter_plugins(self) -> Any:
         return formats.with_csv(super()._load_formatter_plugins())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        prepare = formats.person if parsed_args.formatter == formats.TABLE else formats.machine
+        prepare = formats.human if parsed_args.formatter == formats.TABLE else formats.machine
         with formats.known_columns():
             return super().produce_output(parsed_args, column_names, prepare(data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-conductor: Cyborg's conductor, with quota. Takes cyborg-conductor's place, and its arguments."""
+"""cyborg-quota-conductor: Cyborg's conductor with quota. It replaces cyborg-conductor and takes the same arguments."""
 
 from __future__ import annotations
 

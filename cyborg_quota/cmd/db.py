@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on the database itself."""
+"""Commands on the database: db sync, version and purge."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _DAY = 86400
 
 
 @contextmanager
-def open_database(conf: Any, *, verified: bool = True, patient: bool = False) -> Iterator[Any]:
-    """The database that ``conf`` names.
+def open_database(conf: Any, *, verified: bool = True, untimed: bool = False) -> Iterator[Any]:
+    """Open the database of [database] connection.
 
-    ``verified``: it must have a schema that this code can work with. ``patient``: a statement may take its time.
+    :param verified: check first that this release can work with the schema.
+    :param untimed: run statements without a timeout.
     """
     from cyborg_quota.db import database, schema
     from cyborg_quota.ledger import settings
 
-    how = settings.database_settings(conf)
-    if patient:
-        how = dataclasses.replace(how, statement_timeout_seconds=None)
-    ledger_database = database.Database(how, verify=schema.check if verified else None)
+    database_settings = settings.database_settings(conf)
+    if untimed:
+        database_settings = dataclasses.replace(database_settings, statement_timeout_seconds=None)
+    ledger_database = database.Database(database_settings, verify=schema.check if verified else None)
     try:
         yield ledger_database
     finally:
@@ -35,10 +36,10 @@ def open_database(conf: Any, *, verified: bool = True, patient: bool = False) ->
 
 
 class Sync(base.ShowOne):
-    """Make the tables, or bring them to the revision that this release needs.
+    """Create the tables, or upgrade them to the revision that this release needs.
 
-    Does nothing on a database that is current. Refuses, and changes nothing,
-    where the tables of our names are somebody else's.
+    Does nothing if the database is up to date. Refuses, and changes nothing, if
+    tables with the same names belong to another application.
     """
 
     example = "OS_DATABASE__CONNECTION=sqlite:////var/lib/cyborg_quota.db cyborg-quota db sync"
@@ -46,14 +47,14 @@ class Sync(base.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.db import schema
 
-        # Another host's sync is waited for, and a large table takes longer to alter than any charge.
-        with open_database(self.conf, verified=False, patient=True) as ledger_database:
+        # No statement timeout: it waits for a sync that runs on another host, and a large table takes long to alter.
+        with open_database(self.conf, verified=False, untimed=True) as ledger_database:
             before, after = schema.sync(ledger_database)
         return ("from_revision", "to_revision"), (formats.Optional(before), after)
 
 
 class Version(base.ShowOne):
-    """Show the database's revision, and the one that this release needs."""
+    """Show the revision of the database, and the revision that this release needs."""
 
     example = "cyborg-quota db version"
 
@@ -66,9 +67,10 @@ class Version(base.ShowOne):
 
 
 class Purge(base.ShowOne):
-    """Delete reservations that ended long ago, and say how many rows went.
+    """Delete reservations that ended long ago, and print the number of deleted rows.
 
-    Until then, a late or repeated call gets a true answer about them.
+    As long as an ended reservation is kept, a late or repeated call on it gets a
+    correct answer; after the purge the answer is "not found".
     """
 
     example = "cyborg-quota db purge --older-than 90"
@@ -79,7 +81,7 @@ class Purge(base.ShowOne):
             "--older-than",
             type=_days,
             metavar="DAYS",
-            help="ended so many days ago (default: [quota] purge_age)",
+            help="delete what ended at least this many days ago (default: [quota] purge_age)",
         )
         return parser
 
@@ -93,5 +95,5 @@ class Purge(base.ShowOne):
 def _days(text: str) -> int:
     days = int(text)
     if not 0 <= days <= MAX_EXPIRE_SECONDS // _DAY:
-        raise argparse.ArgumentTypeError(f"{days} is not between 0 and 100 years' days")
+        raise argparse.ArgumentTypeError(f"{days} is not between 0 and {MAX_EXPIRE_SECONDS // _DAY} days")
     return days

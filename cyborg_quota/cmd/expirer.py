@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-expirer: ends what is overdue and purges what ended long ago, on any number of hosts at once.
+"""cyborg-quota-expirer: expires overdue reservations and purges old ones; may run on several hosts at once.
 
-cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          the service
-cyborg-quota-expirer --config-file ... --once                                   one turn, for cron
+cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          run as a service
+cyborg-quota-expirer --config-file ... --once                                   run once, for cron
 """
 
 from __future__ import annotations
@@ -28,52 +28,55 @@ LOG = logging.getLogger(__name__)
 
 PROG: Final = "cyborg-quota-expirer"
 _JITTER: Final = 0.1
-"""How much of an interval a turn may be late: services started together must not march in step."""
+"""The largest random delay of a run, as a share of its interval, so that several expirers do not run in step."""
 
 _CHECK_SECONDS: Final = 60
-"""How long after a failed check of the project tree the next one is, until one succeeds."""
+"""The interval between checks of the project tree, which end after the first that succeeds."""
 
 STOP_SECONDS: Final = 30
-"""After SIGTERM: longer than a batch may take, retries and all. The unit file allows more."""
+"""The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
 
 _CLI_OPTS = [cfg.BoolOpt("once", default=False, help="Expire and purge once, print the counts, and exit: for cron.")]
 
 
 class Stopping(Exception):
-    """Raised between two batches. Each is a transaction of its own: what is done, is done."""
+    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed."""
 
 
-class Upkeep:
-    """The two jobs. ``stop`` may be called from any thread, and ends a running job after its batch."""
+class Maintenance:
+    """The periodic jobs. ``stop`` may be called from any thread; it ends a running job after its current batch."""
 
     def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
         self._engine = engine
         self._context = validation.admin_context()
         self._purge_age = conf.quota.purge_age
-        self._send = notifications.sender(conf)
+        self._send = notifications.make_sender(conf)
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """No further batch."""
+        """Start no further batch."""
         self._stopped.set()
 
     def expire(self) -> int:
-        """End what is overdue; how many reservations."""
-        return self._engine.expire(self._context, progress=self._go_on)
+        """Expire overdue reservations; returns their number."""
+        return self._engine.expire(self._context, progress=self._check_stopped)
 
     def purge(self) -> int:
-        """Delete what ended long ago; how many rows."""
-        return self._engine.purge(self._context, self._purge_age, progress=self._go_on)
+        """Delete reservations that ended long ago; returns the number of rows."""
+        return self._engine.purge(self._context, self._purge_age, progress=self._check_stopped)
 
-    def tell(self) -> int:
-        """Tell who has crossed a threshold of a limit; how many crossings."""
+    def notify(self) -> int:
+        """Log and send a notice for each threshold that a project crossed; returns their number."""
         notices = self._engine.notices(self._context)
         for notice in notices:
-            notifications.tell(notice, self._send)
+            notifications.notify(notice, self._send)
         return len(notices)
 
     def warn_of_ignored_edges(self) -> None:
-        """Log once that the project tree has edges of another limit driver; again later if the ledger is away."""
+        """Log a warning if the project tree has edges of another limit driver.
+
+        Runs until one check succeeds, then raises NeverAgain; while the database is unavailable it is repeated.
+        """
         try:
             warning = self._engine.administration.ignored_edges_warning(self._context)
         except exceptions.QuotaError as error:
@@ -83,16 +86,16 @@ class Upkeep:
             LOG.warning("%s", warning)
         raise periodics.NeverAgain("checked")
 
-    def turn(self, job: Callable[[], int], done: str, longest_wait_seconds: float) -> None:
-        """One turn of the service: waits a little, does the job, logs what came of it. Raises nothing."""
+    def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
+        """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
         if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
             return
         outcome = self._outcome(job)
-        # Outside of any except: oslo.log would add the exception to the line once more.
+        # Outside the except clause: inside, oslo.log would append the exception to the line again.
         if isinstance(outcome, Exception):
-            LOG.error("%s Tried again at the next turn.", outcome)
+            LOG.error("%s The job is retried at its next interval.", outcome)
         elif outcome is not None:
-            LOG.log(logging.INFO if outcome else logging.DEBUG, done, outcome)
+            LOG.log(logging.INFO if outcome else logging.DEBUG, message, outcome)
 
     def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
         try:
@@ -102,57 +105,57 @@ class Upkeep:
         except exceptions.QuotaError as error:
             return error
         except Exception:
-            LOG.exception("A turn failed; tried again at the next one.")
+            LOG.exception("A periodic job failed unexpectedly; it is retried at its next interval.")
             return None
 
-    def _go_on(self, _count: int) -> None:
+    def _check_stopped(self, _count: int) -> None:
         if self._stopped.is_set():
             raise Stopping
 
 
 class Expirer(cotyledon.Service):
-    """The service's one worker. cotyledon makes it in the child: no connection is shared with the master."""
+    """The worker process of the service. cotyledon creates it after the fork, so it shares no connection."""
 
     name = PROG
 
     def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
         super().__init__(worker_id)
         self._engine = cyborg_quota.make_engine(conf)
-        self._upkeep = Upkeep(conf, self._engine)
+        self._maintenance = Maintenance(conf, self._engine)
         self._periodic = periodics.PeriodicWorker(
             [
-                self._job(self._upkeep.expire, "Expired %d reservations.", conf.quota.expire_interval),
-                self._job(self._upkeep.purge, "Purged %d reservations.", conf.quota.purge_interval),
-                self._job(self._upkeep.tell, "Told of %d crossed thresholds.", conf.notices.interval),
+                self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
+                self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
+                self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
                 (self._tree_check(), (), {}),
             ],
-            # A long purge must not keep expiry waiting.
+            # One thread for each job: a long purge must not delay expiry.
             executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
         )
 
     def _tree_check(self) -> Callable[[], None]:
         @periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)
         def check() -> None:
-            self._upkeep.warn_of_ignored_edges()
+            self._maintenance.warn_of_ignored_edges()
 
         return check
 
     def _job(
-        self, job: Callable[[], int], done: str, interval_seconds: int
+        self, job: Callable[[], int], message: str, interval_seconds: int
     ) -> tuple[Callable[[], None], tuple[()], dict[str, object]]:
         @periodics.periodic(spacing=interval_seconds, run_immediately=True)
-        def turn() -> None:
-            self._upkeep.turn(job, done, interval_seconds * _JITTER)
+        def run() -> None:
+            self._maintenance.run_job(job, message, interval_seconds * _JITTER)
 
-        return turn, (), {}
+        return run, (), {}
 
     def run(self) -> None:
         LOG.info("Started.")
         self._periodic.start()
 
     def terminate(self) -> None:
-        """SIGTERM: running jobs end after their batch."""
-        self._upkeep.stop()
+        """Stop on SIGTERM: running jobs end after their current batch."""
+        self._maintenance.stop()
         self._periodic.stop()
         self._periodic.wait()
         self._engine.close()
@@ -161,18 +164,18 @@ class Expirer(cotyledon.Service):
 
 def _once(conf: cfg.ConfigOpts) -> int:
     engine = cyborg_quota.make_engine(conf)
-    upkeep = Upkeep(conf, engine)
+    maintenance = Maintenance(conf, engine)
     try:
-        print(f"expired {upkeep.expire()}")
-        print(f"purged {upkeep.purge()}")
-        upkeep.tell()
+        print(f"expired {maintenance.expire()}")
+        print(f"purged {maintenance.purge()}")
+        maintenance.notify()
     finally:
         engine.close()
     return DONE
 
 
 def _serve(conf: cfg.ConfigOpts) -> int:
-    cyborg_quota.make_engine(conf).close()  # what cannot be configured is said here, not by a worker that dies
+    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()
@@ -180,33 +183,34 @@ def _serve(conf: cfg.ConfigOpts) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the service, or one turn; returns the exit status."""
+    """Run the service, or its jobs once; returns the exit status."""
     conf = cfg.ConfigOpts()
     try:
         logging.register_options(conf)
-        # It tells of every look at the schema's revision.
+        # alembic logs each check of the schema's revision at INFO.
         logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
         conf.register_cli_opts(_CLI_OPTS)
         base.load_conf(
             conf,
             sys.argv[1:] if argv is None else argv,
             prog=PROG,
-            description="Ends overdue reservations, and deletes those that ended long ago.",
+            description="Expires overdue reservations, and deletes reservations that ended long ago.",
         )
         if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
-            conf.set_default("use_stderr", True)  # oslo.log would take stdout, where --once prints its counts
+            conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
         logging.setup(conf, "cyborg_quota")
         return _once(conf) if conf.once else _serve(conf)
-    except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else REFUSED
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
     except (exceptions.QuotaError, cfg.Error) as error:
         print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
         return exit_status(error)
     except Exception as error:
-        LOG.debug("Not foreseen:", exc_info=True)
-        print(f"{PROG}: Internal error: {one_line(repr(error))}. (--debug shows where.)", file=sys.stderr)
+        LOG.debug("Unexpected error:", exc_info=True)
+        text = one_line(repr(error))
+        print(f"{PROG}: Internal error: {text}. (Run with --debug for the traceback.)", file=sys.stderr)
         return REFUSED
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a value looks like to a person and to a program, and the formats cliff has not."""
+"""Output of values in tables and in machine-readable formats, and CSV output of one object, which cliff lacks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TABLE: Final = "table"
 if TYPE_CHECKING:
     _Base = columns.FormattableColumn[Any]
 else:
-    _Base = columns.FormattableColumn  # older ones take no type
+    _Base = columns.FormattableColumn  # older versions of cliff are not generic
 
 
 class _Column(_Base):
-    """Sorts with None last, as cliff does where values stand bare."""
+    """Sorts None last, as cliff does with plain values."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, columns.FormattableColumn):
             return NotImplemented
-        mine, theirs = self.machine_readable(), other.machine_readable()
-        return mine is not None and (theirs is None or bool(mine < theirs))
+        own_value, other_value = self.machine_readable(), other.machine_readable()
+        return own_value is not None and (other_value is None or bool(own_value < other_value))
 
 
 class Limit(_Column):
-    """A limit: -1 for programs, ``unlimited`` for persons; null and ``not set`` where there is none."""
+    """A limit: -1, or ``unlimited`` in a table; null, or ``not set`` in a table, if there is none."""
 
     def human_readable(self) -> str:
         if self._value is None:
@@ -46,28 +46,28 @@ class Limit(_Column):
 
 
 class Available(_Column):
-    """What is left: null for programs where there is no limit, ``unlimited`` for persons."""
+    """The available amount: null, or ``unlimited`` in a table, if there is no limit."""
 
     def human_readable(self) -> str:
         return "unlimited" if self._value is None else str(self._value)
 
 
 class Unknown(_Column):
-    """What cannot be looked up now: null for programs, ``unknown`` for persons."""
+    """A value that is not available now: null, or ``unknown`` in a table."""
 
     def human_readable(self) -> str:
         return "unknown"
 
 
 class Default(_Column):
-    """Whose limit it is: null for programs, ``(default)`` for persons where it is everybody's."""
+    """The project of a limit: null, or ``(default)`` in a table, for the default of all projects."""
 
     def human_readable(self) -> str:
         return "(default)" if self._value is None else str(self._value)
 
 
 class Indented(_Column):
-    """A project in a tree: two blanks a level for persons."""
+    """A project in a tree; a table indents it by two blanks for each level."""
 
     def __init__(self, value: str, depth: int) -> None:
         super().__init__(value)
@@ -78,31 +78,31 @@ class Indented(_Column):
 
 
 class Optional(_Column):
-    """What may be missing: null for programs, nothing for persons."""
+    """A value that may be missing: null, or an empty cell in a table."""
 
     def human_readable(self) -> str:
         return "" if self._value is None else str(self._value)
 
 
 class OptionalLimit(_Column):
-    """A limit that may be missing: null for programs, nothing for persons."""
+    """A limit that may be missing: null, or an empty cell in a table."""
 
     def human_readable(self) -> str:
         return "" if self._value is None else Limit(self._value).human_readable()
 
 
-def moment(value: datetime.datetime | None) -> Optional:
-    """A stored time (naive UTC) as ISO 8601, always with microseconds."""
+def timestamp(value: datetime.datetime | None) -> Optional:
+    """Format a stored time (naive UTC) as ISO 8601, always with microseconds."""
     return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")
 
 
 def machine(row: Iterable[Any]) -> list[Any]:
-    """A row for programs: numbers stay numbers (cliff's CSV would make them text), None stays None."""
+    """A row in a machine-readable format: numbers stay numbers (cliff's CSV would quote them), None stays None."""
     return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
 
 
 class _Printable(_Column):
-    """Another column, whose text does nothing to a terminal or to the table's lines."""
+    """Wraps another column and escapes control characters in its text."""
 
     def __init__(self, inner: columns.FormattableColumn[Any]) -> None:
         super().__init__(inner.machine_readable())
@@ -112,8 +112,11 @@ class _Printable(_Column):
         return printable(str(self._inner.human_readable()))
 
 
-def person(row: Iterable[Any]) -> list[Any]:
-    """A row for a table. Names cannot hold control characters, but a database can be written by hand."""
+def human(row: Iterable[Any]) -> list[Any]:
+    """A row for a table, with control characters escaped.
+
+    The engine allows no control characters in names, but rows written with plain SQL may have them.
+    """
     return [
         _Printable(value)
         if isinstance(value, columns.FormattableColumn)
@@ -126,7 +129,7 @@ def person(row: Iterable[Any]) -> list[Any]:
 
 @contextmanager
 def known_columns() -> Iterator[None]:
-    """cliff says with a ValueError that --column names none of the columns."""
+    """Turn the ValueError that cliff raises for an unknown --column into BadUsage."""
     try:
         yield
     except ValueError as error:
@@ -134,10 +137,10 @@ def known_columns() -> Iterator[None]:
 
 
 class _CSV(base.SingleFormatter, base.ListFormatter):
-    """One thing as a CSV file of one line; cliff has CSV for lists alone."""
+    """Prints one object as CSV with one row; cliff has CSV only for lists."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """It has no options."""
+        """Add nothing: this format has no options."""
 
     def emit_one(
         self,
@@ -161,7 +164,7 @@ class _CSV(base.SingleFormatter, base.ListFormatter):
 
 
 def with_csv(plugins: Any) -> Any:
-    """cliff's formatters of one thing, and CSV. (An entry point would give it to every cliff program.)"""
-    none: Any = None  # there is no entry point, and nothing to load
+    """Add CSV to cliff's formatters of one object. (An entry point would add it to every cliff program.)"""
+    none: Any = None  # no entry point, and no plugin to load
     plugins.extensions.append(extension.Extension("csv", none, none, _CSV()))
     return plugins

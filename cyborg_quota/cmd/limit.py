@@ -12,20 +12,20 @@ from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import TreeRow
 
 COLUMNS = ("project_id", "resource", "limit", "is_own")
-PLACE_COLUMNS = ("parent_id", "depth")
-TREE_COLUMNS = ("project_id", *PLACE_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
-_TREE_FIGURES = """\
-used is what a project itself has attached; subtree_used also what it has in
-flight, and all of that of the projects below it. available is what its own
-limit leaves for it and them."""
+TREE_POSITION_COLUMNS = ("parent_id", "depth")
+TREE_COLUMNS = ("project_id", *TREE_POSITION_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
+_COLUMNS_HELP = """\
+used is what the project itself has attached. subtree_used is what the project
+and all its descendants have attached or reserved. available is the project's
+own limit minus subtree_used."""
 
 
 class List(base.Lister):
-    """List the limits that are set: the defaults first, then each project's own.
+    """List the limits that are set: first the defaults, then those of each project.
 
-    With --project, all that hold for it; is_own says that they were set for it,
-    and not inherited. With another limit driver than database, what that one can
-    say; keystone needs --project.
+    With --project, list all limits that apply to the project; is_own is true for
+    a limit that was set for this project, and false for an inherited one. The
+    limit driver keystone needs --project.
     """
 
     example = "cyborg-quota limit list --project P -f json"
@@ -36,36 +36,38 @@ class List(base.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        found = self.engine.administration.list_limits(self.context, parsed_args.project)
+        limits = self.engine.administration.list_limits(self.context, parsed_args.project)
         return COLUMNS, [
-            (formats.Default(one.project_id), one.resource, formats.Limit(one.limit), one.is_own) for one in found
+            (formats.Default(limit.project_id), limit.resource, formats.Limit(limit.limit), limit.is_own)
+            for limit in limits
         ]
 
 
-def _add_whose(parser: argparse.ArgumentParser) -> None:
-    whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--default", action="store_true", help="the default of the resource, for every project")
-    whose.add_argument("--project", metavar="ID", help="the limit of one project")
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    scope = parser.add_mutually_exclusive_group(required=True)
+    scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
+    scope.add_argument("--project", metavar="ID", help="the limit of one project")
 
 
 class Set(base.Command):
-    """Set limits, of one project or as defaults; all of them or none.
+    """Set limits of one project, or defaults. All of them are set, or none.
 
-    A limit may lie below what is held already: then nothing new can be created,
-    and `limit over` lists it. Refused where [limits] enforcement_model does not allow it.
+    A limit may be lower than the present usage: then new reservations are
+    refused, and `limit over` lists the project. A limit that [limits]
+    enforcement_model does not allow is refused.
     """
 
     example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_whose(parser)
+        _add_scope(parser)
         parser.add_argument(
             "limits",
             nargs="+",
             type=arguments.limit,
             metavar="RESOURCE=LIMIT",
-            help="the most of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
+            help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
         )
         return parser
 
@@ -75,14 +77,14 @@ class Set(base.Command):
 
 
 class Unset(base.Command):
-    """Take limits away; what is inherited holds again. All of them or none."""
+    """Remove limits; the inherited limits apply again. All of them are removed, or none."""
 
     example = "cyborg-quota limit unset --project P gpu"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_whose(parser)
-        parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="what the limit is for")
+        _add_scope(parser)
+        parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -91,10 +93,10 @@ class Unset(base.Command):
 
 
 class _Tree(base.Lister):
-    """Rows of the tree. A table shows the depth by indenting; programs get parent_id and depth as columns."""
+    """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
 
     def rows(
-        self, parsed_args: argparse.Namespace, found: Iterable[TreeRow], *, indented: bool = True
+        self, parsed_args: argparse.Namespace, tree_rows: Iterable[TreeRow], *, indented: bool = True
     ) -> tuple[Sequence[str], list[Any]]:
         rows = [
             (
@@ -107,21 +109,21 @@ class _Tree(base.Lister):
                 row.subtree,
                 formats.Available(row.available),
             )
-            for row in found
+            for row in tree_rows
         ]
         if parsed_args.formatter != formats.TABLE or parsed_args.columns:
             return TREE_COLUMNS, rows
-        kept = [index for index, name in enumerate(TREE_COLUMNS) if name not in PLACE_COLUMNS]
-        return [TREE_COLUMNS[index] for index in kept], [[row[index] for index in kept] for row in rows]
+        shown = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
+        return [TREE_COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in rows]
 
 
 class _OfProject(_Tree):
-    """The tree around a project."""
+    """A command with --project whose help explains the columns."""
 
     needs_project: ClassVar[bool] = False
 
     def get_description(self) -> str:
-        return f"{super().get_description()}\n\n{_TREE_FIGURES}"
+        return f"{super().get_description()}\n\n{_COLUMNS_HELP}"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -130,7 +132,7 @@ class _OfProject(_Tree):
 
 
 class Show(_OfProject):
-    """Show what bounds one project: its limits, and those of each project above it."""
+    """Show the limits that apply to a project: its own, and those of each ancestor."""
 
     example = "cyborg-quota limit show --project P"
     needs_project = True
@@ -140,7 +142,7 @@ class Show(_OfProject):
 
 
 class Tree(_OfProject):
-    """Show the project tree, or what lies below one project, with limits and usage."""
+    """Show the project tree, or the subtree of one project, with limits and usage."""
 
     example = "cyborg-quota limit tree --project physics"
 
@@ -149,16 +151,17 @@ class Tree(_OfProject):
 
 
 class Over(_Tree):
-    """List where more is held than the limit allows now: after one was lowered.
+    """List projects whose usage exceeds a limit, for example after it was lowered.
 
-    Prints a row per limit, and exits with 1, or nothing and 0. Nothing new can be
-    created there until as much was given back.
+    If there are any, prints a row for each limit and exits with 1; otherwise
+    prints nothing and exits with 0. New reservations are refused there until the
+    usage is below the limit again.
     """
 
     example = "cyborg-quota limit over -f csv"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        found = self.engine.administration.list_over(self.context)
-        if found:
+        exceeded = self.engine.administration.list_over(self.context)
+        if exceeded:
             self.status = REFUSED
-        return self.rows(parsed_args, found, indented=False)
+        return self.rows(parsed_args, exceeded, indented=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that take limits and the project tree from a file, and write them to one."""
+"""limit import and export: limits and the project tree as a YAML file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ COLUMNS = ("change", "project_id", "resource", "before", "after")
 
 
 class Import(base.Lister):
-    """Make limits and the project tree as a YAML file says; all of it or nothing.
+    """Change limits and the project tree to match a YAML file; all of it or nothing.
 
-    Prints what it changed. What the file does not mention stays as it is; a
-    project lies where it stands in the file (at the top: below none), and a limit
-    null is taken away. Every reason for a refusal is named.
+    Prints the changes. Limits and projects that the file does not mention stay
+    unchanged. Each project is moved to its position in the file (at the top
+    level it has no parent); a limit of null is removed. A refusal lists every
+    reason.
     """
 
     example = "cyborg-quota limit import limits.yaml --dry-run"
@@ -29,9 +30,9 @@ class Import(base.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", metavar="FILE", help="the file, as `limit export` writes it; - is stdin")
+        parser.add_argument("file", metavar="FILE", help="the file, in the format of `limit export`; - is stdin")
         parser.add_argument(
-            "--dry-run", action="store_true", help="write nothing: print what would change, and what would be refused"
+            "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
         return parser
 
@@ -40,8 +41,8 @@ class Import(base.Lister):
 
         name = "stdin" if parsed_args.file == "-" else parsed_args.file
         try:
-            wanted = document.parse(_read(parsed_args.file))
-            changes = self.engine.administration.import_limits(self.context, wanted, dry_run=parsed_args.dry_run)
+            content = document.parse(_read(parsed_args.file))
+            changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
         except exceptions.LimitRefused as error:
@@ -51,7 +52,7 @@ class Import(base.Lister):
         return COLUMNS, [_row(change) for change in changes]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """First what would change, then why it would be refused."""
+        """Print the changes first, then raise the refusal of a dry run."""
         super().run(parsed_args)
         if self._refusal is not None:
             self.app.stdout.flush()
@@ -60,9 +61,9 @@ class Import(base.Lister):
 
 
 def _row(change: LimitChange) -> tuple[Any, ...]:
-    shown = formats.Optional if change.resource is None else formats.OptionalLimit
-    whose = formats.Default(change.project_id)
-    return change.action, whose, formats.Optional(change.resource), shown(change.before), shown(change.after)
+    column = formats.Optional if change.resource is None else formats.OptionalLimit
+    project = formats.Default(change.project_id)
+    return change.action, project, formats.Optional(change.resource), column(change.before), column(change.after)
 
 
 def _read(file: str) -> bytes:
@@ -76,13 +77,13 @@ def _read(file: str) -> bytes:
 
 
 class Export(base.Command):
-    """Write all limits and the whole project tree as YAML, for `limit import`."""
+    """Write all limits and the whole project tree as YAML, in the format of `limit import`."""
 
     example = "cyborg-quota limit export limits.yaml"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", nargs="?", metavar="FILE", help="where to write it (default: stdout)")
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write (default: stdout)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

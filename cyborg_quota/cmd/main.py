@@ -23,11 +23,11 @@ from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 
 DESCRIPTION = """\
-Quota for the accelerators of OpenStack Cyborg: what every project has attached and
-has in flight, and what it may have. Acts with an admin's rights on the database that
-[database] connection names, in --config-file or in OS_DATABASE__CONNECTION."""
+Quota for the accelerators of OpenStack Cyborg: the usage, reservations and limits of
+each project. Works with admin rights on the database of [database] connection, which
+is set in --config-file or in the environment variable OS_DATABASE__CONNECTION."""
 
-EPILOG = "exit statuses: 0 done; 1 refused, or found wrong; 2 bad usage"
+EPILOG = "exit statuses: 0 success; 1 refused, or a check found differences; 2 invalid usage"
 
 
 class Shell(app.App):
@@ -66,7 +66,7 @@ class Shell(app.App):
             action="append",
             default=[],
             metavar="FILE",
-            help="read this configuration; may be repeated, the last one counts "
+            help="read this configuration file; may be repeated, later files take precedence "
             "(default: cyborg_quota.conf in ~/.cyborg_quota, ~, /etc/cyborg_quota or /etc)",
         )
         parser.add_argument(
@@ -74,7 +74,7 @@ class Shell(app.App):
             action="append",
             default=[],
             metavar="DIR",
-            help="read all *.conf in this directory",
+            help="read all *.conf files in this directory",
         )
         parser.add_argument(
             "-v",
@@ -82,14 +82,14 @@ class Shell(app.App):
             action="count",
             dest="verbose_level",
             default=0,
-            help="log more than warnings to stderr; twice for all",
+            help="log to stderr at INFO; repeat for DEBUG (default: only warnings)",
         )
-        parser.add_argument("--debug", action="store_true", help="log all, and show tracebacks")
+        parser.add_argument("--debug", action="store_true", help="log at DEBUG, and show tracebacks")
         return parser
 
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
-        """The configuration; read at first use, so that --help needs none."""
+        """The configuration, read at first use: --help works without it."""
         arguments: list[str] = []
         for name in ("config_file", "config_dir"):
             for value in getattr(self.options, name):
@@ -98,7 +98,7 @@ class Shell(app.App):
 
     @functools.cached_property
     def engine(self) -> QuotaEngine:
-        """The engine as the configuration says."""
+        """The engine, made from the configuration."""
         return cyborg_quota.make_engine(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:
@@ -107,17 +107,17 @@ class Shell(app.App):
             self.options, remainder = self.parser.parse_known_args(list(argv))
             with self._logging():
                 return self._dispatch(remainder)
-        except SystemExit as ending:  # argparse has said what is wrong, or printed the version
-            return ending.code if isinstance(ending.code, int) else BAD_USAGE
+        except SystemExit as exit_request:  # argparse has printed the error or the version
+            return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
         except KeyboardInterrupt:
             return INTERRUPTED
         except BrokenPipeError:
-            return _lose_stdout()
+            return _discard_stdout()
         except (exceptions.QuotaError, cfg.Error) as error:
-            self._complain(str(error), debug)
+            self._print_error(str(error), debug)
             return exit_status(error)
         except Exception as error:
-            self._complain(f"Internal error: {error!r}. (--debug shows where.)", debug)
+            self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
             return REFUSED
         finally:
             if "engine" in self.__dict__:
@@ -127,13 +127,15 @@ class Shell(app.App):
         if self.options.deferred_help:
             argv = ["help", *argv]
         if not argv:
-            self._complain("Name a command; --help lists them.", False)
+            self._print_error("A command is missing. Run with --help for a list.", False)
             return BAD_USAGE
         try:
             factory, name, rest = self.command_manager.find_command(argv)
         except ValueError:
-            near = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
-            self._complain(f"{' '.join(argv)!a} is no command; near it: {near}. --help lists all.", False)
+            similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
+            self._print_error(
+                f"{' '.join(argv)!a} is no command. Similar commands: {similar}. Run with --help for a list.", False
+            )
             return BAD_USAGE
         command = factory(self, self.options, cmd_name=name)
         try:
@@ -145,36 +147,36 @@ class Shell(app.App):
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
-        """Warnings, or more, to stderr. [DEFAULT] log_file and its like are the services' business."""
+        """Log to stderr at the level of -v and --debug. (The logging options of [DEFAULT] are for the services.)"""
         level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(self.options.verbose_level, 2)]
         if self.options.debug:
             level = logging.DEBUG
         handler = logging.StreamHandler(self.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         root = logging.getLogger()
-        before = root.level
+        previous_level = root.level
         root.addHandler(handler)
         root.setLevel(level)
-        # These tell their whole life at INFO and DEBUG.
-        for chatty in ("stevedore", "alembic", "matplotlib", "PIL"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        # These libraries log too much at INFO and DEBUG.
+        for name in ("stevedore", "alembic", "matplotlib", "PIL"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         if level > logging.DEBUG:
-            # It warns of a Keystone that cannot be reached, which our own message says with the reason.
+            # It warns when Keystone cannot be reached; our own message reports that with the reason.
             logging.getLogger("keystoneauth.identity").setLevel(logging.ERROR)
         try:
             yield
         finally:
             root.removeHandler(handler)
-            root.setLevel(before)
+            root.setLevel(previous_level)
 
-    def _complain(self, text: str, debug: bool) -> None:
+    def _print_error(self, text: str, debug: bool) -> None:
         if debug:
             traceback.print_exc(file=self.stderr)
         print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
 
 
-def _lose_stdout() -> int:
-    """Whoever read our output has gone. Python would complain when it flushes what is left: to nowhere with it."""
+def _discard_stdout() -> int:
+    """Redirect stdout to /dev/null after a broken pipe, so that Python's flush at exit raises no second error."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
@@ -184,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
-            # A name that the terminal's encoding lacks is shown escaped; it must not end the program.
+            # Escape characters that the terminal's encoding lacks, instead of raising UnicodeEncodeError.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     return Shell().run(sys.argv[1:] if argv is None else argv)
 

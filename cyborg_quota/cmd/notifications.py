@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling people that a project has crossed a threshold: a line in the log, and a notification where configured."""
+"""Reports that a project has crossed a threshold: a log line and, if configured, a notification."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PUBLISHER: Final = "cyborg_quota"
 Send = Callable[[Notice], None]
 
 
-def tell(notice: Notice, send: Send | None) -> None:
-    """One line of the log, with the figures as name=value; a warning on the way up. And ``send`` it."""
+def notify(notice: Notice, send: Send | None) -> None:
+    """Log the notice, with its figures as name=value, and pass it to ``send``. Rising levels are warnings."""
     LOG.log(
         logging.WARNING if notice.now > notice.before else logging.INFO,
         "threshold crossed: %s [project_id=%s resource=%s limit=%d held=%d level_before=%d level=%d]",
@@ -39,11 +39,14 @@ def tell(notice: Notice, send: Send | None) -> None:
     try:
         send(notice)
     except Exception:
-        LOG.exception("The notification of %s could not be sent.", notice)
+        LOG.exception("Could not send the notification of %s.", notice)
 
 
-def sender(conf: cfg.ConfigOpts) -> Send | None:
-    """What sends notifications, None where they are off. Raises ConfigurationError where oslo.messaging is missing."""
+def make_sender(conf: cfg.ConfigOpts) -> Send | None:
+    """Return the function that sends notifications, or None if they are disabled.
+
+    Raises ConfigurationError if oslo.messaging is missing or the transport cannot be used.
+    """
     if not conf.notices.notifications:
         return None
     try:
@@ -54,7 +57,7 @@ def sender(conf: cfg.ConfigOpts) -> Send | None:
         ) from None
     try:
         notifier = oslo_messaging.Notifier(oslo_messaging.get_notification_transport(conf), publisher_id=PUBLISHER)
-    except Exception as error:  # a dozen kinds, by the driver; most quote the URL, and that may hold a password
+    except Exception as error:  # its text may contain the URL with its password
         raise exceptions.ConfigurationError(
             f"[notices] notifications: the transport cannot be used ({type(error).__name__}). See transport_url in "
             "[oslo_messaging_notifications] and [DEFAULT]."

@@ -14,28 +14,28 @@ COLUMNS = ("project_id", "parent_id")
 
 
 def _add_project(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("project", metavar="ID", help="the project that is meant")
+    parser.add_argument("project", metavar="ID", help="the project's ID")
 
 
 class List(base.Lister):
-    """List every known project and the one it lies below.
+    """List every known project with its parent.
 
-    Known is what was added, and whatever was charged once. `limit tree` shows
-    the same as a tree, with limits and usage.
+    A project is known once it was added or charged. `limit tree` shows the
+    projects as a tree, with limits and usage.
     """
 
     example = "cyborg-quota project list -f csv"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        found = self.engine.administration.list_projects(self.context)
-        return COLUMNS, [(project_id, formats.Optional(parent_id)) for project_id, parent_id in found]
+        projects = self.engine.administration.list_projects(self.context)
+        return COLUMNS, [(project_id, formats.Optional(parent_id)) for project_id, parent_id in projects]
 
 
 class Add(base.Command):
-    """Put a project into the tree: below another one, or below none.
+    """Add a project to the tree, with or without a parent.
 
-    It may hold something already. Until somebody sets a limit for it, it may hold
-    what [limits] child_start or root_start says.
+    The project may have usage already. Until a limit is set for it, the initial
+    limit of [limits] child_start or root_start applies.
     """
 
     example = "cyborg-quota project add higgs --parent physics"
@@ -43,7 +43,7 @@ class Add(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
-        parser.add_argument("--parent", metavar="ID", help="the project it lies below; it must be known")
+        parser.add_argument("--parent", metavar="ID", help="the parent, which must be known (default: no parent)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -51,10 +51,10 @@ class Add(base.Command):
 
 
 class Move(base.Command):
-    """Put a project elsewhere in the tree, with all below it and all they hold.
+    """Move a project to another parent, with its descendants and all their usage.
 
-    May run while they reserve and commit. Refused where the limits would no
-    longer fit, or the project would lie below itself.
+    May run while these projects reserve and commit. A move is refused if a limit
+    would be exceeded, or if the new parent is the project or its descendant.
     """
 
     example = "cyborg-quota project move higgs --parent operations"
@@ -62,9 +62,9 @@ class Move(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
-        where = parser.add_mutually_exclusive_group(required=True)
-        where.add_argument("--parent", metavar="ID", help="the project it will lie below; it must be known")
-        where.add_argument("--root", action="store_true", help="let it lie below none")
+        target = parser.add_mutually_exclusive_group(required=True)
+        target.add_argument("--parent", metavar="ID", help="the new parent, which must be known")
+        target.add_argument("--root", action="store_true", help="make it a root, without a parent")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -72,23 +72,23 @@ class Move(base.Command):
 
 
 class Detach(base.Lister):
-    """Make the projects roots that Keystone put below their domains.
+    """Detach projects from the parents that a previous limit driver gave them.
 
-    For a ledger whose [limits] driver was keystone (with strict_two_level) and is
-    another one now. What is left of Keystone's tree is ignored then: a domain
-    limits none of its projects. This command takes these projects out of their
-    domains, in batches, while they reserve and commit. With --keep, they stay
-    where they are, and the edges become your own: the limits of the domains
-    apply from then on. Prints the projects and where they were.
+    For a ledger whose [limits] driver was keystone (with strict_two_level) and was
+    changed since. The edges that Keystone added are ignored then: a domain does
+    not limit its projects. This command makes these projects roots, in batches,
+    while they reserve and commit. With --keep, the projects keep their parents and
+    the edges become ordinary ones: the limits of the domains apply from then on.
+    Prints the projects and their previous parents.
     """
 
     example = "cyborg-quota project detach --origin keystone --dry-run"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--origin", required=True, choices=ORIGINS, help="which source put them there")
-        parser.add_argument("--keep", action="store_true", help="keep them there, as if by `project move`")
-        parser.add_argument("--dry-run", action="store_true", help="write nothing: print which projects are meant")
+        parser.add_argument("--origin", required=True, choices=ORIGINS, help="the limit driver that added the edges")
+        parser.add_argument("--keep", action="store_true", help="keep the parents, as if set by `project move`")
+        parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -103,7 +103,7 @@ class Detach(base.Lister):
 
 
 class Remove(base.Command):
-    """Forget a project that holds nothing and has no children, with its limits."""
+    """Remove a project that has no usage and no children, together with its limits."""
 
     example = "cyborg-quota project remove higgs"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile: the ledger against Cyborg's own records."""
+"""reconcile: compare the ledger with Cyborg's records."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
 
 
 class Reconcile(base.Lister):
-    """Compare the ledger with Cyborg's own records: what is charged with what is attached.
+    """Compare the charges in the ledger with the accelerators attached in Cyborg.
 
-    Prints a row per ARQ that differs (what is charged, what Cyborg has attached)
-    and exits with 1, or nothing and 0. What is in flight is left out: a difference
-    is one that is still there after the grace. Writes nothing, unless --heal.
+    If there are differences, prints a row for each ARQ (what is charged, what
+    Cyborg has attached) and exits with 1; otherwise prints nothing and exits with
+    0. Only a difference that persists for the grace period is reported, so that
+    binds in progress are not. Writes nothing, unless --heal is given.
 
-    With --heal the ledger is made as Cyborg's records are, whatever the limits:
-    what is attached and not charged is charged, what is charged and not attached is
-    released. Prints what it changed. On a cloud that ran before the quota was
-    installed, `reconcile --heal --force` charges all that is attached.
+    With --heal, changes the ledger to match Cyborg's records, regardless of the
+    limits: charges what is attached and not charged, releases what is charged and
+    not attached, and prints the changes. On a cloud that ran before the quota was
+    installed, `reconcile --heal --force` charges all attached accelerators.
 
-    Only charges of this Cyborg's own [cyborg] source are changed. Those of another
-    source are left out; those without one are printed and left alone, until
-    --claim-source says that they are this Cyborg's.
+    Only charges with the [cyborg] source of this Cyborg are changed. Charges of
+    another source are ignored. Charges without a source are printed and not
+    changed, until --claim-source assigns them to this Cyborg.
     """
 
     example = "cyborg-quota reconcile --heal"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--heal", action="store_true", help="repair what differs")
+        parser.add_argument("--heal", action="store_true", help="repair the differences")
         parser.add_argument(
             "--force",
             action="store_true",
-            help="repair it even if that is more than [cyborg] reconcile_share allows, or Cyborg's records have shrunk",
+            help="repair even if the share of changes is more than [cyborg] reconcile_share allows, "
+            "or if Cyborg's records have become fewer",
         )
         parser.add_argument(
             "--claim-source",
             action="store_true",
-            help="before that, give [cyborg] source to the charges that have none, such as an older release's; not "
-            "where another program charges the same resources without one",
+            help="first set [cyborg] source on the charges that have none, such as those of an older release; do not "
+            "use it if another program charges the same resources without a source",
         )
         parser.add_argument(
             "--grace",
             type=_seconds,
             metavar="SECONDS",
-            help="how long a difference must last (default: [cyborg] reconcile_grace)",
+            help="how long a difference must persist (default: [cyborg] reconcile_grace)",
         )
         parser.add_argument(
             "--cyborg-config-file",
             action="append",
             metavar="FILE",
-            help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or where Cyborg looks)",
+            help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or Cyborg's default files)",
         )
         return parser
 
@@ -71,41 +73,41 @@ class Reconcile(base.Lister):
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source:
             count = reconciler.claim_source()
-            print(f"{self.app.NAME}: {count} charges had no source, and have it now.", file=self.app.stderr)
+            print(f"{self.app.NAME}: set the source of {count} charges that had none.", file=self.app.stderr)
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             print(f"{self.app.NAME}: resource class {resource_class} is not counted: {reason}", file=self.app.stderr)
-        found = report.differences
-        if found and parsed_args.heal:
-            with base.progress_bar(len(found), "accelerators") as progress:
-                found = reconciler.heal(report, force=parsed_args.force, progress=progress)
-        elif found:
+        differences = report.differences
+        if differences and parsed_args.heal:
+            with base.progress_bar(len(differences), "accelerators") as progress:
+                differences = reconciler.heal(report, force=parsed_args.force, progress=progress)
+        elif differences:
             self.status = REFUSED
-        not_own = [one.arq for one in report.differences if not one.is_own]
-        if not_own:
+        unclaimed = [difference.arq for difference in report.differences if not difference.is_own]
+        if unclaimed:
             self.status = REFUSED
             print(
-                f"{self.app.NAME}: {len(not_own)} of these have charges of no recorded source, or of another one, and "
-                "are not repaired. If they are all this Cyborg's, run: cyborg-quota reconcile --claim-source",
+                f"{self.app.NAME}: {len(unclaimed)} of these ARQs have charges without a source, or of another source; "
+                "they are not repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source",
                 file=self.app.stderr,
             )
         return COLUMNS, [
             (
-                one.arq,
-                one.problem,
-                "" if one.attached is None else one.attached.instance,
-                one.sources,
-                diff.shown(one.before),
-                diff.shown(one.after),
+                difference.arq,
+                difference.problem,
+                "" if difference.attached is None else difference.attached.instance,
+                difference.sources,
+                diff.shown(difference.before),
+                diff.shown(difference.after),
             )
-            for one in found
+            for difference in differences
         ]
 
 
 def wait(seconds: float) -> None:
-    """Let what is in flight settle, and say so where somebody looks."""
+    """Wait for the grace period, so that binds in progress can finish; say so on a terminal."""
     if sys.stderr.isatty():
-        print(f"Something differs; looking again in {seconds:.0f} s.", file=sys.stderr)
+        print(f"Found differences; comparing again in {seconds:.0f} s.", file=sys.stderr)
     time.sleep(seconds)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota replay: what a trace comes to, under these limits."""
+"""cyborg-quota replay: run a trace through the engine under given limits, and report the outcome."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PROJECT_COLUMNS = ("project_id", "resource", "limit", "admitted", "refused", "us
 
 
 class Replay(base.ShowOne):
-    """Charge a trace, event by event, and say what was admitted and what refused.
+    """Replay a trace, event by event, and print what was admitted and refused.
 
     TRACE is a CSV file: time,event,consumer,project,resource,amount; the events
-    are reserve, commit, rollback and release. Each is a transaction of its own.
-    The later events of a refused consumer are skipped.
+    are reserve, commit, rollback and release. Each event is one transaction. After
+    a refused reserve, the other events of its consumer are skipped.
 
-    Stopped at any moment and started again on the same database, it goes on
-    where it was and ends with the same totals. Its resources need not be
-    registered. Use a database of its own: everything is charged for good.
+    A replay that was interrupted resumes when it is started again on the same
+    database, and ends with the same totals. The resources of the trace need not be
+    registered. Use a separate database: the charges are not removed afterwards.
     """
 
     example = "cyborg-quota replay trace.csv --limit gpu=50 -f json"
@@ -44,19 +44,19 @@ class Replay(base.ShowOne):
             type=arguments.limit,
             default=[],
             metavar="RESOURCE=N",
-            help="every project's limit for this run, as in gpu=50; may be repeated; replaces the "
-            "configuration's limits (default: what [limits] says)",
+            help="the limit of every project in this run, as in gpu=50; may be repeated; replaces the "
+            "configured limits (default: the limits of [limits])",
         )
         parser.add_argument(
             "--chart",
             metavar="FILE.png",
-            help="draw what was held over the trace's time, the limit and the refusals (needs cyborg_quota[chart])",
+            help="draw usage over time, the limits and the refusals (needs cyborg_quota[chart])",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limit, "limits")
-        self._limit(limits)
+        self._set_limits(limits)
         if parsed_args.chart is not None:
             from cyborg_quota.replay import charts
 
@@ -64,13 +64,13 @@ class Replay(base.ShowOne):
         trace = Trace(parsed_args.trace)
         session, seconds = self._run(trace)
         for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
-            self._say(f"the trace has no {resource}, which --limit names")
+            self._print_message(f"--limit names {resource}, but the trace has no such resource")
         if parsed_args.chart is not None:
             charts.draw(parsed_args.chart, trace, session.refused, self._limits(session.tally.by_project))
         return self._report(session, seconds)
 
-    def _limit(self, limits: dict[str, int]) -> None:
-        """Before the engine is made: it reads them then. A trace may keep as much open as it likes."""
+    def _set_limits(self, limits: dict[str, int]) -> None:
+        """Override the limits, before the engine reads them, and remove the cap on open reservations."""
         self.conf.set_override("max_open_reservations", -1, group="quota")
         if limits:
             self.conf.set_override("driver", "config", group="limits")
@@ -89,42 +89,43 @@ class Replay(base.ShowOne):
             try:
                 session.run()
             except KeyboardInterrupt:
-                self._say(f"stopped after {session.tally.events} events; run it again to go on")
+                self._print_message(f"interrupted after {session.tally.events} events; run the command again to resume")
                 raise
             seconds = time.monotonic() - began
         if session.is_resumed and not session.done:
-            self._say("this trace had been replayed already; nothing was done")
+            self._print_message("this trace was already replayed on this database; nothing to do")
         elif session.is_resumed:
-            self._say(f"went on behind event {session.tally.events - session.done}")
+            self._print_message(f"resumed after event {session.tally.events - session.done}")
         return session, seconds
 
     def _terms(self) -> dict[str, Any]:
-        """What the totals depend on beside the trace, as far as the configuration has it."""
+        """The configuration on which the totals depend: limit driver and limits."""
         driver = self.conf.limits.driver
         return {"driver": driver, "limits": dict(self.conf.limits.limits) if driver == "config" else {}}
 
     def _limits(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        wanted = set(keys)
+        selected = set(keys)
         return {
             (record.project_id, record.resource): record.usage.limit
             for record in self.engine.list_usages(self.context)
-            if (record.project_id, record.resource) in wanted and record.usage.limit is not None
+            if (record.project_id, record.resource) in selected and record.usage.limit is not None
         }
 
     def _report(self, session: Any, seconds: float) -> tuple[Sequence[str], Iterable[Any]]:
         tally = session.tally
-        usages = {(one.project_id, one.resource): one.usage for one in self.engine.list_usages(self.context)}
+        records = self.engine.list_usages(self.context)
+        usages = {(record.project_id, record.resource): record.usage for record in records}
         projects = []
         for key, outcomes in sorted(tally.by_project.items()):
             usage = usages.get(key)
-            figures = (UNLIMITED, 0, 0) if usage is None else (usage.limit, usage.used, usage.reserved)
-            values = (*key, figures[0], outcomes[ADMITTED], outcomes[REFUSED], *figures[1:])
+            amounts = (UNLIMITED, 0, 0) if usage is None else (usage.limit, usage.used, usage.reserved)
+            values = (*key, amounts[0], outcomes[ADMITTED], outcomes[REFUSED], *amounts[1:])
             projects.append(dict(zip(PROJECT_COLUMNS, values, strict=True)))
         report = {
             "events": tally.events,
             **{outcome: tally.totals[outcome] for outcome in OUTCOMES},
-            "used": sum(one["used"] for one in projects),
-            "reserved": sum(one["reserved"] for one in projects),
+            "used": sum(project["used"] for project in projects),
+            "reserved": sum(project["reserved"] for project in projects),
             "seconds": round(seconds, 3),
             "events_per_second": round(session.done / seconds, 1) if session.done and seconds else None,
             "projects": projects,
@@ -132,9 +133,9 @@ class Replay(base.ShowOne):
         return tuple(report), tuple(report.values())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """Programs get one object; a person gets the projects, then the totals; CSV has the projects alone."""
+        """Print one object as JSON or YAML, the projects only as CSV, and the projects and the totals as tables."""
         *totals, projects = data
-        rows = [list(one.values()) for one in projects]
+        rows = [list(project.values()) for project in projects]
         if parsed_args.formatter == "csv":
             self._lister.emit_list(PROJECT_COLUMNS, rows, self.app.stdout, parsed_args)
             return 0
@@ -142,14 +143,14 @@ class Replay(base.ShowOne):
             return super().produce_output(parsed_args, column_names, data)
         if parsed_args.formatter == formats.TABLE and rows and not parsed_args.columns:
             limit = PROJECT_COLUMNS.index("limit")
-            shown = [formats.person([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
-            self._lister.emit_list(PROJECT_COLUMNS, shown, self.app.stdout, parsed_args)
+            cells = [formats.human([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
+            self._lister.emit_list(PROJECT_COLUMNS, cells, self.app.stdout, parsed_args)
         return super().produce_output(parsed_args, column_names[:-1], [formats.Optional(value) for value in totals])
 
     @property
     def _lister(self) -> ListFormatter:
-        # cliff's table and our CSV are formatters of lists as well.
+        # cliff's table and our CSV can also print lists.
         return cast(ListFormatter, self.formatter)
 
-    def _say(self, text: str) -> None:
+    def _print_message(self, text: str) -> None:
         print(f"{self.app.NAME}: {one_line(text)}", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on reservations: make, settle, list, expire."""
+"""Commands on reservations: reserve, commit, rollback, release, extend, list, show and expire."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "grou
 ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at")
 
 
-def _rows(found: Iterable[Reservation]) -> list[tuple[Any, ...]]:
-    return [_values(one)[: len(COLUMNS)] for one in found]
+def _rows(reservations: Iterable[Reservation]) -> list[tuple[Any, ...]]:
+    return [_values(reservation)[: len(COLUMNS)] for reservation in reservations]
 
 
-def _values(one: Reservation) -> tuple[Any, ...]:
+def _values(reservation: Reservation) -> tuple[Any, ...]:
     return (
-        one.uuid,
-        one.project_id,
-        one.resource,
-        one.delta,
-        one.state,
-        formats.Optional(one.consumer),
-        formats.Optional(one.group),
-        formats.Optional(one.source),
-        formats.moment(one.expire),
-        formats.moment(one.created_at),
-        formats.moment(one.ended_at),
+        reservation.uuid,
+        reservation.project_id,
+        reservation.resource,
+        reservation.delta,
+        reservation.state,
+        formats.Optional(reservation.consumer),
+        formats.Optional(reservation.group),
+        formats.Optional(reservation.source),
+        formats.timestamp(reservation.expire),
+        formats.timestamp(reservation.created_at),
+        formats.timestamp(reservation.ended_at),
     )
 
 
 class Reserve(base.Lister):
-    """Charge a project with what it is about to attach, if its limits allow.
+    """Reserve accelerators for a project, if its limits allow.
 
-    With --consumer the command may be repeated: the same amounts give the same
-    reservations. Prints the reservations; commit or rollback ends them, and so
-    does their expiry.
+    With --consumer, the command may be repeated: the same amounts return the same
+    reservations. Prints the reservations. Then `commit` or `rollback` them;
+    otherwise they expire.
     """
 
     example = "cyborg-quota reserve --project P --consumer ARQ-UUID gpu=1 fpga=2"
@@ -53,12 +53,12 @@ class Reserve(base.Lister):
             "--expire",
             type=int,
             metavar="SECONDS",
-            help="how long it lives (default: [quota] reservation_expire)",
+            help="the lifetime (default: [quota] reservation_expire)",
         )
         parser.add_argument(
             "--source",
             metavar="NAME",
-            help="who makes it, where several programs share the ledger: `reconcile` leaves other sources alone",
+            help="the program that reserves, if several share the ledger: `reconcile` ignores other sources",
         )
         arguments.add_amounts(parser)
         return parser
@@ -73,7 +73,7 @@ class Reserve(base.Lister):
 
 
 class _Settle(base.Command):
-    """A call on reservations that exist."""
+    """A command on existing reservations."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -82,9 +82,9 @@ class _Settle(base.Command):
 
 
 class Commit(_Settle):
-    """What was reserved is attached: count it as used.
+    """Commit reservations: the accelerators are attached and count as used.
 
-    All of what is named, or none. What is committed already stays so.
+    Commits all selected reservations, or none. Committed ones stay committed.
     """
 
     example = "cyborg-quota commit 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77"
@@ -94,10 +94,10 @@ class Commit(_Settle):
 
 
 class Rollback(_Settle):
-    """What was reserved is given up: the attach failed.
+    """Roll back reservations: the attach failed, and the amounts are free again.
 
-    All of what is named, or none. What has ended already stays so; what was
-    committed is refused (release it).
+    Rolls back all selected reservations, or none. Ended ones stay as they are. A
+    committed one is refused: use `release`.
     """
 
     example = "cyborg-quota rollback --project P --consumer ARQ-UUID"
@@ -107,10 +107,10 @@ class Rollback(_Settle):
 
 
 class Release(_Settle):
-    """What was reserved or attached is free again.
+    """Release reservations, committed or not: the amounts are free again.
 
-    By --consumer or --group of a project, or by UUID. What has ended already
-    stays so.
+    Selects by UUID, or by --consumer or --group of a project. Ended reservations
+    stay as they are.
     """
 
     example = "cyborg-quota release --project P --group INSTANCE-UUID"
@@ -120,7 +120,7 @@ class Release(_Settle):
 
 
 class Extend(_Settle):
-    """What is reserved lives for so much longer, counted from now."""
+    """Set a new expiry time, counted from now, for uncommitted reservations."""
 
     example = "cyborg-quota extend --project P --consumer ARQ-UUID --expire 3600"
 
@@ -130,7 +130,7 @@ class Extend(_Settle):
             "--expire",
             type=int,
             metavar="SECONDS",
-            help="from now (default: [quota] reservation_expire)",
+            help="the lifetime from now (default: [quota] reservation_expire)",
         )
         return parser
 
@@ -139,20 +139,20 @@ class Extend(_Settle):
 
 
 class List(base.Lister):
-    """List reservations, oldest first: those that match all that is given."""
+    """List the reservations that match all given options, oldest first."""
 
     example = "cyborg-quota reservation list --project P --state reserved -f json"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
-        parser.add_argument("--state", choices=STATES, help="only those in this state")
+        parser.add_argument("--state", choices=STATES, help="only reservations in this state")
         arguments.add_consumer_and_group(parser)
-        parser.add_argument("--limit", type=_at_least_one, metavar="N", help="at most so many")
+        parser.add_argument("--limit", type=_at_least_one, metavar="N", help="list at most N reservations")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        found = self.engine.list_reservations(
+        reservations = self.engine.list_reservations(
             self.context,
             parsed_args.project,
             state=parsed_args.state,
@@ -160,30 +160,30 @@ class List(base.Lister):
             group=parsed_args.group,
             limit=parsed_args.limit,
         )
-        return COLUMNS, _rows(found)
+        return COLUMNS, _rows(reservations)
 
 
 class Show(base.ShowOne):
-    """Show one reservation, with the times of its beginning and its end."""
+    """Show one reservation, with the times when it was created and when it ended."""
 
     example = "cyborg-quota reservation show 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("uuid", metavar="UUID", help="the reservation")
+        parser.add_argument("uuid", metavar="UUID", help="the UUID of the reservation")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        found = self.engine.list_reservations(self.context, reservations=[parsed_args.uuid])
-        if not found:
+        reservations = self.engine.list_reservations(self.context, reservations=[parsed_args.uuid])
+        if not reservations:
             raise exceptions.ReservationNotFound(parsed_args.uuid)
-        return ALL_COLUMNS, _values(found[0])
+        return ALL_COLUMNS, _values(reservations[0])
 
 
 class Expire(base.ShowOne):
-    """End every reservation that is overdue, and say how many there were.
+    """Expire all overdue reservations, and print their number.
 
-    cyborg-quota-expirer does it by itself.
+    The service cyborg-quota-expirer does this periodically.
     """
 
     example = "cyborg-quota expire"

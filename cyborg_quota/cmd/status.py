@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-status: whether what is installed can run, asked before it is started.
+"""cyborg-quota-status: checks whether the installed release can run, before it is started.
 
-cyborg-quota-status upgrade check [--json]      exits with 0 (all well), 1 (look at it) or 2 (it cannot run)
+cyborg-quota-status upgrade check [--json]      exits with 0 (success), 1 (warnings) or 2 (failures)
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from cyborg_quota.conf import loading
 
 PROG: Final = "cyborg-quota-status"
 ABOUT: Final = """\
-Asks whether the installed cyborg_quota can run, with its configuration. `cyborg-quota-status upgrade check` does it;
-`cyborg-quota-status upgrade --help` tells what is looked at, and what the exit status means.
+Checks whether the installed cyborg_quota can run with its configuration: `cyborg-quota-status upgrade check`.
+`cyborg-quota-status upgrade --help` explains the checks and the exit statuses.
 """
 HELP: Final = """\
-Asks whether the installed cyborg_quota can run, with its configuration: before a service is
-started, after an upgrade, and whenever something looks wrong. It writes nothing. What it looks at:
+Checks whether the installed cyborg_quota can run with its configuration. Run it before a service
+is started, after an upgrade, and to diagnose a problem. It writes nothing. The checks:
 
-  database          are its tables those of this release?
-  limits            does the limit driver answer?
-  project tree      has it edges of another limit driver?
-  counters          do they agree with the reservations?
-  Cyborg's version  has it all that cyborg_quota needs, and do the tests run with it?
-  resource classes  can all that device profiles ask for be charged?
-  Cyborg's records  does the ledger agree with what is attached?
+  database          Do the tables have the revision of this release?
+  limits            Does the limit driver answer?
+  project tree      Does it have edges that another limit driver added?
+  counters          Do the usage counters match the reservations?
+  Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
+  resource classes  Can all resource classes of the device profiles be charged?
+  Cyborg's records  Does the ledger match the attached accelerators?
 """
 EXITS: Final = """\
 exit status:
-  0  all is well
-  1  it can run, and somebody should look at what is a Warning
-  2  it cannot run: see what is a Failure
+  0  all checks succeeded
+  1  it can run, but at least one check is a Warning that needs attention
+  2  it cannot run: at least one check is a Failure
 """
 
 Result = upgradecheck.Result
@@ -53,23 +53,23 @@ FAILURE: Final = upgradecheck.Code.FAILURE
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """Each look is one line of the table. An error that is ours is the look's result, not its end."""
+    """The checks, one row of the table each. A QuotaError in a check makes its result a Failure."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._upgrade_checks = (
-            ("database", (Checks._select_rows, {"look": self._database})),
-            ("limits", (Checks._select_rows, {"look": self._limits})),
-            ("project tree", (Checks._select_rows, {"look": self._tree})),
-            ("counters", (Checks._select_rows, {"look": self._counters})),
-            ("Cyborg's version", (Checks._select_rows, {"look": self._version})),
-            ("resource classes", (Checks._select_rows, {"look": self._classes})),
-            ("Cyborg's records", (Checks._select_rows, {"look": self._records})),
+            ("database", (Checks._run_check, {"check": self._database})),
+            ("limits", (Checks._run_check, {"check": self._limits})),
+            ("project tree", (Checks._run_check, {"check": self._tree})),
+            ("counters", (Checks._run_check, {"check": self._counters})),
+            ("Cyborg's version", (Checks._run_check, {"check": self._version})),
+            ("resource classes", (Checks._run_check, {"check": self._classes})),
+            ("Cyborg's records", (Checks._run_check, {"check": self._records})),
         )
 
-    def _select_rows(self, look: Callable[[], Result]) -> Result:
+    def _run_check(self, check: Callable[[], Result]) -> Result:
         try:
-            return look()
+            return check()
         except (exceptions.QuotaError, cfg.Error) as error:
             return Result(FAILURE, str(error))
 
@@ -81,21 +81,24 @@ class Checks(upgradecheck.UpgradeCommands):
         if revision == schema.head():
             return Result(SUCCESS, f"at revision {revision}")
         if revision is None or revision in schema.REVISIONS:
-            return Result(FAILURE, f"at revision {revision or 'none'}, needed is {schema.head()}: cyborg-quota db sync")
-        return Result(WARNING, f"at revision {revision}, which a newer release of cyborg_quota has made")
+            return Result(
+                FAILURE,
+                f"at revision {revision or 'none'}, this release needs {schema.head()}; run: cyborg-quota db sync",
+            )
+        return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
 
     def _engine(self) -> cyborg_quota.QuotaEngine:
         return cyborg_quota.make_engine(self._conf)
 
     def _limits(self) -> Result:
-        """Whoever has no limit of its own still gets an answer out of a driver that works."""
+        """Query the limits of a project that does not exist: a working driver answers with its defaults."""
         engine = self._engine()
         try:
             usages = engine.get_usages(validation.admin_context(), PROG)
         finally:
             engine.close()
-        found = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
-        return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; of a new project: {found}")
+        limits = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
+        return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; limits of a new project: {limits}")
 
     def _tree(self) -> Result:
         engine = self._engine()
@@ -123,7 +126,7 @@ class Checks(upgradecheck.UpgradeCommands):
         if compatibility.is_tested(version):
             return Result(SUCCESS, version)
         tested = " and ".join(map(str, compatibility.TESTED))
-        return Result(WARNING, f"{version} has all that cyborg_quota needs; the tests run with Cyborg {tested}")
+        return Result(WARNING, f"{version} has all that cyborg_quota needs; tested with Cyborg {tested}")
 
     def _classes(self) -> Result:
         from cyborg_quota.integrations.cyborg import cyborg_host, mapping
@@ -138,7 +141,7 @@ class Checks(upgradecheck.UpgradeCommands):
                     refused[name] = error.reason
         if refused:
             return Result(WARNING, "; ".join(f"{name} cannot be bound: {why}" for name, why in sorted(refused.items())))
-        return Result(SUCCESS, "every device profile's can be charged")
+        return Result(SUCCESS, "all classes of the device profiles can be charged")
 
     def _records(self) -> Result:
         from cyborg_quota.integrations.cyborg import cyborg_host
@@ -156,22 +159,22 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def _add_command(conf: Any, checks: Checks) -> None:
-    """As oslo.upgradecheck does, with help that helps, and nothing taken for `check` that is not."""
+    """Register the command as oslo.upgradecheck does, with a help text, and accept only `check` as its argument."""
 
     def add(subparsers: Any) -> None:
         layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": HELP, "epilog": EXITS}
-        upgrade = subparsers.add_parser("upgrade", help="upgrade check: look at all of it", **layout)
-        upgrade.add_argument("check", choices=["check"], help="look at all of it")
+        upgrade = subparsers.add_parser("upgrade", help="upgrade check: run all checks", **layout)
+        upgrade.add_argument("check", choices=["check"], help="run all checks")
         upgrade.add_argument("--json", action="store_true", help="print JSON, not a table")
         upgrade.set_defaults(action_fn=checks.check)
 
     conf.register_cli_opt(cfg.SubCommandOpt("command", title="command", handler=add))
-    upgradecheck.CONF = conf  # where it looks for --json
+    upgradecheck.CONF = conf  # oslo.upgradecheck reads --json from it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks; returns the exit status."""
-    logging.getLogger().addHandler(logging.NullHandler())  # what a library logs is in the table, or of no interest
+    logging.getLogger().addHandler(logging.NullHandler())  # do not print the log lines of libraries beside the table
     conf: Any = cfg.ConfigOpts()
     _add_command(conf, Checks(conf))
     try:
@@ -183,8 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             description=ABOUT,
         )
         return int(upgradecheck.run(conf))
-    except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else BAD_USAGE
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
     except (exceptions.QuotaError, cfg.Error) as error:
         print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
         return BAD_USAGE

@@ -18,15 +18,15 @@ _COUNTERS = ("used", "reserved", "subtree")
 DRIFT_COLUMNS = (
     "project_id",
     "resource",
-    *(f"{moment}_{counter}" for counter in _COUNTERS for moment in ("recorded", "expected")),
+    *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
 )
 
 
 class List(base.Lister):
-    """List what projects have attached (used) and in flight (reserved), and their limits.
+    """List the usage of projects (used: attached; reserved: not yet attached) and limits.
 
-    With --project, also the resources of which it has nothing. Where the source
-    of the limits cannot be asked, they are shown as unknown (json: null).
+    With --project, lists also the resources of which the project has no usage. If
+    the limit source is unavailable, limits are shown as unknown (json: null).
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -38,17 +38,17 @@ class List(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.project is None:
-            found = [
+            usages = [
                 (record.project_id, record.resource, record.usage)
                 for record in self.engine.list_usages(self.context, allow_unknown_limits=True)
             ]
         else:
-            usages = self.engine.get_usages(self.context, parsed_args.project, allow_unknown_limits=True)
-            found = [(parsed_args.project, resource, usage) for resource, usage in usages.items()]
-        return COLUMNS, [(project, resource, *_figures(usage)) for project, resource, usage in found]
+            by_resource = self.engine.get_usages(self.context, parsed_args.project, allow_unknown_limits=True)
+            usages = [(parsed_args.project, resource, usage) for resource, usage in by_resource.items()]
+        return COLUMNS, [(project, resource, *_usage_columns(usage)) for project, resource, usage in usages]
 
 
-def _figures(usage: Usage) -> tuple[Any, ...]:
+def _usage_columns(usage: Usage) -> tuple[Any, ...]:
     is_known = usage.limit is not None
     return (
         formats.Limit(usage.limit) if is_known else formats.Unknown(None),
@@ -59,9 +59,10 @@ def _figures(usage: Usage) -> tuple[Any, ...]:
 
 
 class Check(base.Lister):
-    """Say what would refuse a reserve now; writes nothing.
+    """Check whether a reserve would be admitted now; writes nothing.
 
-    Prints a row per offended constraint and exits with 1, or nothing and 0.
+    If not, prints a row for each limit that it would exceed and exits with 1;
+    otherwise prints nothing and exits with 0.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -74,28 +75,29 @@ class Check(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
-        overs = self.engine.check(self.context, deltas, parsed_args.project)
-        if overs:
+        violations = self.engine.check(self.context, deltas, parsed_args.project)
+        if violations:
             self.status = REFUSED
         return OVER_COLUMNS, [
             (
-                over.project_id,
-                over.resource,
-                over.scope,
-                over.limit,
-                formats.Optional(over.used),
-                formats.Optional(over.reserved),
-                over.requested,
+                violation.project_id,
+                violation.resource,
+                violation.scope,
+                violation.limit,
+                formats.Optional(violation.used),
+                formats.Optional(violation.reserved),
+                violation.requested,
             )
-            for over in overs
+            for violation in violations
         ]
 
 
 class Audit(base.Lister):
-    """Compare the counters with the reservations; writes nothing.
+    """Compare the usage counters with the reservations; writes nothing.
 
-    Prints a row per difference (what is recorded, what was expected) and exits
-    with 1, or nothing and 0. `usage heal` repairs.
+    If there are differences, prints a row for each (recorded: the counter;
+    expected: the sum of the reservations) and exits with 1; otherwise prints
+    nothing and exits with 0. `usage heal` repairs the counters.
     """
 
     example = "cyborg-quota usage audit -f csv"
@@ -108,10 +110,10 @@ class Audit(base.Lister):
 
 
 class Heal(base.Lister):
-    """Set counters that differ from the reservations to what these say.
+    """Correct the usage counters that differ from the reservations.
 
-    May run while others reserve and commit. Prints what it changed: what was
-    recorded before, and what is now (expected).
+    May run while other programs reserve and commit. Prints a row for each
+    corrected counter, with the old value (recorded) and the new one (expected).
     """
 
     example = "cyborg-quota usage heal"
@@ -122,11 +124,11 @@ class Heal(base.Lister):
 
 
 def _row(drift: Drift) -> tuple[Any, ...]:
-    figures: list[formats.Optional] = []
+    values: list[formats.Optional] = []
     for counter in _COUNTERS:
-        figures += [formats.Optional(_counter(moment, counter)) for moment in (drift.recorded, drift.expected)]
-    return (drift.project_id, drift.resource, *figures)
+        values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
+    return (drift.project_id, drift.resource, *values)
 
 
-def _counter(figures: Counters | None, name: str) -> int | None:
-    return None if figures is None else int(getattr(figures, name))
+def _counter(counters: Counters | None, name: str) -> int | None:
+    return None if counters is None else int(getattr(counters, name))

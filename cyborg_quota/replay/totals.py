@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has become of a trace's events: the totals, and who holds what. Pure.
+"""Counts the outcomes of a trace's events and the amounts held. Pure.
 
-All of it follows from the trace and the lines of the reserves that were refused. So a replay that goes on keeps only
-those, and the totals of the part it has done already are counted afresh.
+All of it follows from the trace and the lines of the refused reserves. So a replay stores only those lines, and a
+resumed replay counts the totals of its finished part again.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ from cyborg_quota.replay.traces import Event
 ADMITTED, REFUSED, SKIPPED = "admitted", "refused", "skipped"
 _SETTLED = {"commit": "committed", "rollback": "rolled_back", "release": "released"}
 OUTCOMES = (ADMITTED, REFUSED, *_SETTLED.values(), SKIPPED)
-"""What an event can come to; their counts add up to the number of events."""
+"""The possible outcomes of an event; their counts add up to the number of events."""
 
 Key = tuple[str, str]
 
 
 @dataclasses.dataclass(slots=True)
 class Tally:
-    """Fed with events in the trace's order. ``by_project`` and ``held`` go by (project_id, resource)."""
+    """The totals of the events that were added, in the order of the trace.
+
+    The keys of ``by_project`` and ``held`` are (project_id, resource).
+    """
 
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
     _live: dict[Key, tuple[Key, int]] = dataclasses.field(default_factory=dict)
-    _turned_away: set[Key] = dataclasses.field(default_factory=set)
+    _refused: set[Key] = dataclasses.field(default_factory=set)
 
     @property
     def events(self) -> int:
         return self.totals.total()
 
     def is_skipped(self, event: Event) -> bool:
-        """Whether its consumer was refused, and so has nothing that could be settled."""
-        return event.kind != "reserve" and (event.project_id, event.consumer) in self._turned_away
+        """Return whether the consumer's reserve was refused, so that there is nothing to settle."""
+        return event.kind != "reserve" and (event.project_id, event.consumer) in self._refused
 
     def is_fresh(self, event: Event) -> bool:
-        """Whether it is a reserve that, if admitted, leaves new reservations: its consumer holds nothing."""
+        """Return whether it is a reserve that creates a new reservation if admitted: its consumer holds nothing."""
         return event.kind == "reserve" and (event.project_id, event.consumer) not in self._live
 
     def is_repeated(self, event: Event) -> bool:
-        """Whether it is a reserve of just what its consumer holds already."""
+        """Return whether it is a reserve of exactly what its consumer already holds."""
         held = ((event.project_id, event.resource), event.amount)
         return event.kind == "reserve" and self._live.get((event.project_id, event.consumer)) == held
 
@@ -55,20 +58,20 @@ class Tally:
         return outcome
 
     def _outcome(self, event: Event, is_refused: bool) -> str:
-        who = (event.project_id, event.consumer)
+        holder = (event.project_id, event.consumer)
         if event.kind == "reserve":
             if is_refused:
-                self._turned_away.add(who)
+                self._refused.add(holder)
                 return REFUSED
-            self._turned_away.discard(who)
-            if who not in self._live:
+            self._refused.discard(holder)
+            if holder not in self._live:
                 key = (event.project_id, event.resource)
-                self._live[who] = (key, event.amount)
+                self._live[holder] = (key, event.amount)
                 self.held[key] += event.amount
             return ADMITTED
-        if who in self._turned_away:
+        if holder in self._refused:
             return SKIPPED
-        if event.kind != "commit" and who in self._live:
-            key, amount = self._live.pop(who)
+        if event.kind != "commit" and holder in self._live:
+            key, amount = self._live.pop(holder)
             self.held[key] -= amount
         return _SETTLED[event.kind]

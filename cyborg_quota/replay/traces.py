@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a trace: a CSV file of what happened to accelerators, one event a line, ordered by time.
+"""Reads a trace: a CSV file of quota events, one event per line, ordered by time.
 
     time,event,consumer,project,resource,amount
     0,reserve,instance_0,app_0,gpu,1
 
-Lines are counted from 1, the header. Each is judged when it is reached, so that what stands before a wrong one is
-good. Pure: it knows neither an engine nor a database.
+Line numbers start at 1, the header. A line is checked when it is read, so the events before an invalid line can be
+used. This module uses neither the engine nor the database.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _AMOUNT = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 class TraceError(exceptions.InvalidRequest):
-    """A trace, or a line of it, that cannot be read. ``line`` is None where the whole file is meant."""
+    """A trace, or a line of it, is invalid. ``line`` is None if the error concerns the whole file."""
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:
         self.name = name
         self.line = line
         self.reason = reason
-        where = name if line is None else f"{name}, line {line}"
-        super().__init__(f"{where}: {reason}.")
+        location = name if line is None else f"{name}, line {line}"
+        super().__init__(f"{location}: {reason}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Event:
 
 
 class Trace:
-    """A trace file. Iterating gives its events, as often as wanted; raises TraceError at the first wrong line."""
+    """A trace file. Iteration yields its events, may be repeated, and raises TraceError at the first invalid line."""
 
     def __init__(self, path: str) -> None:
         """Read the file once, for its ``digest`` (SHA-256, hexadecimal) and its number of ``lines``."""
@@ -83,58 +83,58 @@ class Trace:
                 fields = self._fields(number, raw)
                 if number == HEADER_LINE:
                     if fields != HEADER:
-                        raise self._wrong(number, f"the header must be {','.join(HEADER)}")
+                        raise self._make_error(number, f"the header must be {','.join(HEADER)}")
                     continue
                 event = self._event(number, fields)
                 if event.time < time:
-                    raise self._wrong(number, f"time {event.time:g} is before {time:g}, that of an earlier line")
+                    raise self._make_error(number, f"time {event.time:g} is before {time:g}, that of an earlier line")
                 time = event.time
                 yield event
 
     def _open(self) -> BinaryIO:
         try:
-            file = open(self._path, "rb")  # noqa: SIM115 - the caller closes it
+            file = open(self._path, "rb")  # noqa: SIM115 - the callers close it
         except (OSError, ValueError) as error:
             raise TraceError(self.name, None, getattr(error, "strerror", None) or "no such file") from None
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
-            raise TraceError(self.name, None, "a trace must be a regular file, for it is read more than once")
+            raise TraceError(self.name, None, "a trace must be a regular file, because it is read more than once")
         return file
 
     def _fields(self, number: int, raw: bytes) -> list[str]:
         if len(raw) > _LONGEST_LINE_BYTES:
-            raise self._wrong(number, f"longer than {_LONGEST_LINE_BYTES} bytes")
+            raise self._make_error(number, f"longer than {_LONGEST_LINE_BYTES} bytes")
         try:
             text = raw.decode("utf-8-sig" if number == HEADER_LINE else "utf-8")
         except UnicodeDecodeError:
-            raise self._wrong(number, "not UTF-8") from None
+            raise self._make_error(number, "not UTF-8") from None
         if "\0" in text:
-            raise self._wrong(number, "a NUL character")
+            raise self._make_error(number, "a NUL character")
         try:
             return next(csv.reader([text.rstrip("\r\n")], strict=True), [])
         except csv.Error as error:
-            raise self._wrong(number, str(error)) from None
+            raise self._make_error(number, str(error)) from None
 
     def _event(self, number: int, fields: list[str]) -> Event:
         if len(fields) != len(HEADER):
-            raise self._wrong(number, f"{len(fields)} columns, not {len(HEADER)}")
+            raise self._make_error(number, f"{len(fields)} columns, not {len(HEADER)}")
         time, kind, consumer, project_id, resource, amount = fields
         if not _TIME.fullmatch(time):
-            raise self._wrong(number, f"time {_shown(time)} is not a number of seconds")
+            raise self._make_error(number, f"time {_abbreviated(time)} is not a number of seconds")
         if kind not in KINDS:
-            raise self._wrong(number, f"event {_shown(kind)} is none of {', '.join(KINDS)}")
+            raise self._make_error(number, f"event {_abbreviated(kind)} is none of {', '.join(KINDS)}")
         if not _AMOUNT.fullmatch(amount) or not 0 < int(amount) <= MAX_AMOUNT:
-            raise self._wrong(number, f"amount {_shown(amount)} is not an integer from 1 to {MAX_AMOUNT}")
+            raise self._make_error(number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}")
         try:
             for field, value in (("consumer", consumer), ("project", project_id), ("resource", resource)):
                 names.check_name(field, value)
         except exceptions.InvalidName as error:
-            raise self._wrong(number, str(error).rstrip(".")) from None
+            raise self._make_error(number, str(error).rstrip(".")) from None
         return Event(number, float(time), kind, consumer, project_id, resource, int(amount))
 
-    def _wrong(self, number: int, reason: str) -> TraceError:
+    def _make_error(self, number: int, reason: str) -> TraceError:
         return TraceError(self.name, number, reason)
 
 
-def _shown(text: str) -> str:
+def _abbreviated(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")

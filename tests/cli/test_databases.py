@@ -61,7 +61,7 @@ class DatabasesTest(base.CliTestCase):
         ])  # fmt: skip
         again = self.call("replay", str(path), "--limit", "gpu=2", "-f", "json")
         self.assertEqual(first["projects"], again.json["projects"])
-        self.assertIn("had been replayed", again.err)
+        self.assertIn("already replayed", again.err)
         self.assertEqual([], self.good("usage", "audit"))
 
 

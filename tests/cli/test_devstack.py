@@ -130,9 +130,7 @@ class DevstackTest(base.BaseTestCase):
         self.assertEqual(0o600, conf.stat().st_mode & 0o777)
         self.assertEqual(str(conf), self.read(self.cyborg_conf)["cyborg_quota"]["config_file"])
         uwsgi = self.read(self.uwsgi)["uwsgi"]
-        self.assertEqual(
-            {"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi)
-        )
+        self.assertEqual({"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi))
         limits = self.quota("limit", "list", "-f", "csv", "-c", "resource", "-c", "limit", "--quote", "none")
         self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], limits.split())
 

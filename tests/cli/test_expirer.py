@@ -107,7 +107,7 @@ class ServiceTest(ExpirerCase):
         log = self.directory / "expirer.log"
         self.configure(f"[quota]\nexpire_interval = 1\n[DEFAULT]\nlog_file = {log}", url=f"sqlite:///{later}")
         process = self.serve()
-        self.wait_until(process, lambda: log.exists() and "Tried again at the next turn.\n" in log.read_text())
+        self.wait_until(process, lambda: log.exists() and "is retried at its next interval.\n" in log.read_text())
         self.good("db", "sync")
         self.good("reserve", "--project", "p1", "--expire", "1", "gpu=1")
         self.wait_until(process, lambda: self.reserved() == 0)
@@ -118,32 +118,32 @@ class ServiceTest(ExpirerCase):
 
 
 class StoppingTest(ExpirerCase):
-    def upkeep(self) -> expirer.Upkeep:
+    def maintenance(self) -> expirer.Maintenance:
         shell = base.main.Shell()
         shell.options, _ = shell.parser.parse_known_args(["--config-file", str(self.conf)])
         self.addCleanup(shell.engine.close)
-        return expirer.Upkeep(shell.conf, shell.engine)
+        return expirer.Maintenance(shell.conf, shell.engine)
 
     def test_it_stops_between_two_batches(self) -> None:
         self.configure("[quota]\nbatch_rows = 2")
         self.overdue(5)
-        upkeep = self.upkeep()
-        upkeep.stop()
-        self.assertRaises(expirer.Stopping, upkeep.expire)
+        maintenance = self.maintenance()
+        maintenance.stop()
+        self.assertRaises(expirer.Stopping, maintenance.expire)
         self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
         self.assertEqual([], self.good("usage", "audit"))
 
     def test_a_turn_raises_nothing(self) -> None:
-        upkeep = self.upkeep()
+        maintenance = self.maintenance()
         for error in (exceptions.DatabaseUnavailable("gone", 1.0), KeyError("odd")):
 
             def fail(error: Exception = error) -> int:
                 raise error
 
-            upkeep.turn(fail, "Expired", 0)
-        upkeep.stop()
+            maintenance.run_job(fail, "Expired", 0)
+        maintenance.stop()
         began = time.monotonic()
-        upkeep.turn(self.fail, "Expired", 1000)  # type: ignore[arg-type]
+        maintenance.run_job(self.fail, "Expired", 1000)  # type: ignore[arg-type]
         self.assertLess(time.monotonic() - began, 5)
 
 

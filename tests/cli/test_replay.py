@@ -92,14 +92,14 @@ class ReplayTest(ReplayCase):
     def test_again_says_so_and_gives_the_same_totals(self) -> None:
         first = self.replay(EXAMPLE, "--limit", "gpu=4")
         again = self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "json")
-        self.assertEqual("cyborg-quota: this trace had been replayed already; nothing was done\n", again.err)
+        self.assertEqual("cyborg-quota: this trace was already replayed on this database; nothing to do\n", again.err)
         self.assertEqual(self.totals(first), self.totals(again.json))
         self.assertIsNone(again.json["events_per_second"])
 
     def test_a_limit_of_what_the_trace_has_not_is_told(self) -> None:
         ended = self.call("replay", EXAMPLE, "--limit", "gpu=4", "--limit", "gppu=4", "-f", "json")
         self.assertEqual((0, 3), (ended.status, ended.json["refused"]))
-        self.assertEqual("cyborg-quota: the trace has no gppu, which --limit names\n", ended.err)
+        self.assertEqual("cyborg-quota: --limit names gppu, but the trace has no such resource\n", ended.err)
 
     def test_other_limits_than_before(self) -> None:
         self.replay(EXAMPLE, "--limit", "gpu=4")
@@ -161,7 +161,7 @@ class BadReplayTest(ReplayCase):
         with gone:
             self.assertIn("line 3: The database is unavailable", self.refused(1, "replay", path))
         ended = self.call("replay", path, "-f", "json")
-        self.assertEqual("cyborg-quota: went on behind event 1\n", ended.err)
+        self.assertEqual("cyborg-quota: resumed after event 1\n", ended.err)
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
 
     def test_of_two_runs_at_once_the_first_notices(self) -> None:
@@ -176,7 +176,7 @@ class BadReplayTest(ReplayCase):
             return reserve(*args, **kwargs)
 
         self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.reserve", other_run_begins))
-        self.assertIn("Another run of this replay has taken over", self.refused(1, "replay", path))
+        self.assertIn("Another run of this replay took over", self.refused(1, "replay", path))
         self.assertEqual(600, self.good("usage", "list")[0]["reserved"])
 
 
@@ -209,7 +209,7 @@ class StoppedReplayTest(ReplayCase):
             self.assertEqual(130 if stop == signal.SIGINT else -stop, process.returncode, err)
             self.assertNotIn("Traceback", err)
         ended = self.call(*argv)
-        self.assertIn("went on behind event", ended.err)
+        self.assertIn("resumed after event", ended.err)
         self.assertEqual(expected, self.totals(ended.json))
         self.assertEqual([], self.good("usage", "audit"))
 
@@ -230,7 +230,7 @@ class StoppedReplayTest(ReplayCase):
         with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):
             ended = self.call("replay", path)
         self.assertEqual((130, ""), (ended.status, ended.out))
-        self.assertEqual("cyborg-quota: stopped after 1 events; run it again to go on\n", ended.err)
+        self.assertEqual("cyborg-quota: interrupted after 1 events; run the command again to resume\n", ended.err)
         self.assertEqual([2, 1, 0, 1, 0, 0, 0, 1, 0], self.totals(self.replay(path)))
 
 

@@ -114,8 +114,8 @@ class ReservationTest(base.CliTestCase):
 
     def test_what_is_meant_must_be_said_once(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
-            self.assertIn("Name the reservations", self.refused(2, call))
-            self.assertIn("Name the reservations", self.refused(2, call, NOBODY, "--consumer", "c", "--project", "p1"))
+            for selection in ([], [NOBODY, "--consumer", "c", "--project", "p1"]):
+                self.assertIn("Select the reservations by", self.refused(2, call, *selection))
             self.assertIn("--group needs --project", self.refused(2, call, "--group", "g"))
 
     def test_extend(self) -> None:

@@ -115,7 +115,7 @@ class TestSharedLedger(HealTestCase):
         listed = self.reconcile("-f", "csv", "-c", "arq", "-c", "problem", "-c", "source")
         rows = ['"by hand","not attached","none"', '"ghost of east","not attached","east"']
         self.assertEqual((1, rows), (listed.status, listed.out.splitlines()[1:]))
-        self.assertIn("cyborg-quota: 1 of these have charges of no recorded source", listed.err)
+        self.assertIn("cyborg-quota: 1 of these ARQs have charges without a source", listed.err)
         healed = self.reconcile("--heal", "--force", "-f", "csv", "-c", "arq")
         self.assertEqual((1, ['"ghost of east"']), (healed.status, healed.out.splitlines()[1:]))
         self.assertEqual({**everybody, "ghost of west": "west"}, self.held())
@@ -131,6 +131,6 @@ class TestSharedLedger(HealTestCase):
         self.assertEqual(1, self.reconcile("--heal").status)
         said = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
         self.assertEqual((0, ['"arq"', '"a ghost"']), (said.status, said.out.splitlines()))
-        self.assertEqual("cyborg-quota: 2 charges had no source, and have it now.\n", said.err)
+        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", said.err)
         self.assertEqual({arq: "east"}, self.held())
         self.assert_agree()

@@ -151,7 +151,7 @@ class TestFound(ReconcileTestCase):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
             os.close(theirs)
             with os.fdopen(terminal, errors="replace") as told:
-                self.assertIn("Something differs; looking again in 2 s.", told.readline())
+                self.assertIn("Found differences; comparing again in 2 s.", told.readline())
                 yield out
             out.append(process.communicate(timeout=A_LOOK_SECONDS)[0])
         self.assertEqual(1, process.returncode)

@@ -81,12 +81,12 @@ class TestWithCyborg(quota.QuotaTestCase):
                 "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,
-                    "[limits] driver database answers; of a new project: fpga -1, fpga.fake -1",
+                    "[limits] driver database answers; limits of a new project: fpga -1, fpga.fake -1",
                 ),
                 "project tree": (SUCCESS, "no edge is ignored"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),
-                "resource classes": (SUCCESS, "every device profile's can be charged"),
+                "resource classes": (SUCCESS, "all classes of the device profiles can be charged"),
                 "Cyborg's records": (SUCCESS, "agree with the ledger on 1 accelerators"),
             },
             results(said.out),
@@ -175,7 +175,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return self.check()["database"]
 
     def test_an_empty_database(self) -> None:
-        expected = f"at revision none, needed is {schema.head()}: cyborg-quota db sync"
+        expected = f"at revision none, this release needs {schema.head()}; run: cyborg-quota db sync"
         self.assertEqual((FAILURE, expected), self.database())
 
     def test_somebody_elses_database(self) -> None:
@@ -188,8 +188,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         """A schema older than this release fails the check; a newer schema gives a warning."""
         self.assertEqual(SUCCESS, self.check()["database"][0])
         for revision, code, words in (
-            ("a1c0", FAILURE, f"at revision a1c0, needed is {schema.head()}: cyborg-quota db sync"),
-            ("ffff", WARNING, "at revision ffff, which a newer release of cyborg_quota has made"),
+            ("a1c0", FAILURE, f"at revision a1c0, this release needs {schema.head()}; run: cyborg-quota db sync"),
+            ("ffff", WARNING, "at revision ffff, made by a newer release of cyborg_quota"),
         ):
             self.run_sql(self.url, f"UPDATE cyborg_quota_alembic_version SET version_num = '{revision}'")
             restore = f"UPDATE cyborg_quota_alembic_version SET version_num = '{schema.head()}'"

@@ -162,8 +162,8 @@ class TestFailover(FailoverTestCase):
 
     def turn_expirer(self, engine: QuotaEngine) -> None:
         conf = loading.load(cfg.ConfigOpts(), [], "test")
-        upkeep = expirer.Upkeep(conf, engine)
-        upkeep.turn(upkeep.expire, "Expired %d reservations.", 0)
+        maintenance = expirer.Maintenance(conf, engine)
+        maintenance.turn(maintenance.expire, "Expired %d reservations.", 0)
 
     def answer_waits(self, ledger: Ledger) -> None:
         """No call is answered that a promotion could lose: also not where the row was released early."""

@@ -90,7 +90,7 @@ class TestTelling(base.BackendTestCase):
 
     def test_the_line_in_the_log(self) -> None:
         log = self.useFixture(fx.FakeLogger(level=logging.INFO))
-        notifications.tell(self.NOTICE, None)
+        notifications.notify(self.NOTICE, None)
         self.assertEqual(
             "threshold crossed: project p1, resource gpu: at 80 % of the limit (held 9, limit 10)"
             " [project_id=p1 resource=gpu limit=10 held=9 level_before=0 level=80]\n",
@@ -104,16 +104,16 @@ class TestTelling(base.BackendTestCase):
         conf = cfg.ConfigOpts()
         quota_conf.register_opts(conf)
         conf([], project="cyborg_quota", default_config_files=[])
-        self.assertIsNone(notifications.sender(conf))
+        self.assertIsNone(notifications.make_sender(conf))
         conf.set_override("notifications", True, "notices")
         oslo_messaging.get_notification_transport(conf)  # registers its options
         conf.set_override("driver", ["test"], "oslo_messaging_notifications")
         conf.set_override("transport_url", "fake://", "oslo_messaging_notifications")
         _impl_test.reset()
-        send = notifications.sender(conf)
+        send = notifications.make_sender(conf)
         assert send is not None
 
-        notifications.tell(self.NOTICE, send)
+        notifications.notify(self.NOTICE, send)
 
         ((_, message, priority, _),) = _impl_test.NOTIFICATIONS
         self.assertEqual(("WARN", "cyborg_quota.threshold"), (message["priority"], message["event_type"]))
@@ -126,5 +126,5 @@ class TestTelling(base.BackendTestCase):
         def send(_notice: Notice) -> None:
             raise OSError("no bus")
 
-        notifications.tell(self.NOTICE, send)
+        notifications.notify(self.NOTICE, send)
         self.assertIn("no bus", log.output)

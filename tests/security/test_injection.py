@@ -141,7 +141,7 @@ class TestLogs(test_limits.LimitsTestCase):
             error = self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(name), {name: 1})
             logging.getLogger("caller").error("refused: %s", error)
         for notice in self.engine.notices(base.ADMIN):
-            notifications.tell(notice, None)
+            notifications.notify(notice, None)
         self.assertIn("threshold crossed", self.log.output)
         one_line_each(self, self.log.output, len(self.log.output.splitlines()))
         for name in SQL:
@@ -150,7 +150,7 @@ class TestLogs(test_limits.LimitsTestCase):
     def test_a_notice_s_payload_is_data(self) -> None:
         sent = []
         for name in (*SQL, *TURNING):
-            notifications.tell(Notice(name, name, 10, 9, 0, 80), sent.append)
+            notifications.notify(Notice(name, name, 10, 9, 0, 80), sent.append)
         self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(one.project_id)) for one in sent])
         one_line_each(self, self.log.output, len(sent))
 
