@@ -144,7 +144,7 @@ class TestFailover(FailoverTestCase):
         usage = engine.get_usages(context)["gpu"]
         self.assertEqual((1, 1), (usage.used, usage.reserved))
         self.assertEqual(([], []), (engine.audit(base.ADMIN), engine.check(context, {"gpu": 1})))
-        self.assertEqual(1, log.output.count("must lead to the primary server"), log.output)
+        self.assertEqual(1, log.output.count("must point to the primary server"), log.output)
         self.assertNotIn("Traceback", log.output)
         self.assertNotIn(self.pair.primary.password, log.output)
 
@@ -154,7 +154,7 @@ class TestFailover(FailoverTestCase):
         return url.set(host="127.0.0.1", port=self.pair.replica.port, query={}).render_as_string(hide_password=False)
 
     def check_refusal(self, error: exceptions.DatabaseReadOnly) -> None:
-        self.assertIn("must lead to the primary server", str(error))
+        self.assertIn("must point to the primary server", str(error))
         self.assertNotIn(self.pair.primary.password, str(error))
 
     def no_retry(self, *_arguments: object) -> NoReturn:

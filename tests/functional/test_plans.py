@@ -110,6 +110,8 @@ def _reads_one_holder(node: dict[str, Any]) -> bool:
     if "Index Name" not in node:
         return bool(node["Node Type"] == "Bitmap Heap Scan")  # the scan of its index is a node of its own
     condition = node.get("Index Cond", "")
+    if node.get("Scan Direction") == "Backward" and condition == "(id IS NOT NULL)":
+        return True  # max(id), which is recorded where a reservation ends: the last entry of the index alone
     return any(f"{column} =" in condition or f"{column})::text =" in condition for column in HOLDER_COLUMNS)
 
 
