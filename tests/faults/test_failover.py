@@ -163,7 +163,7 @@ class TestFailover(FailoverTestCase):
     def turn_expirer(self, engine: QuotaEngine) -> None:
         conf = loading.load(cfg.ConfigOpts(), [], "test")
         maintenance = expirer.Maintenance(conf, engine)
-        maintenance.turn(maintenance.expire, "Expired %d reservations.", 0)
+        maintenance.run_job(maintenance.expire, "Expired %d reservations.", 0)
 
     def answer_waits(self, ledger: Ledger) -> None:
         """No call is answered that a promotion could lose: also not where the row was released early."""
