@@ -52,7 +52,7 @@ class TestCap(CapTestCase):
             uuids = self.fill(CAP, delta)
             error = self.refused({"gpu": delta})
             self.assertEqual(("p1", "gpu", CAP), (error.project_id, error.resource, error.limit))
-            for word in ("p1", "gpu", "10 reservations", "roll them back", "cyborg-quota expire"):
+            for word in ("p1", "gpu", "10 open reservations", "roll back", "cyborg-quota expire"):
                 self.assertIn(word, str(error))
             self.quotas.rollback(self.context, uuids)
 

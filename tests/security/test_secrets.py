@@ -264,13 +264,13 @@ class TestTheSearch(SecretsTestCase):
 
     def test_a_program_that_prints_it(self) -> None:
         self.write(f"{QUICK}[database]\nconnection = mysql+pymysql://root:{QUOTED}@127.0.0.1:{closed_port()}/db\n")
-        complain = main.Shell._complain
+        print_error = main.Shell._print_error
 
-        def blab(shell: main.Shell, text: str, debug: bool) -> None:
-            complain(shell, f"{text} ({shell.conf.database.connection})", debug)
+        def print_secret(shell: main.Shell, text: str, debug: bool) -> None:
+            print_error(shell, f"{text} ({shell.conf.database.connection})", debug)
 
         self.assert_hidden("usage", "list")
-        with fx.MonkeyPatch("cyborg_quota.cmd.main.Shell._complain", blab):
+        with fx.MonkeyPatch("cyborg_quota.cmd.main.Shell._print_error", print_secret):
             self.assertRaises(AssertionError, self.assert_hidden, "usage", "list")
 
     def test_a_program_that_logs_it(self) -> None:
