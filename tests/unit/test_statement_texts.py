@@ -229,14 +229,17 @@ def single_statements() -> dict[str, Run]:
 
 def charges() -> Iterator[tuple[str, Run]]:
     def bulk(connection: Any, changes: Sequence[Change]) -> None:
-        if many.supports_bulk_charge(connection):
-            connection.rowcount = len(changes)
+        connection.rowcount = len(changes)
+        if len(changes) >= 8 and many.supports_bulk_charge(connection):
             many.charge(connection, changes)
+        elif usages.charges_in_one_statement(connection, len(changes)):
+            usages.charge_all(connection, changes)
 
     yield "charge", lambda c: usages.charge(c, reserving(1)[0])
     yield "charge all of one", lambda c: usages.charge_all(c, reserving(1))
     yield "charge all of three", lambda c: usages.charge_all(c, reserving(3))
     yield "charge in bulk: 1", lambda c: bulk(c, rolling_back(1))
+    yield "charge in bulk: 3", lambda c: bulk(c, rolling_back(3))
     yield "charge in bulk: 10", lambda c: bulk(c, rolling_back(10))
     yield "lock a usage row", lambda c: usages.fence(c, node(1))
     yield "read counters", lambda c: usages.read(c, ["p1"], ["gpu"])

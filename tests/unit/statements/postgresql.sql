@@ -334,12 +334,8 @@ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), r
 ;
 
 -- charge in bulk: 1
-WITH d AS MATERIALIZED 
-(SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.place AS place 
-FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, place), quota_usages 
-WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.place FOR NO KEY UPDATE OF quota_usages)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
-;
+
+-- charge in bulk: 3
 
 -- charge in bulk: 10
 WITH d AS MATERIALIZED 

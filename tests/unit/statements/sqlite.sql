@@ -15,8 +15,8 @@ UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_us
 ;
 
 -- charge in bulk: 1
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved + ? >= 0 AND quota_usages.used + ? >= 0 AND quota_usages.subtree + ? >= 0
-;
+
+-- charge in bulk: 3
 
 -- charge in bulk: 10
 UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved + ? >= 0 AND quota_usages.used + ? >= 0 AND quota_usages.subtree + ? >= 0
