@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from oslotest import base
 
 from cyborg_quota.db import (
+    dialects,
     inserting,
     limits,
     maintenance,
@@ -26,21 +27,20 @@ from cyborg_quota.db import (
     moves,
     open_count,
     path_state,
-    prepared_transaction,
     projects,
     reservations,
-    single_statement,
     sums,
     usages,
 )
+from cyborg_quota.db.dialects import postgresql
 from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
-CONTENTION_CHECK = "cyborg_quota.db.prepared_transaction.random.random"
-CONTENTION_STATE = prepared_transaction._CONTENDED
-TRANSACTION_SETTINGS = prepared_transaction.TRANSACTION_SETTINGS
+CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql.random.random"
+CONTENTION_STATE = postgresql._CONTENDED
+TRANSACTION_SETTINGS = postgresql._TRANSACTION_SETTINGS
 
 URLS = {
     "sqlite": "sqlite://",
@@ -209,7 +209,13 @@ def with_contention() -> Iterator[tuple[str, Run]]:
 
 
 def single_statements() -> dict[str, Run]:
-    reserve, settle = single_statement.reserve, single_statement.settle_in_flight
+
+    def reserve(connection: Any, *arguments: Any) -> None:
+        dialects.of(connection).reserve_in_one(connection, *arguments)
+
+    def settle(connection: Any, *arguments: Any) -> None:
+        dialects.of(connection).settle_in_one(connection, *arguments)
+
     return {
         "reserve one row": lambda c: reserve(c, new_rows(1), reserving(1)),
         "reserve one row without a consumer": lambda c: reserve(c, new_rows(1, consumer=False), reserving(1)),
@@ -230,14 +236,11 @@ def single_statements() -> dict[str, Run]:
 def charges() -> Iterator[tuple[str, Run]]:
     def bulk(connection: Any, changes: Sequence[Change]) -> None:
         connection.rowcount = len(changes)
-        if len(changes) >= 8 and many.supports_bulk_charge(connection):
-            many.charge(connection, changes)
-        elif usages.charges_in_one_statement(connection, len(changes)):
-            usages.charge_all(connection, changes)
+        dialects.of(connection).charge_bulk(connection, changes)
 
     yield "charge", lambda c: usages.charge(c, reserving(1)[0])
-    yield "charge all of one", lambda c: usages.charge_all(c, reserving(1))
-    yield "charge all of three", lambda c: usages.charge_all(c, reserving(3))
+    yield "charge all of one", lambda c: dialects.of(c).charge_all(c, reserving(1))
+    yield "charge all of three", lambda c: dialects.of(c).charge_all(c, reserving(3))
     yield "charge in bulk: 1", lambda c: bulk(c, rolling_back(1))
     yield "charge in bulk: 3", lambda c: bulk(c, rolling_back(3))
     yield "charge in bulk: 10", lambda c: bulk(c, rolling_back(10))
