@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import open_count, usages
+from cyborg_quota.db import dialects, open_count, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import UNLIMITED, Claim, Counters
 
@@ -74,21 +74,22 @@ class OpenCap:
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
+        dialect = dialects.of(connection)
         if not counted:
-            return usages.charge_all(connection, changes)
+            return dialect.charge_all(connection, changes)
         leaf = counted[0].project_id
         leaf_changes = [change for change in changes if change.node.project_id == leaf]
         charged = {change.node.resource for change in leaf_changes}
         # A resource with only negative deltas may have no change; its row must be locked while it is counted.
         leaf_changes += [usages.Change(node) for node in counted if node.resource not in charged]
         ancestor_changes = [change for change in changes if change.node.project_id != leaf]
-        if usages.locks_by_id(connection):
+        if dialect.locks_by_id:
             # Rows of ancestors may have smaller ids, and are locked before.
             leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
-        if not usages.charge_all(connection, leaf_changes):
+        if not dialect.charge_all(connection, leaf_changes):
             return False
         self._check(connection, counted, claims)
-        return usages.charge_all(connection, ancestor_changes)
+        return dialect.charge_all(connection, ancestor_changes)
 
     def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
         """After a refusal: store the resources whose ``reserved`` exceeds the bound, so that their reserves count."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import inserting, projects, reservations, single_statement, usages
+from cyborg_quota.db import inserting, projects, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.path_cache import PathCache
@@ -176,7 +176,7 @@ class Reserver:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: single_statement.reserve(connection, rows, changes) or None
+        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
