@@ -136,17 +136,24 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
     return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
 
 
-def arguments(change: Change, suffix: str = "") -> dict[str, int]:
-    """The parameter values of ``charge_update``."""
-    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
-    growth = used + reserved
+def bounds(change: Change) -> tuple[int, int, int]:
+    """The most that ``used + reserved``, ``subtree`` and ``reserved`` of the row may be before the change."""
+    growth = change.used + change.reserved
     max_held = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
-    values = (
-        node.usage_id,
-        node.generation,
+    return (
         max_held if change.max_held is None else min(max_held, change.max_held),
         _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
         _NO_BOUND if change.max_reserved is None else change.max_reserved,
+    )
+
+
+def arguments(change: Change, suffix: str = "") -> dict[str, int]:
+    """The parameter values of ``charge_update``."""
+    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
+    values = (
+        node.usage_id,
+        node.generation,
+        *bounds(change),
         -used if used < 0 else 0,
         -reserved if reserved < 0 else 0,
         -subtree if subtree < 0 else 0,

@@ -112,8 +112,16 @@ class Dialect:
         """
         return None
 
-    def warn_not_prepared(self, reason: str) -> None:
-        """Log that the server has lost a prepared statement, if the operator can prevent this."""
+    def report_no_single_statements(self, reason: str) -> None:
+        """Log that the server cannot run single-statement transactions, if the operator can change this."""
+
+    def missing_functions(self, connection: sa.Connection) -> list[str]:
+        """The server's functions that this release uses and that do not exist."""
+        return []
+
+    def create_functions(self, connection: sa.Connection) -> list[str]:
+        """Create the server's functions that are missing. Returns the privileges that the user lacks for it."""
+        return []
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         """Make each later statement a transaction of its own. Makes no round trip.

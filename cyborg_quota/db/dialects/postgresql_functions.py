@@ -40,7 +40,8 @@ _NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 _CHARGE: Final = f"""
         FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
             IF p_locks = {CHECK_CONTENTION} THEN
-                SELECT used, reserved, subtree INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+                SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before
+                    FROM @schema@.quota_usages WHERE id = charge[1];
             END IF;
             UPDATE @schema@.quota_usages
                 SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
@@ -48,18 +49,18 @@ _CHARGE: Final = f"""
                 WHERE id = charge[1] AND generation = charge[2]
                     AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
                     AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
-                RETURNING used - charge[4], reserved - charge[3], subtree - charge[5] INTO found;
+                RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
             IF NOT FOUND THEN
                 RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row refuses the change';
             END IF;
-            contended := contended OR (p_locks = {CHECK_CONTENTION} AND found IS DISTINCT FROM before);
+            contended := contended OR (p_locks = {CHECK_CONTENTION} AND after IS DISTINCT FROM before);
         END LOOP;"""
 
 _DECLARE: Final = f"""
 DECLARE
     charge bigint[];
-    before record;
-    found record;
+    before bigint[];
+    after bigint[];
     contended boolean := p_locks = {RELEASE_EARLY};"""
 
 # Commit asynchronously, so that the row locks are released before the log is flushed. The caller then flushes it.
@@ -86,14 +87,14 @@ BEGIN
     EXCEPTION WHEN SQLSTATE '{_REFUSED_STATE}' THEN
         RETURN {REFUSED};
     END;
-    FOR row IN 1 .. cardinality(p_uuids) LOOP
+    FOR i IN 1 .. cardinality(p_uuids) LOOP
         INSERT INTO @schema@.reservations (
             created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id,
             live, place, source
         ) VALUES (
-            {_NOW}, false, p_uuids[row], p_usage_ids[row], p_project, p_resources[row], p_deltas[row],
-            {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', p_consumers[row], p_groups[row],
-            1, p_places[row], p_sources[row]
+            {_NOW}, false, p_uuids[i], p_usage_ids[i], p_project, p_resources[i], p_deltas[i],
+            {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', p_consumers[i], p_groups[i],
+            1, p_places[i], p_sources[i]
         );
     END LOOP; {_END}
 $function$"""
