@@ -38,27 +38,40 @@ _NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 # One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002). The row
 # is contended if it changes between the two statements: another transaction had locked it.
 _CHARGE: Final = f"""
-        FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
-            IF p_locks = {CHECK_CONTENTION} THEN
-                SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before
-                    FROM @schema@.quota_usages WHERE id = charge[1];
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = {CHECK_CONTENTION} THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = {_NOW}
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            @refused@
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = {CHECK_CONTENTION} AND after IS DISTINCT FROM before);
+    END LOOP;"""
+
+# Take the changes of the rows before back. (An exception handler would make each call a subtransaction.)
+_TAKE_BACK: Final = f"""IF charged > 0 THEN
+                UPDATE @schema@.quota_usages
+                    SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
+                        subtree = subtree - p_charges[i][5]
+                    FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            UPDATE @schema@.quota_usages
-                SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
-                    updated_at = {_NOW}
-                WHERE id = charge[1] AND generation = charge[2]
-                    AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
-                    AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
-                RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
-            IF NOT FOUND THEN
-                RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row refuses the change';
-            END IF;
-            contended := contended OR (p_locks = {CHECK_CONTENTION} AND after IS DISTINCT FROM before);
-        END LOOP;"""
+            RETURN {REFUSED};"""
+
+_FAIL: Final = f"RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row refuses the change';"
 
 _DECLARE: Final = f"""
 DECLARE
     charge bigint[];
+    charged integer := 0;
     before bigint[];
     after bigint[];
     contended boolean := p_locks = {RELEASE_EARLY};"""
@@ -72,31 +85,30 @@ _END: Final = f"""
     RETURN {DONE};
 END"""
 
+# The elements of a row: UUID, usage_id, resource, delta, consumer, group, place, source. (One lookup per consumer, so
+# that each uses a unique key: PostgreSQL would search ``consumer_id = ANY (...)`` by the project alone.)
 _RESERVE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE}(
-    p_project text, p_ttl bigint, p_uuids text[], p_usage_ids integer[], p_resources text[], p_deltas integer[],
-    p_consumers text[], p_groups text[], p_places integer[], p_sources text[], p_charges bigint[], p_locks integer
+    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
 BEGIN
     IF EXISTS (
-        SELECT FROM @schema@.reservations WHERE project_id = p_project AND consumer_id = ANY (p_consumers) AND live = 1
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
     ) THEN
         RETURN {REFUSED};
-    END IF;
-    BEGIN {_CHARGE}
-    EXCEPTION WHEN SQLSTATE '{_REFUSED_STATE}' THEN
-        RETURN {REFUSED};
-    END;
-    FOR i IN 1 .. cardinality(p_uuids) LOOP
-        INSERT INTO @schema@.reservations (
-            created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id,
-            live, place, source
-        ) VALUES (
-            {_NOW}, false, p_uuids[i], p_usage_ids[i], p_project, p_resources[i], p_deltas[i],
-            {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', p_consumers[i], p_groups[i],
-            1, p_places[i], p_sources[i]
-        );
-    END LOOP; {_END}
+    END IF; {_CHARGE.replace("@refused@", _TAKE_BACK)}
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+    ) SELECT
+        {_NOW}, false, p_project, {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8]
+    FROM generate_subscripts(p_rows, 1) AS i; {_END}
 $function$"""
 
 # (The CASE keeps ``state`` and ``expire`` out of the index conditions: see decision record 0022.)
@@ -123,7 +135,7 @@ BEGIN
         RETURN {REFUSED};
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
-    END IF; {_CHARGE} {_END}
+    END IF; {_CHARGE.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
 _DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
