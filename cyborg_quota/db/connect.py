@@ -63,7 +63,7 @@ def make_engine(url: sa.URL, dialect: Dialect, settings: DatabaseSettings) -> sa
     except ImportError as error:
         raise exceptions.ConfigurationError(
             f"[database] connection needs the Python package {error.name}, which is not installed."
-            f" Install cyborg_quota[{dialect.name}]."
+            f" Install cyborg_quota[{dialect.extra}]."
         ) from None
     _handle_errors(engine, dialect)
     if "sslpassword" in url.query:

@@ -33,9 +33,11 @@ class Dialect:
     """One kind of database. Every method has a portable form here, except ``insert_or_ignore``."""
 
     name: ClassVar[str]
-    """SQLAlchemy's name of the dialect. For a server, also the name of the extra in setup.cfg."""
+    """SQLAlchemy's name of the dialect."""
     driver: ClassVar[str]
     """The only supported driver: record 0030 explains why."""
+    extra: ClassVar[str] = ""
+    """The name of the extra in setup.cfg that installs the driver."""
     has_server: ClassVar[bool] = True
     max_writers: ClassVar[int | None] = None
     """The most transactions that can write at the same time. None: no limit."""

@@ -64,6 +64,7 @@ _CLAIM_TABLE: Final = "cyborg_quota_sync"
 class MariaDB(Dialect):
     name = "mysql"
     driver = "pymysql"
+    extra = "mysql"
     locks_by_id = True
     update_locks_in_order = True
 

@@ -67,6 +67,7 @@ _SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(6216302001)"
 class PostgreSQL(Dialect):
     name = "postgresql"
     driver = "psycopg2"
+    extra = "postgresql"
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
         arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
