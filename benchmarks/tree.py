@@ -86,7 +86,7 @@ def add_siblings(database: Database, count: int) -> str:
             for name in names:
                 projects.ensure(connection, name)  # type: ignore[arg-type]
                 connection.execute(  # type: ignore[attr-defined]
-                    projects._SET_PARENT, {"b_project": name, "b_parent": middle}
+                    projects._SET_PARENT, {"b_project": name, "b_parent": middle, "b_origin": None}
                 )
 
         database.write(work)

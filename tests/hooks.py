@@ -73,7 +73,7 @@ class LostCommits(fixtures.Fixture):
             _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
         ) -> None:
             """A statement that is a whole transaction."""
-            if statement.startswith("EXECUTE ") and self.lost < self._times:
+            if statement.endswith("-- COMMIT") and self.lost < self._times:
                 self.lost += 1
                 raise disconnect(self._backend)
 

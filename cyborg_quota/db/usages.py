@@ -81,16 +81,16 @@ def charge_shape(change: Change) -> ChargeShape:
 
 def charge_update(shape: ChargeShape | None, suffix: str = "") -> sa.Update:
     """The UPDATE of a charge, with ``suffix`` in its parameters' names. Without a shape, it serves all changes."""
-    conditions, values = charge_clauses(shape, suffix)
-    return sa.update(quota_usages).where(has_id(suffix), *conditions).values(values)
+    conditions, values = _charge_clauses(shape, suffix)
+    return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
 
 
-def has_id(suffix: str) -> sa.ColumnElement[bool]:
+def _has_id(suffix: str) -> sa.ColumnElement[bool]:
     """``id = :b_id<suffix>``"""
     return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
 
 
-def charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
+def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
     """The WHERE conditions and the SET values of a charge."""
     reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 

@@ -21,6 +21,9 @@ from tests import base, fixtures, hooks, trees
 load_tests = testscenarios.load_tests_apply_scenarios
 
 
+SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE|SELECT FROM generate_series\(1,) cyborg_quota_"
+
+
 class AtOnceTestCase(base.LedgerTestCase):
     """PostgreSQL's statement comes in two: most calls do not look whether others wait (db/scripts.py)."""
 
@@ -57,7 +60,7 @@ class AtOnceTestCase(base.LedgerTestCase):
     def assert_at_once(self, sent: list[str], times: int) -> None:
         self.assertEqual(times, len(sent), sent)
         for statement in sent:
-            self.assertRegex(statement, "^EXECUTE cyborg_quota_")
+            self.assertRegex(statement, SINGLE_STATEMENT)
 
 
 _POSTGRESQL = [one for one in AtOnceTestCase.scenarios if one[1]["backend"] == "postgresql"]
@@ -67,16 +70,12 @@ class TestVariants(AtOnceTestCase):
     scenarios = _POSTGRESQL
 
     def test_who_looks(self) -> None:
-        for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
-            claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
-            call(self.context, self.quotas.reserve_many(self.context, claims))
-        prepared = self.database.read(
-            lambda connection: (
-                connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
-            )
-        )
-        self.assertGreaterEqual(len(prepared), 4)
-        self.assertEqual({self.looks_one_in == 1}, {"AS before" in statement for statement in prepared})
+        with self.statements() as sent:
+            for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
+                claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
+                call(self.context, self.quotas.reserve_many(self.context, claims))
+        self.assert_at_once(sent, 4)
+        self.assertEqual({self.looks_one_in == 1}, {"generate_series" in statement for statement in sent})
 
 
 class TestAttach(AtOnceTestCase):
@@ -95,6 +94,42 @@ class TestAttach(AtOnceTestCase):
             self.quotas.commit(self.context, uuids)
         self.assert_at_once(sent, 2)
         self.assertEqual((8, 0), self.figures())
+
+    def test_two_resources(self) -> None:
+        self.engine.rollback(
+            self.context, self.engine.reserve(self.context, {"fpga": 1, "gpu": 1})
+        )  # the rows are made
+        with self.statements() as sent:
+            uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 2}, consumer="a")
+            self.quotas.commit(self.context, uuids)
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"fpga": 3, "gpu": 4}))
+            self.quotas.reserve(self.context, {"gpu": 5, "fpga": 6}, consumer="b")
+        self.assert_at_once(sent, 5)
+        self.assertEqual((2, 5), self.figures())
+
+    def test_in_a_tree(self) -> None:
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 9
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the ancestors' rows
+        with self.statements() as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
+            self.quotas.reserve(self.context, {"gpu": 4})
+        self.assert_at_once(sent, 5)
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 6, "middle": 6, "top": 6}, trees.subtrees(connection, "gpu"))
+
+    def test_names_with_every_special_character(self) -> None:
+        for number, name in enumerate(('"', "\\", "{", "}", ",", "NULL", "'", "%s", "%", ":x", "a b", "\\\"{},'")):
+            with self.statements() as sent:
+                self.quotas.reserve_many(self.context, [Claim(name, {"gpu": 1}, f"g{name}", source=f"s{name}")])
+            self.assert_at_once(sent, 1)
+            stored = self.engine.list_reservations(base.ADMIN, consumer=name)
+            self.assertEqual(
+                [(name, f"g{name}", f"s{name}")], [(one.consumer, one.group, one.source) for one in stored]
+            )
+            self.engine.commit(self.context, consumer=name)
+            self.limits.limits[None, "gpu"] = 11 + number
 
     def test_a_claims_own_group(self) -> None:
         claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
@@ -127,6 +162,28 @@ class TestRefused(AtOnceTestCase):
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 3), self.figures())
+
+    def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
+        """The rows before the one that refuses are as they were, also without the multi-statement transaction."""
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 3
+        self.quotas.reserve(self.context, {"gpu": 2})
+        before = hooks.tables(self.sql)["reservations"]
+        with (
+            mock.patch.object(self.database, "_once", side_effect=KeyError("the multi-statement transaction")),
+            self.statements() as sent,
+        ):
+            self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
+        self.assert_at_once(sent, 1)
+        self.assertEqual(before, hooks.tables(self.sql)["reservations"])
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 2, "middle": 2, "top": 2}, trees.subtrees(connection, "gpu"))
+        self.assert_invariants()
+
+    def test_the_second_of_two_resources_refuses(self) -> None:
+        self.quotas.reserve(self.context, {"fpga": 1, "gpu": 9})
+        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"fpga": 1, "gpu": 2})
+        self.assertEqual((0, 9), self.figures())
 
     def test_the_consumer_holds_something(self) -> None:
         first = self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq")
@@ -181,6 +238,10 @@ class TestRefused(AtOnceTestCase):
 
 
 class TestPrepared(AtOnceTestCase):
+    """MariaDB's blocks are prepared statements."""
+
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+
     def test_a_pooler_has_changed_the_session(self) -> None:
         """Prepared statements that are gone: the ordinary way from then on, and the caller notices nothing."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
@@ -192,17 +253,6 @@ class TestPrepared(AtOnceTestCase):
     def _forget(self, connection: sa.Connection) -> None:
         for name in connection.info["cyborg_quota_prepared"]:
             connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
-
-    def test_no_room_to_prepare_the_look(self) -> None:
-        """It does without."""
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        known: list[int] = []
-        self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared._MAX_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
-        with self.statements() as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.assert_at_once(sent, 2)
 
     def test_many_shapes(self) -> None:
         """A connection prepares a bounded number; what comes after goes the ordinary way."""
@@ -226,7 +276,7 @@ class TestKilled(AtOnceTestCase):
 
     def test_between_two_ways(self) -> None:
         """A script fails, and the signal strikes while its connection is put back to the ordinary way."""
-        self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_strike))
+        self.useFixture(hooks.Interleaved(self.engine, "SELECT ", self.fail_and_strike))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
         postgresql._driver_connection = self.driver

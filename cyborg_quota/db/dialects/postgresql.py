@@ -78,7 +78,7 @@ class PostgreSQL(Dialect):
 
     def configure_connection(self, engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
         if settings.transaction_pooling:
-            _set_in_each_transaction(engine, _time_limits(url, settings))
+            _set_in_each_transaction(engine, _session_values(url, settings))
         else:
             _set_in_session(engine, _session_values(url, settings))
         if settings.statement_timeout_seconds is not None:
@@ -178,8 +178,8 @@ def _time_limits(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
 
 
 def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
-    """The session settings of a connection."""
-    # Plan a prepared statement once, at its first execution, instead of five times for specific parameters first.
+    """The settings of a connection's session, or of each transaction."""
+    # Plan a function's statement once, at its first execution, instead of five times for specific parameters first.
     values = {**_time_limits(url, settings), "plan_cache_mode": "force_generic_plan"}
     if settings.statement_timeout_seconds is not None and not settings.allow_idle_in_transaction:
         # All statements find their rows by keys. A plan with a sequential scan is good only for a small table, but the

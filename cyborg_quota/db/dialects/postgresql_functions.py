@@ -138,14 +138,14 @@ BEGIN
     END IF; {_CHARGE.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
-_DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
+DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
 
 
 def missing(connection: sa.Connection) -> list[str]:
     """The functions of this release that do not exist in the database."""
     return [
         name
-        for name in _DEFINITIONS
+        for name in DEFINITIONS
         if connection.exec_driver_sql("SELECT to_regproc(%s) IS NULL", (name,)).scalar_one()
     ]
 
@@ -171,5 +171,5 @@ def create(connection: sa.Connection) -> list[str]:
         return privileges
     schema: str = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
     for name in names:
-        connection.exec_driver_sql(_DEFINITIONS[name].replace("@schema@", schema))
+        connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
     return []
