@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DbQuotaDriver: stores usage and reservations in a database. The order of the steps of a call is in these modules:
 
-reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expire), purge.py (purge), counters.py
-(repair), path_cache.py (the path from a project to its root).
+reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend), expire.py (expire), purge.py (purge),
+counters.py (repair), project_tree.py (the path from a project to its root), limit_changes.py (limits and imports).
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import listing, maintenance, path_state, projects, schema, sources, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
-from cyborg_quota.ledger.batch_throttle import run_batches
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.limit_changes import LimitKeeper
-from cyborg_quota.ledger.open_cap import OpenCap
-from cyborg_quota.ledger.origin_clearing import OriginClearing
-from cyborg_quota.ledger.parallel_expirer import ParallelExpirer
-from cyborg_quota.ledger.path_cache import PathCache
-from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.expire import ParallelExpirer, run_batches
+from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
+from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.purge import Purger
-from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
+from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier

@@ -19,7 +19,7 @@ from cyborg_quota.db import many, reservations, single_statement, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
-from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
 from cyborg_quota.types import Selection, State
 
