@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expires overdue reservations in batches, each in its own transaction, longest overdue first.
 
-OverdueReader reads them ahead; BatchThrottle adapts the size of the batches to concurrent charges (also for the batches
-of purge.py); ParallelExpirer expires a backlog on several connections at once.
+Expirer contains the transactions. BatchThrottle adapts the size of the batches to concurrent charges, also for the
+batches of purge.py. For a large backlog, OverdueReader reads ahead, and ParallelExpirer uses several connections.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from cyborg_quota.db import maintenance
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import maintenance, many
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.many import Overdue, Place
+from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
 
 _FIRST_ROWS: Final = 64
@@ -50,6 +52,59 @@ _READ_AHEAD_BATCHES: Final = 40
 """When fewer batches than this are ready, more rows are read, so that workers do not wait for the next window."""
 
 _Ended = futures.Future[tuple[int, float]]
+
+
+class Expirer:
+    """Expires overdue reservations. Shared by threads."""
+
+    def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
+        self._database = database
+        self._settler = settler
+        self._batch_rows = batch_rows
+
+    def expire(self, progress: Callable[[int], None] | None) -> int:
+        """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch."""
+        parallel = ParallelExpirer(self._database, self, self._batch_rows)
+        return run_batches(self._database, self.expire_batch, self._batch_rows, progress, parallel.expire_in_parallel)
+
+    def expire_batch(self, limit: int) -> int:
+        """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
+
+        def work(connection: Connection, counting: Counting) -> int:
+            rows = many.overdue(connection, limit, self._settler.grace)
+            return self._expire_rows(connection, counting, rows)
+
+        return self._settler.write(work)
+
+    def overdue(self, position: Place | None, limit: int) -> tuple[Sequence[Any], Place | None]:
+        """Read up to ``limit`` overdue reservations after a position, for ``expire_read``, and the position after them.
+
+        See many.overdue_behind.
+        """
+        return self._database.read(
+            lambda connection: many.overdue_behind(connection, position, limit, self._settler.grace)
+        )
+
+    def expire_read(self, rows: Sequence[Overdue]) -> int:
+        """Expire those of these reservations that are still overdue, in one transaction. Returns their number."""
+        attempts = itertools.count()
+
+        def work(connection: Connection, counting: Counting) -> int:
+            if next(attempts) == 0:
+                return self._expire_rows(connection, counting, rows)
+            # Another transaction has settled some of them: read which are still overdue.
+            still_overdue = many.overdue_of(connection, [row[0] for row in rows], self._settler.grace)
+            return self._expire_rows(connection, counting, still_overdue)
+
+        return self._settler.write(work)
+
+    def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
+        """Raises TransactionMoved if another transaction has settled one of the rows."""
+        if rows:
+            if not many.expire(connection, [row[0] for row in rows], self._settler.grace):
+                raise TransactionMoved
+            counting.expire([row[1:] for row in rows])
+        return len(rows)
 
 
 class BatchThrottle:
@@ -192,9 +247,9 @@ class ParallelExpirer:
     except ancestors and rows that fill whole batches; all transactions lock these in the same order.
     """
 
-    def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
+    def __init__(self, database: Database, expirer: Expirer, batch_rows: int) -> None:
         self._database = database
-        self._settler = settler
+        self._expirer = expirer
         self._batch_rows = batch_rows
 
     def expire_in_parallel(self, throttle: BatchThrottle, progress: Callable[[int], None]) -> tuple[int, bool]:
@@ -204,7 +259,7 @@ class ParallelExpirer:
         thread, with the size of each completed batch. If it, or a worker, raises an error, no new batch is started; the
         error is raised after the running batches have been committed or rolled back.
         """
-        backlog = OverdueReader(self._settler.overdue, self._batch_rows)
+        backlog = OverdueReader(self._expirer.overdue, self._batch_rows)
         backlog.read()
         workers = min(_MAX_WORKERS, self._database.max_concurrent_writers) if not backlog.is_read else 1
         pool = (
@@ -220,7 +275,7 @@ class ParallelExpirer:
     def _end(self, batch: Sequence[Overdue]) -> tuple[int, float]:
         """Expire one batch, in the thread of a worker. Returns the number of rows, and the seconds it took."""
         began = time.monotonic()
-        return self._settler.expire_read(batch), time.monotonic() - began
+        return self._expirer.expire_read(batch), time.monotonic() - began
 
 
 class _SynchronousExecutor(futures.Executor):
