@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import exceptions, names, policy, validation
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
@@ -54,14 +54,14 @@ class Administration:
 
     def _place(self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
         validation.admin_only(context, action)
-        project_id = names.check_name("project_id", project_id)
+        project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self._keeper.place(project_id, parent_id, is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(names.check_name("project_id", project_id))
+        self._keeper.remove(validation.check_name("project_id", project_id))
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
         """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
@@ -138,8 +138,8 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
-            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
-        checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         if project_id is None:
             self._keeper.set_defaults(checked)
         else:
@@ -201,7 +201,7 @@ class Administration:
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
-        state, tree = self._keeper.path(names.check_name("project_id", project_id))
+        state, tree = self._keeper.path(validation.check_name("project_id", project_id))
         return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def _rows(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits import base
 from cyborg_quota.types import UNLIMITED, Constraint
 
@@ -57,7 +57,7 @@ def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
                 f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
             )
         try:
-            parsed[names.check_name("resource", resource)] = limit
+            parsed[validation.check_name("resource", resource)] = limit
         except exceptions.InvalidName as error:
             raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
     return parsed

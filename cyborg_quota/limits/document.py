@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import yaml
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
 
@@ -157,7 +157,7 @@ def _name(place: str, field: str, value: object) -> str:
         hint = "" if value is None or isinstance(value, (dict, list)) else "; write it in quotes"
         raise exceptions.InvalidDocument(place, f"needs a name, not {_kind(value)}{hint}")
     try:
-        return names.check_name(field, value)
+        return validation.check_name(field, value)
     except exceptions.InvalidName as error:
         raise exceptions.InvalidDocument(place, f"has a bad name: {str(error).rstrip('.')}") from None
 

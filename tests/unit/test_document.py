@@ -127,7 +127,7 @@ anything = st.recursive(
 
 def _is_bad(text: str) -> bool:
     try:
-        document.names.check_name("project_id", text)
+        document.validation.check_name("project_id", text)
     except exceptions.InvalidName:
         return True
     return False
