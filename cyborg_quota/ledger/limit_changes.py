@@ -54,9 +54,9 @@ class LimitKeeper:
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
-        return state, self._limits.book_of_path(state)
+        return state, self._limits.tree_of_path(state)
 
-    def figures(self) -> dict[tuple[str, str], Counters]:
+    def counters(self) -> dict[tuple[str, str], Counters]:
         """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)
 
@@ -84,7 +84,7 @@ class LimitKeeper:
 
         def work(connection: Connection) -> bool:
             tables.serialize_tree_changes(connection)
-            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.starts)
+            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return False
             for resource, limit in sorted(limits.items()):
@@ -101,7 +101,7 @@ class LimitKeeper:
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def place(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+    def set_parent(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
 
         def check(connection: Connection) -> None:
@@ -112,11 +112,11 @@ class LimitKeeper:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
             if not is_new and project_id not in tree.parents:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
-            tree.place(project_id, parent_id)
+            tree.set_parent(project_id, parent_id)
             self.check_depth(tree, project_id)
             self._refuse(tree, [project_id, *tree.children_of.get(project_id, ())], tree.resources)
 
-        self._tree.place(project_id, parent_id, check)
+        self._tree.set_parent(project_id, parent_id, check)
 
     def remove(self, project_id: str) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -137,12 +137,12 @@ class LimitKeeper:
             )
 
     def _refuse(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> None:
-        problems = self._limits.policy.problems(tree, projects, resources)
+        problems = self._limits.model.problems(tree, projects, resources)
         if problems:
             raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> LimitTree:
-        return LimitTree(*tables.read_book(connection), self._limits.starts)
+        return LimitTree(*tables.read_book(connection), self._limits.initial_limits)
 
 
 def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
@@ -163,7 +163,7 @@ def import_document(
     def work(connection: Connection) -> list[LimitChange]:
         if not dry_run:
             tables.serialize_tree_changes(connection)
-        before = LimitTree(*tables.read_book(connection), limits.starts, projects.marked_edges(connection))
+        before = LimitTree(*tables.read_book(connection), limits.initial_limits, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
         reasons = find_problems(limits, after, changes) + _too_many(connection, changes)
         if reasons:
@@ -214,14 +214,14 @@ def find_problems(limits: DatabaseLimitDriver, after: LimitTree, changes: Iterab
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
     reasons = _too_deep(after, placed, limits.max_depth)
     affected = placed | {child for project_id in placed for child in after.children_of.get(project_id, ())}
-    reasons += limits.policy.problems(after, affected, after.resources)
+    reasons += limits.model.problems(after, affected, after.resources)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             project_ids = after.projects if change.project_id is None else [change.project_id]
             limited.setdefault(change.resource, set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
-        reasons += limits.policy.problems(after, limited_ids, [resource])
+        reasons += limits.model.problems(after, limited_ids, [resource])
     return list(dict.fromkeys(reasons))
 
 
@@ -286,9 +286,9 @@ class OriginClearing:
         """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
         if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
             return
-        limit_tree = LimitTree(*tables.read_book(connection), self._limits.starts)
+        limit_tree = LimitTree(*tables.read_book(connection), self._limits.initial_limits)
         for project_id, parent_id in edges.items():
-            limit_tree.place(project_id, parent_id)
+            limit_tree.set_parent(project_id, parent_id)
         changes = [
             LimitChange("move project", project_id, None, parent_id, parent_id)
             for project_id, parent_id in edges.items()

@@ -102,7 +102,7 @@ class Tree:
         """The parent of each known project; None for roots."""
         return self._database.read(projects.edges)
 
-    def place(
+    def set_parent(
         self, project_id: str, parent_id: str | None, check: Check | None = None, *, origin: str | None = None
     ) -> None:
         """Add a project if it is not known, and move it, with its descendants, below its parent.
@@ -113,7 +113,7 @@ class Tree:
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             try:
-                self._database.write(lambda connection: _place(connection, project_id, parent_id, check, origin))
+                self._database.write(lambda connection: _set_parent(connection, project_id, parent_id, check, origin))
             except _RowsMissing:
                 self._make_rows(project_id, str(parent_id))
             else:
@@ -134,7 +134,7 @@ class Tree:
             return
         path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
         if path.project_ids[1:2] != (parent_id,) or path.origins[0] != origin:
-            self.place(project_id, parent_id, origin=origin)
+            self.set_parent(project_id, parent_id, origin=origin)
 
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
@@ -161,7 +161,7 @@ class Tree:
         self._paths.forget_all()
 
 
-def _place(
+def _set_parent(
     connection: Connection, project_id: str, parent_id: str | None, check: Check | None, origin: str | None
 ) -> None:
     tables.serialize_tree_changes(connection)

@@ -258,7 +258,7 @@ class Reserver:
         try:
             if self._database.write(work, in_one_statement):
                 if request.state == RESERVED:
-                    self._settler.recent.remember(_to_row(row) for row in rows)
+                    self._settler.reservation_cache.remember(_to_row(row) for row in rows)
                 return True
         except DuplicateEntry:
             pass  # an earlier attempt was committed, or the same call was delivered twice

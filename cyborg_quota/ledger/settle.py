@@ -88,7 +88,7 @@ class Settler:
         self._database = database
         self._paths = paths
         self.grace = grace
-        self.recent = ReservationCache()
+        self.reservation_cache = ReservationCache()
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
         """Apply ``call`` to the selected reservations. Raises ReservationError as the transition table defines."""
@@ -115,7 +115,7 @@ class Settler:
 
     def _settle_cached(self, call: Call, selection: Selection) -> bool:
         """Settle reservations without reading them first. False: not cached, already settled, or overdue."""
-        rows = self.recent.take(selection)
+        rows = self.reservation_cache.take(selection)
         # The amount that a negative delta subtracts depends on its id, which is not cached.
         if not rows or any(row.delta < 0 for row in rows):
             return False

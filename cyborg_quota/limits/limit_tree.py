@@ -23,8 +23,8 @@ class InitialLimits:
 
     @classmethod
     def parse(cls, child: str, root: str) -> InitialLimits:
-        """From [limits] child_start and root_start. Raises ConfigurationError."""
-        return cls(child=_start("child_start", child), root=_start("root_start", root))
+        """From [limits] child_initial_limit and root_initial_limit. Raises ConfigurationError."""
+        return cls(child=_start("child_initial_limit", child), root=_start("root_initial_limit", root))
 
 
 def _start(option: str, value: str) -> int | None:
@@ -92,7 +92,7 @@ class LimitTree:
         """The projects below none, sorted."""
         return [project_id for project_id in self.projects if self.parents.get(project_id) is None]
 
-    def place(self, project_id: str, parent_id: str | None) -> None:
+    def set_parent(self, project_id: str, parent_id: str | None) -> None:
         """Put a project below another, or below none."""
         self.parents[project_id] = parent_id
         self._children = None

@@ -41,7 +41,7 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
     def make_limited(self, **changes: Any) -> QuotaEngine:
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.starts = InitialLimits(child=None)
+        driver.limits.initial_limits = InitialLimits(child=None)
         return engine
 
     def rotate(self, turns: int, **changes: Any) -> int:

@@ -59,7 +59,8 @@ class Difference:
         return self.arq, self.charges, attached
 
     def __str__(self) -> str:
-        return f"ARQ {self.arq}: {self.problem}; charged {shown(self.before)}, attached {shown(self.after)}"
+        charged, attached = format_amounts(self.before), format_amounts(self.after)
+        return f"ARQ {self.arq}: {self.problem}; charged {charged}, attached {attached}"
 
     @property
     def sources(self) -> str:
@@ -165,7 +166,7 @@ def _sums(charges: Iterable[Charge]) -> dict[tuple[str, str], int]:
     return sums
 
 
-def shown(amounts: Mapping[tuple[str, str], int]) -> str:
+def format_amounts(amounts: Mapping[tuple[str, str], int]) -> str:
     """Format amounts as ``p1 gpu=1 gpu.A100=1``, or as ``nothing``."""
     by_project: dict[str, list[str]] = {}
     for (project_id, resource), amount in sorted(amounts.items()):
