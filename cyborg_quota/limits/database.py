@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and the project tree in the tables of cyborg_quota."""
+"""The limit driver ``database``: limits and the project tree in the tables of cyborg_quota."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class TestDetach(OriginTestCase):
         for changes in ({"keep": True}, {"keep": True, "dry_run": True}):
             with mock.patch.object(limit_changes, "BATCH_PROJECTS", 1):
                 error = self.assertRaises(exceptions.LimitRefused, self.detach, **changes)
-            self.assertIn("children of dom would sum up to 6, and its own is 5", str(error))
+            self.assertIn("children of dom would sum up to 6; the limit of dom is 5", str(error))
         self.assertEqual(before, self.origins())
         self.detach()  # which changes no limit
 

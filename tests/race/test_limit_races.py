@@ -190,7 +190,7 @@ class Overbooking(Flat):
     def constraints(self, path: Any, limits: Any) -> Any:
         from cyborg_quota.limits.models import base as policies
 
-        return policies.along(path, limits)
+        return policies.subtree_constraints(path, limits)
 
 
 class TestOverbooked(LimitRaceTestCase):
