@@ -51,7 +51,7 @@ _MAX_WORKERS: Final = 3
 _READ_AHEAD_BATCHES: Final = 40
 """When fewer batches than this are ready, more rows are read, so that workers do not wait for the next window."""
 
-_Ended = futures.Future[tuple[int, float]]
+_Result = futures.Future[tuple[int, float]]
 
 
 class Expirer:
@@ -259,20 +259,20 @@ class ParallelExpirer:
         thread, with the size of each completed batch. If it, or a worker, raises an error, no new batch is started; the
         error is raised after the running batches have been committed or rolled back.
         """
-        backlog = OverdueReader(self._expirer.overdue, self._batch_rows)
-        backlog.read()
-        workers = min(_MAX_WORKERS, self._database.max_concurrent_writers) if not backlog.is_read else 1
+        reader = OverdueReader(self._expirer.overdue, self._batch_rows)
+        reader.read()
+        workers = min(_MAX_WORKERS, self._database.max_concurrent_writers) if not reader.is_read else 1
         pool = (
             futures.ThreadPoolExecutor(workers, thread_name_prefix="expiry") if workers > 1 else _SynchronousExecutor()
         )
-        run = _Run(self._end, pool, workers)
+        run = _Run(self._expire_batch, pool, workers)
         try:
-            run.until_done(backlog, throttle, progress)
+            run.until_done(reader, throttle, progress)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-        return run.ended, run.is_complete
+        return run.expired, run.is_complete
 
-    def _end(self, batch: Sequence[Overdue]) -> tuple[int, float]:
+    def _expire_batch(self, batch: Sequence[Overdue]) -> tuple[int, float]:
         """Expire one batch, in the thread of a worker. Returns the number of rows, and the seconds it took."""
         began = time.monotonic()
         return self._expirer.expire_read(batch), time.monotonic() - began
@@ -291,41 +291,41 @@ class _Run:
     """One run, in the caller's thread: submit batches, read ahead, collect results."""
 
     def __init__(
-        self, end: Callable[[Sequence[Overdue]], tuple[int, float]], pool: futures.Executor, workers: int
+        self, expire_batch: Callable[[Sequence[Overdue]], tuple[int, float]], pool: futures.Executor, workers: int
     ) -> None:
-        self._end = end
+        self._expire_batch = expire_batch
         self._pool = pool
         self._workers = workers
-        self._running: set[_Ended] = set()
-        self.ended = 0
+        self._running: set[_Result] = set()
+        self.expired = 0
         self.is_complete = False
 
-    def until_done(self, backlog: OverdueReader, throttle: BatchThrottle, progress: Callable[[int], None]) -> None:
+    def until_done(self, reader: OverdueReader, throttle: BatchThrottle, progress: Callable[[int], None]) -> None:
         """See ParallelExpirer.expire_in_parallel."""
         # Twice the workers, so that the next batch is queued when a worker completes one.
-        most_running = 2 * self._workers if self._workers > 1 else 1
+        max_running = 2 * self._workers if self._workers > 1 else 1
         ready: deque[list[Overdue]] = deque()
         pause_seconds = 0.0
-        while throttle.is_quiet and (ready or self._running or not backlog.is_over):
-            if not ready and (backlog.is_full or len(self._running) < self._workers):
-                ready.extend(self._hand_out(backlog))
-            while ready and len(self._running) < most_running:
-                self._running.add(self._pool.submit(self._end, ready.popleft()))
-            if not backlog.is_full and len(ready) < _READ_AHEAD_BATCHES:
-                backlog.read()
+        while throttle.is_quiet and (ready or self._running or not reader.is_over):
+            if not ready and (reader.is_full or len(self._running) < self._workers):
+                ready.extend(self._hand_out(reader))
+            while ready and len(self._running) < max_running:
+                self._running.add(self._pool.submit(self._expire_batch, ready.popleft()))
+            if not reader.is_full and len(ready) < _READ_AHEAD_BATCHES:
+                reader.read()
             elif self._running:
                 futures.wait(self._running, return_when=futures.FIRST_COMPLETED)
             durations = self._collect(progress)
             if durations:
-                pause_seconds = throttle.next_pause(max(durations))  # once for all; throttle.is_quiet may become False
-        self.is_complete = not ready and not self._running and backlog.is_over
+                pause_seconds = throttle.next_pause(max(durations))  # throttle.is_quiet may become False
+        self.is_complete = not ready and not self._running and reader.is_over
         self._running = {future for future in self._running if not future.cancel()}
         futures.wait(self._running)
         self._collect(progress)
         time.sleep(pause_seconds)
 
-    def _hand_out(self, backlog: OverdueReader) -> list[list[Overdue]]:
-        batches = backlog.hand_out()
+    def _hand_out(self, reader: OverdueReader) -> list[list[Overdue]]:
+        batches = reader.hand_out()
         # Another process may have read the same rows: start at a random batch to avoid conflicts.
         first = random.randrange(len(batches)) if batches and self._workers > 1 else 0
         return batches[first:] + batches[:first]
@@ -336,7 +336,7 @@ class _Run:
         for future in [future for future in self._running if future.done()]:
             self._running.discard(future)
             count, seconds = future.result()
-            self.ended += count
+            self.expired += count
             progress(count)
             durations.append(seconds)
         return durations

@@ -14,7 +14,7 @@ from oslotest import base
 
 from cyborg_quota import conf
 from cyborg_quota.conf import opts
-from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.limits.models.base import EnforcementModel, subtree_constraints
 
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
@@ -93,3 +93,4 @@ class DeprecatedNameTest(base.BaseTestCase):
         with self.assertWarnsRegex(DeprecationWarning, "cyborg_quota.limits.models"):
             former = importlib.import_module("cyborg_quota.limits.policies.base")
         self.assertIs(EnforcementModel, former.Policy)
+        self.assertIs(subtree_constraints, former.along)
