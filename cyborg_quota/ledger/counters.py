@@ -17,7 +17,7 @@ from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import maintenance, many, reservations, sums, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
-from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
 

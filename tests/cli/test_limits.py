@@ -208,7 +208,7 @@ class FileTest(LimitTestCase):
         ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
         self.assertEqual((1, 5), (ended.status, len(ended.json)))
         self.assertEqual(
-            "cyborg-quota: Not allowed: physics cannot be unlimited in gpu below at las, whose limit is 100. "
+            "cyborg-quota: Not allowed: physics cannot be unlimited in gpu: the limit of its parent at las is 100. "
             "Nothing was changed.\n",
             ended.err,
         )

@@ -92,21 +92,21 @@ class TestCaches(base.LedgerTestCase):
 
     def test_expiry(self) -> None:
         """Each batch is of other projects, and of another size."""
-        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
-        self.assert_bounded(settler.expire_batch, sizes)
+        self.assert_bounded(expirer.expire_batch, sizes)
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 
     def test_expiry_of_what_was_read(self) -> None:
-        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
 
         def batch(size: int) -> None:
-            rows, _ = settler.overdue(None, size)
-            self.assertEqual(size, settler.expire_read(rows))
+            rows, _ = expirer.overdue(None, size)
+            self.assertEqual(size, expirer.expire_read(rows))
 
         self.assert_bounded(batch, sizes)
         self.assert_invariants()

@@ -17,33 +17,31 @@ PACKAGE = "cyborg_quota"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "safe_repr", "names", "transitions", "enforcement"}
+LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement"}
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "safe_repr": set(),
     "forks": set(),
     "exceptions": {"types", "safe_repr"},
-    "names": {"exceptions", "safe_repr", "types"},
+    "validation": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
-    "validation": LEAVES,
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
     "ledger": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"validation", "policy", "ledger", "administration"},
-    "attachment": LEAVES | {"validation", "engine"},
-    "policy": LEAVES | {"validation"},
-    "administration": LEAVES | {"validation", "policy", "ledger", "limits"},
+    "engine": LEAVES | {"policy", "ledger", "administration"},
+    "attachment": LEAVES | {"engine"},
+    "policy": LEAVES,
+    "administration": LEAVES | {"policy", "ledger", "limits"},
     "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
-    "integrations": LEAVES | {"", "validation", "conf", "engine", "attachment", "factory"},
-    "replay": LEAVES | {"", "validation", "engine", "db"},
-    "cmd": LEAVES
-    | {"", "replay", "validation", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
+    "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory"},
+    "replay": LEAVES | {"", "engine", "db"},
+    "cmd": LEAVES | {"", "replay", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
