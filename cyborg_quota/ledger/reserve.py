@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import inserting, open_count, projects, reservations, single_statement, usages
+from cyborg_quota.db import dialects, inserting, open_count, projects, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
@@ -101,21 +101,22 @@ class OpenCap:
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
+        dialect = dialects.of(connection)
         if not counted:
-            return usages.charge_all(connection, changes)
+            return dialect.charge_all(connection, changes)
         leaf = counted[0].project_id
         leaf_changes = [change for change in changes if change.node.project_id == leaf]
         charged = {change.node.resource for change in leaf_changes}
         # A resource with only negative deltas may have no change; its row must be locked while it is counted.
         leaf_changes += [usages.Change(node) for node in counted if node.resource not in charged]
         ancestor_changes = [change for change in changes if change.node.project_id != leaf]
-        if usages.locks_by_id(connection):
+        if dialect.locks_by_id:
             # Rows of ancestors may have smaller ids, and are locked before.
             leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
-        if not usages.charge_all(connection, leaf_changes):
+        if not dialect.charge_all(connection, leaf_changes):
             return False
         self._check(connection, counted, claims)
-        return usages.charge_all(connection, ancestor_changes)
+        return dialect.charge_all(connection, ancestor_changes)
 
     def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
         """After a refusal: store the resources whose ``reserved`` exceeds the bound, so that their reserves count."""
@@ -275,7 +276,7 @@ class Reserver:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: single_statement.reserve(connection, rows, changes) or None
+        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import reservations, single_statement, usages
+from cyborg_quota.db import reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
@@ -130,7 +130,7 @@ class Settler:
             return True
 
         def in_one_statement(connection: Connection) -> bool | None:
-            return single_statement.settle_in_flight(connection, uuids, after, self.grace, changes) or None
+            return self._database.dialect.settle_in_one(connection, uuids, after, self.grace, changes)
 
         try:
             self.write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)

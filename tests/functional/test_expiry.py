@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, exceptions, validation
-from cyborg_quota.db import clock
+from cyborg_quota.db.dialects import sqlite
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -257,7 +257,7 @@ class TestMoment(ExpiryTestCase):
             frozen = types.SimpleNamespace(
                 datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta
             )
-            patch = mock.patch.object(clock, "datetime", frozen)
+            patch = mock.patch.object(sqlite, "datetime", frozen)
             patch.start()
             self.addCleanup(patch.stop)
             return

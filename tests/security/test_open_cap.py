@@ -11,7 +11,8 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.db import open_count
+from cyborg_quota.db import dialects, open_count
+from cyborg_quota.db.database import Connection
 from cyborg_quota.ledger import reserve
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.reserve import OpenCap
@@ -202,11 +203,9 @@ class TestControl(RaceTestCase):
     def test_the_known_bad_way_is_caught(self) -> None:
         """Counting without holding the row admits too many in one of a few turns: this race can be lost."""
 
-        def charge(_cap: OpenCap, connection: object, changes: object, counted: object, claims: object) -> bool:
+        def charge(_cap: OpenCap, connection: Connection, changes: object, counted: object, claims: object) -> bool:
             _cap._check(connection, counted, claims)  # type: ignore[arg-type]
-            return bool(charge_all(connection, changes))  # type: ignore[arg-type]
-
-        from cyborg_quota.db.usages import charge_all
+            return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
         self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge", charge))
         for turn in range(20):
