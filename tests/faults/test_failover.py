@@ -135,7 +135,7 @@ class TestFailover(FailoverTestCase):
             del calls["commit once more"]  # it changes nothing there
         with (
             fixtures_.FakeLogger(level=logging.WARNING) as log,
-            fixtures_.MonkeyPatch("cyborg_quota.db.deadline.waiting", self.no_retry),  # a retry would wait
+            fixtures_.MonkeyPatch("cyborg_quota.db.database.backoff", self.no_retry),  # a retry would wait
         ):
             for name, call in calls.items():
                 with self.step(name):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from cyborg_quota.db import connect
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.inserting import NewReservation, new_uuid
+from cyborg_quota.db.new_reservations import NewReservation, new_uuid
 from cyborg_quota.ledger import reserve
 from tests import base, fixtures
 from tests.faults import injecting

@@ -22,7 +22,7 @@ from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import connect, deadline, inserting, schema
+from cyborg_quota.db import connect, new_reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
@@ -42,7 +42,7 @@ class TestTurns(base.LedgerTestCase):
         """What a call that ends with ``error`` each time waits: the seconds that are left, and those that it waits."""
         database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
-        make = deadline.waiting
+        make = database.backoff
 
         def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
             wait = make(first_seconds, longest_seconds, ends)
@@ -54,7 +54,7 @@ class TestTurns(base.LedgerTestCase):
 
             return note
 
-        with mock.patch.object(deadline, "waiting", waiting), mock.patch("random.uniform", lambda _low, high: high):
+        with mock.patch.object(database, "backoff", waiting), mock.patch("random.uniform", lambda _low, high: high):
             self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
         return waits
 
@@ -111,9 +111,9 @@ def kill_all(url: str) -> None:
             )
 
 
-def insert_whatever_is_there(connection: sa.Connection, row: inserting.NewReservation) -> bool:
+def insert_whatever_is_there(connection: sa.Connection, row: new_reservations.NewReservation) -> bool:
     """As when two deliveries of one call have both found nothing."""
-    inserting.insert(connection, [row])
+    new_reservations.insert(connection, [row])
     return True
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota.db import inserting, maintenance, usages
+from cyborg_quota.db import maintenance, new_reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks
@@ -67,7 +67,7 @@ class TestCaches(base.LedgerTestCase):
                 ),
                 [
                     {
-                        "uuid": inserting.new_uuid(),
+                        "uuid": new_reservations.new_uuid(),
                         "usage": ids[f"p{number % projects}"],
                         "project": f"p{number % projects}",
                         "state": state,
@@ -164,5 +164,5 @@ class TestCaches(base.LedgerTestCase):
         self.assert_bounded(batch, [1 + (number * 7) % 33 for number in range(7)] * 2)
         self.assert_invariants()
         # What is kept for each number of rows is kept for a bounded set of numbers.
-        for cache in (mariadb._charge_of, usages._argument_names, inserting._insert_of):
+        for cache in (mariadb._charge_of, usages._argument_names, new_reservations._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)

@@ -11,7 +11,7 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.db import dialects, open_count
+from cyborg_quota.db import dialects, reservations
 from cyborg_quota.db.database import Connection
 from cyborg_quota.ledger import reserve
 from cyborg_quota.ledger.driver import DbQuotaDriver
@@ -61,7 +61,7 @@ class TestCap(CapTestCase):
         """Once beyond half of the cap, a project's reserves are counted; not for ever."""
         uuids = self.fill(CAP)
         self.quotas.rollback(self.context, uuids)
-        counting = mock.patch.object(open_count, "count", wraps=open_count.count)
+        counting = mock.patch.object(reservations, "count_open", wraps=reservations.count_open)
         with counting as counted:
             self.fill(1)
             self.assertGreater(counted.call_count, 0)
@@ -193,7 +193,7 @@ class TestRace(RaceTestCase):
         self.assertEqual(60, self.admitted(*[{"gpu": 1}] * 4, *[{"gpu": -1}] * 4))
         with self.sql.connect() as connection:
             (usage_id,) = connection.exec_driver_sql("SELECT id FROM quota_usages").scalars()
-            self.assertLessEqual(open_count.count_negative(connection, usage_id), 30)
+            self.assertLessEqual(reservations.count_open_negative(connection, usage_id), 30)
         self.assert_invariants()
 
 

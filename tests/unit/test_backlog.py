@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.db.many import Overdue, Place
+from cyborg_quota.db.reservations import ExpiryPosition, Overdue
 from cyborg_quota.ledger.expire import OverdueReader
 
 BATCH = 3
@@ -26,7 +26,7 @@ class Source:
         self.rows = [(number, *key, 1) for number, key in enumerate(keys)]
         self.asked: list[int] = []
 
-    def read(self, place: Place | None, most: int) -> tuple[Sequence[Any], Place | None]:
+    def read(self, place: ExpiryPosition | None, most: int) -> tuple[Sequence[Any], ExpiryPosition | None]:
         self.asked.append(most)
         first = 0 if place is None else place[1] + 1
         rows = self.rows[first : first + most]

@@ -194,12 +194,12 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"maintenance", "moves", "limits", "path_state", "many", "notified_levels", "schema", "replays"},
+    {"limits", "schema"},
     {"database"},
-    {"connect", "connection_cache", "projects"},
+    {"connect", "connection_cache", "moves", "path_state", "projects"},
     {"dialects"},
-    {"inserting", "listing", "open_count", "reservations", "sources", "sums", "usages"},
-    {"clock", "deadline", "errors", "models", "prepared", "settings", "socket_watchdog"},
+    {"maintenance", "new_reservations", "replays", "reservations", "usages"},
+    {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inserts into the table reservations. One row is one resource of one claim."""
+"""New rows of the table reservations: one for each resource of a claim, and adjustments (see maintenance.py)."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.types import State
+from cyborg_quota.db.usages import Node
+from cyborg_quota.transitions import Freed
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, State
 
 _row = reservations.c
 _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
@@ -180,3 +182,31 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
         add_row_values(parameters, rows[begin : begin + size], has_source=has_source)
         _insert_of(size, is_expiring=is_expiring, has_source=has_source)(connection, parameters)
         begin += size
+
+
+def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterable[Freed]) -> None:
+    """Insert an adjustment for each of these reservations that reduces the amount it subtracts."""
+    _insert_committed(connection, node, [(reduction.amount, reduction.id) for reduction in reductions])
+
+
+def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
+    """Insert rows that subtract the amount that exceeds the range of the counters."""
+    parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
+    _insert_committed(connection, node, [(-part, None) for part in parts if part])
+
+
+def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]]) -> None:
+    connection.execute(
+        sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
+        [
+            {
+                "uuid": new_uuid(),
+                "usage_id": node.usage_id,
+                "project_id": node.project_id,
+                "resource": node.resource,
+                "delta": delta,
+                "adjusts": adjusts,
+            }
+            for delta, adjusts in rows
+        ],
+    )
