@@ -154,7 +154,7 @@ def _ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
         "deleted_at": now,
         "deleted": sa.true(),
         "live": sa.null(),
-        "place": sa.null(),
+        "claim_ordinal": sa.null(),
         "ended_after": _newest_id(),
     }
 
@@ -170,7 +170,7 @@ _END = ListStatement(_ending)
 _EXPIRE = ListStatement(lambda size: _ending(size, _IS_OVERDUE))
 _EXTEND = ListStatement(
     lambda size: _from_state(size, _NOT_OVERDUE).values(
-        expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)), updated_at=clock.utc_now()
+        expire=clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)), updated_at=clock.utc_now()
     )
 )
 
@@ -214,7 +214,7 @@ def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: Sta
 
 def extend(connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int) -> bool:
     """Set the expiry of rows in flight to now plus the TTL. False: one was not changed; roll back."""
-    parameters = {"b_before": RESERVED, "b_life": ttl_microseconds, "b_grace": grace}
+    parameters = {"b_before": RESERVED, "b_ttl": ttl_microseconds, "b_grace": grace}
     return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
 

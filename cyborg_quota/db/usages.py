@@ -5,9 +5,9 @@ A charge is one conditional UPDATE per row. A row count of 0 means that the char
 
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
-      AND used + reserved <= :room AND subtree <= :subtree_room            -- the limits
-      AND reserved <= :reserved_room                                       -- the cap on open reservations
-      AND used >= :least_used AND reserved >= :least_reserved AND subtree >= :least_subtree
+      AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
+      AND reserved <= :max_reserved                                       -- the cap on open reservations
+      AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
 
 No row is locked before that statement. Callers charge the leaf first and the root last, so that the row that most
 transactions need, the root's, is locked for the shortest time.
@@ -100,17 +100,17 @@ def charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.Colu
 
     conditions = [_usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type)]
     if shape is None or reserved + used > 0:
-        conditions.append(_usage.used + _usage.reserved <= of("room"))
+        conditions.append(_usage.used + _usage.reserved <= of("max_held"))
     if is_subtree_bounded:
-        conditions.append(_usage.subtree <= of("subtree_room"))
+        conditions.append(_usage.subtree <= of("max_subtree"))
     if is_reserved_bounded:
-        conditions.append(_usage.reserved <= of("reserved_room"))
+        conditions.append(_usage.reserved <= of("max_reserved"))
     counters = (
         ("used", _usage.used, used),
         ("reserved", _usage.reserved, reserved),
         ("subtree", _usage.subtree, subtree),
     )
-    conditions += [column >= of(f"least_{name}") for name, column, sign in counters if sign < 0]
+    conditions += [column >= of(f"min_{name}") for name, column, sign in counters if sign < 0]
     values: dict[str, Any] = {name: column + of(name) for name, column, sign in counters if sign}
     return conditions, {**values, "updated_at": clock.utc_now()}
 
@@ -127,8 +127,8 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
 
 _ARGUMENTS: Final = (
-    "id", "generation", "room", "subtree_room", "reserved_room",
-    "least_used", "least_reserved", "least_subtree", "reserved", "used", "subtree",
+    "id", "generation", "max_held", "max_subtree", "max_reserved",
+    "min_used", "min_reserved", "min_subtree", "reserved", "used", "subtree",
 )  # fmt: skip
 
 
@@ -171,12 +171,12 @@ def charge_update_many(size: int) -> sa.Update:
         .where(
             _usage.id.in_(ids),
             _usage.generation == by_row("generation"),
-            _usage.used + _usage.reserved <= by_row("room"),
-            _usage.subtree <= by_row("subtree_room"),
-            _usage.reserved <= by_row("reserved_room"),
-            _usage.used >= by_row("least_used"),
-            _usage.reserved >= by_row("least_reserved"),
-            _usage.subtree >= by_row("least_subtree"),
+            _usage.used + _usage.reserved <= by_row("max_held"),
+            _usage.subtree <= by_row("max_subtree"),
+            _usage.reserved <= by_row("max_reserved"),
+            _usage.used >= by_row("min_used"),
+            _usage.reserved >= by_row("min_reserved"),
+            _usage.subtree >= by_row("min_subtree"),
         )
         .values(
             reserved=_usage.reserved + by_row("reserved"),
@@ -294,24 +294,24 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
 
 
 _LEVELS = sa.select(
-    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.told
+    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
 ).order_by(_usage.project_id, _usage.resource)
 _CLAIM_LEVEL = (
     sa.update(quota_usages)
     .where(
         _usage.project_id == sa.bindparam("b_project"),
         _usage.resource == sa.bindparam("b_resource"),
-        _usage.told == sa.bindparam("b_before"),
+        _usage.notified_level == sa.bindparam("b_before"),
     )
-    .values(told=sa.bindparam("b_now"))
+    .values(notified_level=sa.bindparam("b_now"))
 )
 
 
 def read_notified_levels(connection: sa.Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
     """The counters and the last notified level of every usage row."""
     return {
-        (row.project_id, row.resource): (Counters(row.used, row.reserved, row.subtree), row.told)
-        for row in connection.execute(_LEVELS)
+        (project_id, resource): (Counters(used, reserved, subtree), level)
+        for project_id, resource, used, reserved, subtree, level in connection.execute(_LEVELS)
     }
 
 

@@ -440,7 +440,7 @@ def _rows(
             group=request.group if item.claim.group is None else item.claim.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
-            place=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
             source=item.claim.source,
         )
         for item in pending

@@ -142,7 +142,7 @@ def new_rows(count: int, *, consumer: bool = True, source: bool = False, ttl: in
             group=None,
             state=RESERVED if ttl is not None else COMMITTED,
             ttl_microseconds=ttl,
-            place=index + 1,
+            claim_ordinal=index + 1,
             source="s" if source else None,
         )
         for index in range(count)

@@ -180,7 +180,7 @@ def reserve_form(
     if not 0 < len(rows) <= MAX_ROWS or not 0 < len(changes) <= MAX_CHANGES:
         return None
     first = rows[0]
-    parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.ttl_microseconds}
+    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     has_source = new_reservations.have_source(rows)
     has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
     return ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters

@@ -234,11 +234,11 @@ def _charging_arrays() -> sa.Update:
         name: sa.cast(sa.bindparam(f"b_{name}", type_=sa.String), postgresql.ARRAY(kind))
         for name, kind in types.items()
     }
-    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="place", name="listed")
+    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="ordinal", name="listed")
     listed: Any = table.render_derived()
     # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
     narrow = _usage.id == sa.any_(arrays["id"])
-    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.place)
+    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
     locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
     return usages.bulk_update({name: locked.c[name] for name in names}, narrow)
 
