@@ -53,7 +53,7 @@ quota_usages = sa.Table(
     sa.Column("subtree", sa.BigInteger, nullable=False),
     # A random number plus the moves of the project in the tree. A charge compares the generation; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
-    # The last notified threshold (percent of the limit; 101: over it); see notified_levels.py.
+    # The last notified threshold (percent of the limit; 101: over it); see usages.py.
     sa.Column("told", sa.SmallInteger, key="notified_level", nullable=False, server_default="0"),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),

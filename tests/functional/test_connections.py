@@ -188,7 +188,7 @@ class TestMariaDB(OutageTestCase):
         self.addCleanup(engine.close)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
         with mock.patch.object(MariaDB, "reserve_in_one", return_value=False), mock.patch.object(
-            reserve.inserting, "insert_if_free", insert_whatever_is_there
+            reserve.new_reservations, "insert_if_free", insert_whatever_is_there
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
 
