@@ -21,7 +21,7 @@ class LimitTestCase(base.CliTestCase):
         ended = self.call(*argv)
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
 
-    def grow(self) -> None:
+    def make_tree(self) -> None:
         """atlas (100) over physics (30) over higgs (10); physics holds 25."""
         self.done("limit", "set", "--default", "gpu=0")
         for argv in (["atlas"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
@@ -81,7 +81,7 @@ class LimitTest(LimitTestCase):
         self.done("limit", "unset", "--default", "gpu", "fpga")
 
     def test_several_are_set_together_or_not_at_all(self) -> None:
-        self.grow()
+        self.make_tree()
         before = self.good("limit", "list")
         error = self.refused(1, "limit", "set", "--project", "physics", "fpga=0", "gpu=101")
         self.assertIn("children of atlas would sum up to 101", error)
@@ -104,7 +104,7 @@ class LimitTest(LimitTestCase):
         self.misused("limit", "show")
 
     def test_the_tree_is_indented_for_persons(self) -> None:
-        self.grow()
+        self.make_tree()
         self.assertEqual(
             [
                 ["project_id", "resource", "limit", "used", "subtree_used", "available"],
@@ -120,7 +120,7 @@ class LimitTest(LimitTestCase):
         return self.call("limit", "tree", "--project", project, *more)
 
     def test_and_has_columns_for_programs(self) -> None:
-        self.grow()
+        self.make_tree()
         rows = self.good("limit", "tree")
         self.assertEqual([TREE] * 3, [list(row) for row in rows])
         self.assertEqual(
@@ -143,7 +143,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual(["p", "gpu", "not set", "0", "1", "unlimited"], table(self.call("limit", "tree").out)[1])
 
     def test_show_goes_upwards(self) -> None:
-        self.grow()
+        self.make_tree()
         self.good("reserve", "--project", "higgs", "gpu=2")
         rows = self.good("limit", "show", "--project", "higgs")
         self.assertEqual(
@@ -153,7 +153,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual([], self.good("limit", "show", "--project", "atlas")[1:])
 
     def test_over(self) -> None:
-        self.grow()
+        self.make_tree()
         self.assertEqual([], self.good("limit", "over"))
         self.done("limit", "set", "--project", "higgs", "gpu=0")
         self.done("limit", "set", "--project", "physics", "gpu=5")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers asked and what they were answered, written as it happens, so that it outlives whoever is killed."""
+"""A journal of the calls of all workers and their answers.
+
+It is written at once, so that it survives a killed worker.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ import pathlib
 from collections.abc import Iterator
 
 ASK, OK = "ask", "ok"
-"""What is written of a call: that it was asked, that it was answered; any other word is the name of its error."""
+"""An entry's word says that a call was made, or that it was answered; any other word is the name of the call's error.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One line. A thing is what one reserve asked for: a group of its own, of so many rows in the ledger."""
+    """One line. A thing is what one reserve requests: a group of its own, with a number of rows in the ledger."""
 
     word: str
     call: str
@@ -28,7 +32,10 @@ class Entry:
 
 
 class Journal:
-    """A line at a time, in the order of all writers; a line that was begun is whole, whoever is killed."""
+    """Writes one line at a time, in the order of all writers.
+
+    A line is never half written, even if its writer is killed.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -49,7 +56,7 @@ class Journal:
         os.write(self._fd, f"{line}\n".encode())
 
     def entries(self, begin: int = 0) -> Iterator[Entry]:
-        """All lines, in order, or those that were written when the journal had ``begin`` bytes (see ``size``)."""
+        """Return all lines in order, or those written when the journal had ``begin`` bytes (see ``size``)."""
         with self._path.open("rb") as lines:
             lines.seek(begin)
             for line in lines:
@@ -57,19 +64,19 @@ class Journal:
                     yield Entry(*json.loads(line))
 
     def by_thing(self) -> dict[str, list[Entry]]:
-        """The same for each thing."""
+        """Return the entries of each thing."""
         found: dict[str, list[Entry]] = collections.defaultdict(list)
         for entry in self.entries():
             found[entry.thing].append(entry)
         return dict(found)
 
     def longest_seconds(self) -> float:
-        """How long a caller waited for an answer, whatever it was, at most."""
+        """Return the longest time that a caller waited for an answer, whatever the answer was."""
         return max((entry.seconds for entry in self.entries()), default=0.0)
 
     @property
     def size(self) -> int:
-        """In bytes: it grows while somebody gets something done."""
+        """Return the size in bytes. It grows as long as a worker makes progress."""
         return self._path.stat().st_size
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold after any fault, however bad: one check for all of them.
+"""The check that follows every fault test.
 
-* the invariants hold in the bare tables, and audit finds nothing;
-* no limit was ever passed, not even for a moment: a trigger watches every version of every usage row;
-* no answered call is lost, none is half done, and a call that was not answered is wholly done or not at all;
-* a call that was tried again is charged once: a thing has as many rows as it asked for, or none;
-* what is in flight is what somebody asked for and nobody settled; asked for again, it is not charged again; settled,
-  it leaves ``reserved`` at 0.
+* The invariants hold in the bare tables, and audit finds no drift.
+* No limit was exceeded at any time: a trigger checks every version of every usage row.
+* No answered call is lost or half done; a call without an answer is done completely or not at all.
+* A retried call is charged once: a thing has as many rows as it requested, or none.
+* Reservations in flight were requested and not settled. Requested again, they are not charged again; after they are
+  settled, ``reserved`` is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.faults.journal import ASK, OK, Entry, Journal
 
 NONE = "none"
 ENDED = ("rolled_back", "expired", "released")
-# call: state before: state after. What is not here does not change.
+# call: {state before: state after}. A state that is missing here does not change.
 LANDS: dict[str, dict[str, str]] = {
     "reserve": {NONE: "reserved"},
     "commit": {"reserved": "committed"},
@@ -32,7 +32,7 @@ LANDS: dict[str, dict[str, str]] = {
     "release": {"reserved": "rolled_back", "committed": "released"},
     "extend": {},
 }
-# call that was answered: the states in which it would not have been.
+# answered call: the states before it in which that answer is wrong
 IMPOSSIBLE_AFTER: dict[str, set[str]] = {
     "reserve": {NONE, *ENDED},
     "commit": {NONE, *ENDED},
@@ -40,7 +40,7 @@ IMPOSSIBLE_AFTER: dict[str, set[str]] = {
     "release": set(),
     "extend": {NONE, *ENDED},
 }
-# refusal: the states in which it is true.
+# refusal: the states in which it is right
 TRUE_IN: dict[str, set[str]] = {
     "OverQuota": {NONE},
     "ReservationNotFound": {NONE},
@@ -50,12 +50,15 @@ TRUE_IN: dict[str, set[str]] = {
     "ReservationExpired": {"expired"},
 }
 OUTAGES = frozenset({"DatabaseUnavailable"})
-"""Answers that leave open whether the call was done."""
+"""Answers that leave open whether the call took effect."""
 
 
 @dataclasses.dataclass
 class Report:
-    """What a run was. ``errors`` counts what callers saw, by kind; ``problems`` is empty, or the run has failed."""
+    """The result of a run.
+
+    ``errors`` counts the errors that callers got, by kind. The run failed unless ``problems`` is empty.
+    """
 
     calls: int = 0
     things: int = 0
@@ -87,7 +90,7 @@ _WATCH = {
 
 
 def watch_limits(url: str, limits: Mapping[str, int]) -> None:
-    """From now on the database itself notes every version of a usage row that passes its resource's limit."""
+    """Create triggers that record every version of a usage row that exceeds the limit of its resource."""
     sql = sa.create_engine(url, poolclass=sa.NullPool)
     tables = sa.MetaData()
     watched = sa.Table(
@@ -110,7 +113,7 @@ def watch_limits(url: str, limits: Mapping[str, int]) -> None:
 
 
 def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
-    """Prove all of it, once nobody writes any more; settles what is in flight. ``problems`` says what is wrong."""
+    """Check everything, after all writers have ended; settles what is in flight. ``problems`` lists the violations."""
     report = Report()
     things = journal.by_thing()
     report.things = len(things)
@@ -130,13 +133,13 @@ def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
     for thing, entries in things.items():
         report.checks += 1
         report.problems += _problems_of(thing, entries, rows.get(thing, []))
-    report.problems += [f"{thing}: nobody asked for it" for thing in rows.keys() - things.keys()]
+    report.problems += [f"{thing}: was never requested" for thing in rows.keys() - things.keys()]
     _settle_all(sql, engine, report)
     return report
 
 
 def assert_right(url: str, engine: QuotaEngine, journal: Journal) -> Report:
-    """The same; AssertionError with what is wrong."""
+    """Check; raises AssertionError with the violations."""
     report = check(url, engine, journal)
     if report.problems:
         shown = report.problems[:20]
@@ -162,13 +165,13 @@ def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
 
 
 def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
-    """The states that a thing can be in after these calls, and (else "") the answer that was a lie."""
+    """Return the possible states of a thing after these calls, and the answer that was wrong ("" if none was)."""
     states = {NONE}
     for entry in entries:
-        if entry.word == ASK:  # from here on it may be done at any moment
-            states |= _landed(states, entry.call)
+        if entry.word == ASK:  # from here on it may take effect at any time
+            states |= _took_effect(states, entry.call)
         elif entry.word == OK:
-            states = _landed(states, entry.call)
+            states = _took_effect(states, entry.call)
             states -= IMPOSSIBLE_AFTER[entry.call]
         elif entry.word in TRUE_IN:
             states &= TRUE_IN[entry.word]
@@ -179,7 +182,7 @@ def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
     return states, ""
 
 
-def _landed(states: set[str], call: str) -> set[str]:
+def _took_effect(states: set[str], call: str) -> set[str]:
     return {LANDS[call].get(state, state) for state in states}
 
 
@@ -202,7 +205,8 @@ def _problems_of(thing: str, entries: Sequence[Entry], rows: Sequence[Any]) -> l
 
 
 def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
-    """Ask again for what is in flight, then give it back or let it expire: nothing more is charged, nothing is left."""
+    """Repeat the reserves in flight, then release them or let them expire: this must charge nothing and leave nothing.
+    """
     rows = {thing: [row for row in found if row.state == "reserved"] for thing, found in _rows_by_thing(sql).items()}
     before = _counters(sql)
     for thing, flying in rows.items():
@@ -226,7 +230,7 @@ def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
                 engine.rollback(base.Context(flying[0].project_id), group=thing)
             except exceptions.QuotaError as error:
                 report.problems.append(f"{thing}: cannot be rolled back: {error}")
-    with sql.begin() as connection:  # what has no consumer cannot be asked for again: it expires
+    with sql.begin() as connection:  # without a consumer it cannot be requested again: it expires
         connection.exec_driver_sql("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
     engine.expire(base.ADMIN)
     left = {key: figures for key, figures in _counters(sql).items() if figures[1]}
@@ -236,7 +240,7 @@ def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
 
 
 def _counters(sql: sa.Engine) -> dict[tuple[str, str], tuple[int, int]]:
-    """(used, reserved) by project and resource."""
+    """Return (used, reserved) by project and resource."""
     with sql.connect() as connection:
         found = connection.exec_driver_sql("SELECT project_id, resource, used, reserved FROM quota_usages")
         return {(row.project_id, row.resource): (row.used, row.reserved) for row in found}

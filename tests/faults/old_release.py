@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release before revision b2e0, as far as its tables saw it: a recorded client.
+"""A recorded client: the statements of the release before revision b2e0.
 
-It stands for the conductors that still run the old release while a cloud is upgraded. These are the statements that
-it sent for a reserve, a commit, a rollback and a first use, in its order and with its columns: it knew neither
-``told`` nor the tables of limits. Do not bring them up to date.
+It represents the conductors that still run the old release during an upgrade. These are the statements that the old
+release sent for a reserve, a commit, a rollback and a first use, in its order and with its columns: it knew neither the
+column ``told`` nor the tables of limits. Do not bring them up to date.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROLLBACK = (
     " deleted_at = CURRENT_TIMESTAMP WHERE uuid = :uuid AND state = 'reserved'"
 )
 _AGAIN = ("deadlock", "lock wait", "lost connection", "locked", "changed", "1412", "1020", "canceling", "prepared")
-"""What it tried again, among other things: a table that changed under a statement."""
+"""An error that the old release retried: the table was altered during a statement."""
 
 
 class OldRelease:
@@ -57,7 +57,7 @@ class OldRelease:
         self._limit = limit
 
     def work(self, project_id: str, chance: random.Random, is_over: Callable[[], bool]) -> None:
-        """Reserve and settle, until it is over."""
+        """Reserve and settle, until ``is_over()``."""
         usage_id, generation = self._first_use(project_id)
         while not is_over():
             thing = f"old-{uuid.uuid4()}"
@@ -90,7 +90,7 @@ class OldRelease:
                 with self._sql.begin() as connection:
                     connection.execute(sa.text(statement), {"project": project_id})
             except sa.exc.IntegrityError:
-                pass  # somebody else's was first
+                pass  # another process created it first
         with self._sql.begin() as connection:
             query = sa.text("SELECT id, generation FROM quota_usages WHERE project_id = :project AND resource = 'gpu'")
             row = connection.execute(query, {"project": project_id}).one()
@@ -101,7 +101,7 @@ class OldRelease:
             if connection.execute(
                 sa.text("SELECT 1 FROM reservations WHERE uuid = :uuid"), {"uuid": facts["uuid"]}
             ).first():
-                return True  # an answer was lost
+                return True  # the answer to the previous attempt was lost
             connection.execute(sa.text(_INSERT), {**facts, "no": False, "consumer": facts["thing"]})
             if self._charge(connection, facts, reserved=1, used=0):
                 return True

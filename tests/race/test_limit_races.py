@@ -46,7 +46,7 @@ class TestSiblings(LimitRaceTestCase):
         """Eight administrators each raise another child by 10, and there is room for three."""
         self.set(None, 0)
         children = [f"child{number}" for number in range(PROCESSES)]
-        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         for turn in range(5):
             self.set("parent", 200)
             for child in children:
@@ -61,7 +61,7 @@ class TestSiblings(LimitRaceTestCase):
     def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
         """Either fits alone, both do not."""
         self.set(None, 0)
-        self.grow({"parent": None, "child": "parent"})
+        self.make_tree({"parent": None, "child": "parent"})
         for turn in range(5):
             self.set("parent", 20)
             self.set("child", 10)
@@ -123,7 +123,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
     def test_no_reserve_passes_a_limit_while_projects_move_and_limits_are_set(self) -> None:
         """Leaves go to and fro between two tops, alone and by imports, and limits up and down between 8 and 12."""
         self.set(None, LIMIT)
-        self.grow({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
+        self.make_tree({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
         self.engine._driver.limits.policy = Overbooking()  # type: ignore[attr-defined]
         for leaf in LEAVES:
             self.set(leaf, 5)
@@ -201,7 +201,7 @@ class TestOverbooked(LimitRaceTestCase):
     def test_ten_children_of_one_parent_with_a_hundred_left(self) -> None:
         self.set(None, 100)
         children = [f"child{number}" for number in range(10)]
-        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         for child in children:
             self.set(child, 100)
         for turn in range(3):

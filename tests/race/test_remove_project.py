@@ -29,7 +29,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, -1)
-        self.grow({"top": None})
+        self.make_tree({"top": None})
         self.hold("top", 1)
         # Another host: with its own connections, and its own cache of paths.
         self.other = self.make_limited()
@@ -50,7 +50,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
         return self.other.reserve(base.Context(project_id), {"gpu": delta})
 
     def add(self, project_id: str) -> None:
-        self.grow({project_id: "top"})
+        self.make_tree({project_id: "top"})
         self.admin.set_limit(base.ADMIN, "gpu", -1, project_id)
 
     def interleave(self, sql: sa.Engine, interrupted: Callable[[str], Any], act: Callable[[str], Any]) -> None:
