@@ -182,7 +182,7 @@ class Soak:
         self._fault_if("different, and nobody was killed", [] if is_deadly else [str(one) for one in differences])
         self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])
         with self._sql.connect() as connection:
-            self._fault_if("invariant", invariants.broken(connection))
+            self._fault_if("invariant", invariants.find_violations(connection))
             overs = connection.execute(sa.text("SELECT * FROM soak_overs")).all()
         self._fault_if("more charged than the limit", map(str, overs))
         self._fault_if("audit", map(str, self._engine.audit(ledger_base.ADMIN)))

@@ -67,7 +67,7 @@ class TestCluster(test_base.BaseTestCase):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
             self.a_sync_was_killed_on_the_same_node()
-        with self.step("the known-bad way is caught"):
+        with self.step("the naive implementation is detected"):
             self.naive_is_detected()
         with self.step("all nodes are up"), self.ledger() as ledger:
             projects = cluster_faults.HOT * 20 + cluster_faults.SPREAD

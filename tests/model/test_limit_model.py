@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits in trees against a plain model that walks the whole tree at every question; on every database.
+"""Limits in trees compared with a model that traverses the whole tree for each question; on every database.
 
-Random trees, limits, moves and charges. After every step: what the policy forbids is nowhere true, every refusal names
-the projects that the model names, and the ledger's invariants hold.
+Random trees, limits, moves and charges. After every step: no limit violates the enforcement model, every refusal names
+the projects that the model names, and the invariants of the ledger hold.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 
 
-class Wishes:
-    """The limits of one resource, as a person would keep them on paper."""
+class PlainLimits:
+    """The limits of one resource, in plain Python."""
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
@@ -47,8 +47,8 @@ class Wishes:
         self.parents: dict[str, str | None] = {}
         self.held: dict[str, int] = {}
 
-    def copy(self) -> Wishes:
-        other = Wishes(self.policy)
+    def copy(self) -> PlainLimits:
+        other = PlainLimits(self.policy)
         other.default, other.own, other.parents = self.default, dict(self.own), dict(self.parents)
         other.held = dict(self.held)
         return other
@@ -70,8 +70,8 @@ class Wishes:
     def children(self, project: str) -> list[str]:
         return [one for one, parent in self.parents.items() if parent == project]
 
-    def is_allowed(self) -> bool:
-        """Whether the policy allows all of it."""
+    def is_valid(self) -> bool:
+        """Return whether the enforcement model allows all of them."""
         if self.policy == "flat":
             return True
         for parent in self.parents:
@@ -93,7 +93,7 @@ class Wishes:
         return any(len(self.path(project)) > MAX_DEPTH for project in self.parents)
 
     def blockers(self, project: str, amount: int) -> list[str] | None:
-        """Who blocks; None where a limit on the way is not set at all."""
+        """Return the projects whose limits refuse; None if a limit on the path is missing."""
         found = []
         path = self.path(project)
         if any(self.limit(one) is None for one in path):
@@ -120,16 +120,19 @@ class Trees(stateful.RuleBasedStateMachine):
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
-        self.wishes = Wishes(self.policy)
+        self.wishes = PlainLimits(self.policy)
 
     def teardown(self) -> None:
         self.engine.close()
 
-    def change(self, wishes: Wishes, refusal: type[Exception] | None, call: str, *args: Any) -> None:
-        """Do it in the engine; it must be refused just where the model says so. On success the model follows."""
+    def change(self, wishes: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
+        """Make the change in the engine; it must be refused exactly if the model says so.
+
+        On success the model follows.
+        """
         if refusal is None and wishes.is_too_deep():
             refusal = exceptions.ProjectRefused
-        if refusal is None and not wishes.is_allowed():
+        if refusal is None and not wishes.is_valid():
             refusal = exceptions.LimitRefused
         try:
             getattr(self.engine.administration, call)(base.ADMIN, *args)
@@ -170,7 +173,7 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.rule(project=PROJECTS, parent=PARENTS)
     def place(self, project: str, parent: str | None) -> None:
-        """Add or move, whichever it is."""
+        """Add or move the project, depending on whether it exists."""
         is_known = project in self.wishes.parents
         wishes = self.wishes.copy()
         wishes.parents[project] = parent
@@ -193,7 +196,7 @@ class Trees(stateful.RuleBasedStateMachine):
     @stateful.rule(project=PROJECTS, amount=st.integers(1, 4))
     def hold(self, project: str, amount: int) -> None:
         expected = self.wishes.blockers(project, amount)
-        self.wishes.parents.setdefault(project, None)  # whoever asks is known from then on
+        self.wishes.parents.setdefault(project, None)  # a project that was reserved for is known from then on
         try:
             uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
         except exceptions.OverQuota as error:
@@ -215,8 +218,8 @@ class Trees(stateful.RuleBasedStateMachine):
         self.wishes.held[project] -= first.delta
 
     @stateful.invariant()
-    def the_book_is_the_models(self) -> None:
-        assert self.wishes.is_allowed(), self.wishes.__dict__
+    def limits_agree(self) -> None:
+        assert self.wishes.is_valid(), self.wishes.__dict__
         rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
         for project, row in rows.items():
             assert row.limit == self.wishes.limit(project), (project, row, self.wishes.__dict__)

@@ -79,7 +79,7 @@ class Ledger:
         for row in self.engine.list_reservations(ledger_base.ADMIN, state="reserved"):
             yield f"reserved for ARQ {row.consumer}"
         with self._sql.connect() as connection:
-            yield from map(str, invariants.broken(connection))
+            yield from map(str, invariants.find_violations(connection))
 
     def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
         """Wait until there is no difference; returns those that remain."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administrators against each other, and against everybody who reserves; processes, on every database."""
+"""Administrators race against each other, and against processes that reserve; on every database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 1.5
 
 class LimitRaceTestCase(test_limits.LimitsTestCase):
     def start(self) -> None:
-        """Before the race: the children open connections of their own."""
+        """Called before the race: the children open connections of their own."""
         self.engine.close()
         self.database.close()
 
@@ -43,7 +43,7 @@ def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
 
 class TestSiblings(LimitRaceTestCase):
     def test_the_sum_of_siblings_set_at_once_stays_within_the_parent(self) -> None:
-        """Eight administrators each raise another child by 10, and there is room for three."""
+        """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
         self.set(None, 0)
         children = [f"child{number}" for number in range(PROCESSES)]
         self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
@@ -59,7 +59,7 @@ class TestSiblings(LimitRaceTestCase):
             self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
 
     def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
-        """Either fits alone, both do not."""
+        """Each change is valid alone, but not both."""
         self.set(None, 0)
         self.make_tree({"parent": None, "child": "parent"})
         for turn in range(5):
@@ -79,7 +79,7 @@ class TestSiblings(LimitRaceTestCase):
         return True
 
     def test_two_imports_of_the_same_tree(self) -> None:
-        """The second finds everything done."""
+        """The second import finds everything done."""
         children = [{"id": f"c{number}", "limits": {"gpu": 1}} for number in range(20)]
         document = {"defaults": {"gpu": 0}, "projects": [{"id": "top", "limits": {"gpu": 20}, "children": children}]}
         self.start()
@@ -91,14 +91,14 @@ class TestSiblings(LimitRaceTestCase):
 LEAVES = [f"leaf{number}" for number in range(4)]
 TOPS = ["left", "right"]
 LIMIT = 12
-"""Of each top; a leaf's own is 5, so that now the one and now the other blocks."""
+"""The limit of each top; that of a leaf is 5, so that sometimes one refuses and sometimes the other."""
 
 
 def reserve_and_settle(engine: QuotaEngine, seed: int) -> tuple[int, int]:
-    """For a while. Returns how many were admitted, and how many refused."""
+    """Reserve and settle for some time. Returns how many were admitted, and how many refused."""
     chance, end = random.Random(seed), time.monotonic() + SECONDS
     admitted = refused = 0
-    # (A busy machine does so little in a while that nothing is refused.)
+    # (On a busy machine, too few calls run in that time for a refusal.)
     while time.monotonic() < end or (not refused and time.monotonic() < end + 10):
         context = base.Context(chance.choice(LEAVES))
         try:
@@ -121,10 +121,10 @@ def reserve_and_settle(engine: QuotaEngine, seed: int) -> tuple[int, int]:
 
 class TestMovesAndLimits(LimitRaceTestCase):
     def test_no_reserve_passes_a_limit_while_projects_move_and_limits_are_set(self) -> None:
-        """Leaves go to and fro between two tops, alone and by imports, and limits up and down between 8 and 12."""
+        """Leaves move between two tops, singly and by imports, and limits change between 8 and 12."""
         self.set(None, LIMIT)
         self.make_tree({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
-        self.engine._driver.limits.policy = Overbooking()  # type: ignore[attr-defined]
+        self.engine._driver.limits.policy = Overcommitting()  # type: ignore[attr-defined]
         for leaf in LEAVES:
             self.set(leaf, 5)
         self.start()
@@ -138,14 +138,14 @@ class TestMovesAndLimits(LimitRaceTestCase):
         self.assertGreater(seen, 0)
 
     def turns(self) -> Any:
-        """A source of chance for each turn, until the time is over."""
+        """Yield a random generator for each iteration, until the time is over."""
         chance, end = random.Random(11), time.monotonic() + SECONDS
         while time.monotonic() < end:
             yield chance
             time.sleep(0.01)
 
     def move(self) -> int:
-        """What a leaf holds goes along, whether its new top has room for it or not: a move creates nothing."""
+        """The usage of a leaf moves with it, even if it exceeds the limit of the new top: a move charges nothing."""
         count = 0
         for chance in self.turns():
             self.admin.move_project(base.ADMIN, chance.choice(LEAVES[:2]), chance.choice([*TOPS, None]))
@@ -170,7 +170,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
         return count
 
     def watch(self) -> int:
-        """No leaf ever holds more than the highest limit it ever had, in any committed state."""
+        """Assert that no leaf ever holds more than the highest limit it ever had, in any committed state."""
         count = 0
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         for _ in self.turns():
@@ -184,8 +184,8 @@ class TestMovesAndLimits(LimitRaceTestCase):
         return count
 
 
-class Overbooking(Flat):
-    """Any limit may be set, as under flat, and every ancestor's holds, as under strict_hierarchy."""
+class Overcommitting(Flat):
+    """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
 
     def constraints(self, path: Any, limits: Any) -> Any:
         from cyborg_quota.limits.models import base as policies
@@ -193,8 +193,8 @@ class Overbooking(Flat):
         return policies.along(path, limits)
 
 
-class TestOverbooked(LimitRaceTestCase):
-    """strict_two_level lets ten children have a hundred each, below a parent of a hundred."""
+class TestOvercommitted(LimitRaceTestCase):
+    """strict_two_level allows ten children with a hundred each, below a parent with a hundred."""
 
     policy = StrictTwoLevel
 

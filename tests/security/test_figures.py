@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks and soaks show no password: not in a table, a JSON file, a traceback, a process's arguments."""
+"""Benchmarks and soak tests show no password: in a table, a JSON file, a traceback, or a process's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOAK = ("tests.faults.soak", "--only", "commit-lost", "--minutes", "0.01")
 
 
 def run(where: pathlib.Path, module: str, *arguments: str, **environ: str) -> tuple[int, str, str]:
-    """Run it with ``--json``: its exit status, what it printed, and the file, empty where it left none."""
+    """Run it with ``--json``; returns its exit status, its output, and the file ("" if there is none)."""
     file = where / "figures.json"
     command = [sys.executable, "-m", module, *arguments, "--json", str(file)]
     ended = subprocess.run(
@@ -39,7 +39,7 @@ def run(where: pathlib.Path, module: str, *arguments: str, **environ: str) -> tu
 
 
 class TestRuns(base.BaseTestCase):
-    """On a server that answers, whose password the program is given."""
+    """On a server that answers, with the right password."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -63,7 +63,7 @@ class TestRuns(base.BaseTestCase):
 
 
 class TestFailures(base.BaseTestCase):
-    """On a server that is not there: with a traceback, through all libraries between."""
+    """On a server that is down: the traceback passes through all libraries."""
 
     def test_what_is_said(self) -> None:
         schemes = {"MARIADB": "mysql+pymysql", "POSTGRESQL": "postgresql+psycopg2"}
@@ -79,7 +79,7 @@ class TestFailures(base.BaseTestCase):
 
 
 class TestCinder(base.BaseTestCase):
-    """A Python in the place of Cinder's, which tells what it was given."""
+    """A program that replaces Cinder's Python, and prints its arguments and its input."""
 
     def setUp(self) -> None:
         super().setUp()
