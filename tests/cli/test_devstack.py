@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""devstack/plugin.sh: its phases, run with small versions of the functions that devstack gives a plugin.
+"""The phases of devstack/plugin.sh, run with small versions of the functions that devstack gives a plugin.
 
-The files that it writes are real, and so are the database it makes and the limits it sets. What needs devstack itself
-(systemd units, Cyborg's own plugin) is recorded instead of run.
+The files that it writes are real, and so are the database and the limits. Calls that need devstack (systemd units,
+Cyborg's own plugin) are recorded instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DevstackTest(base.BaseTestCase):
         self.conf_dir = self.place / "etc"
 
     def run_phases(self, phases: str, services: str = "cyborg-api,cyborg-cond", **settings: str) -> list[str]:
-        """Run these phases; returns what was asked of devstack."""
+        """Run these phases; returns the recorded calls."""
         calls = self.place / "calls"
         calls.unlink(missing_ok=True)
         environment = {
@@ -148,7 +148,7 @@ class DevstackTest(base.BaseTestCase):
         self.assertFalse(self.conf_dir.exists())
 
     def test_other_limits(self) -> None:
-        """The settings choose what is counted, and the limits; other drivers have their limits elsewhere."""
+        """The settings choose the counted resources and the limits; other drivers have their limits elsewhere."""
         self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
         conf = self.read(self.conf_dir / "cyborg_quota.conf")
         self.assertEqual(("gpu", "noop"), (conf["quota"]["resources"], conf["limits"]["driver"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/wheel.sh: a host without the source tree runs cyborg_quota from the wheel."""
+"""tools/wheel.sh: cyborg_quota runs from the wheel on a host without the source tree."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class WheelTest(base.BaseTestCase):
         return ended.stdout
 
     def test_installed_and_run(self) -> None:
-        """The wheel holds the whole package: its commands run where no tree can be imported."""
+        """The wheel contains the whole package: its commands run where no source tree can be imported."""
         tree = self.place / "tree"
         shutil.copytree(installing.TOP / "tools", tree / "tools")
         shutil.copytree(installing.TOP / installing.PACKAGE, tree / installing.PACKAGE)
         for name in installing.PACKAGED:
             shutil.copy(installing.TOP / name, tree)
-        # A deleted module that an earlier build left behind must not come along.
+        # A deleted module that an earlier build left behind must not be packed.
         (tree / "build/lib/cyborg_quota").mkdir(parents=True)
         (tree / "build/lib/cyborg_quota/deleted.py").touch()
         wheel = pathlib.Path(self.run_program(str(tree / "tools/wheel.sh"), "wheels").strip())
         self.assertEqual(self.place / "wheels", wheel.parent)
         shutil.rmtree(tree)
 
-        # Its dependencies are those of the test environment; only the package itself comes from the wheel.
+        # Its dependencies are those of the test environment; only the package comes from the wheel.
         target = self.place / "installed"
         pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile")
         self.run_program(*pip, "--target", str(target), str(wheel))

@@ -60,5 +60,5 @@ def write(place: pathlib.Path, *, bus: str, database: str, nova: str, placement:
 
 
 def write_host(place: pathlib.Path, host: str) -> None:
-    """Write HOST.conf, what a process on that host reads too."""
+    """Write HOST.conf, which the processes of that host read too."""
     (place / f"{host}.conf").write_text(HOST.format(host=host))

@@ -19,13 +19,13 @@ HELD = 10
 NO_ANSWER = 0
 
 Outcomes = collections.Counter[tuple[str, int]]
-"""{(what was asked, HTTP status): how often}; NO_ANSWER where nobody was there."""
+"""{(call, HTTP status): count}; NO_ANSWER if there was no answer."""
 
 
 class User:
-    """One project's user, in a thread of its own. Knows which ARQs it has made, and not what has become of them.
+    """A user of one project, in a thread of its own. It knows which ARQs it has made, but not their state.
 
-    :param profiles: by how many ARQs one of them makes.
+    :param profiles: the device profiles, by their number of ARQs.
     :param rps: the resource provider of each host.
     """
 
@@ -35,18 +35,18 @@ class User:
         self._rps = rps
         self._chance = random.Random(seed)
         self._arqs: dict[str, str] = {}
-        """ARQ -> instance, of the last bind."""
+        """ARQ -> instance, of the latest bind."""
         self.outcomes: Outcomes = collections.Counter()
 
     def work(self, stop: threading.Event) -> None:
-        """Until told to stop; the call that runs is let finish."""
+        """Run until stopped; the call in progress is completed."""
         while not stop.is_set():
             actions = [self.bind, self.unbind, self.delete, self.delete_instance]
             weights = [5, 2, 2, 1] if len(self._arqs) < HELD else [0, 1, 3, 3]
             self._chance.choices(actions, weights)[0]()
 
     def bind(self) -> None:
-        """One to four ARQs; now and then on a device that there is not. Nova deletes what failed, mostly."""
+        """Bind one to four ARQs, sometimes on an unknown device. Mostly, failed ones are deleted, as Nova does."""
         made = self.call("create", lambda: self._client.create(self._profiles[self._chance.choice([1, 1, 1, 2, 4])]))
         if made.status != 201:
             return
@@ -98,9 +98,9 @@ class User:
 
 
 class Killer:
-    """Kills (SIGKILL) one of these, or several at once, at random moments, and starts them again.
+    """Kills (SIGKILL) one or several services at random times, and starts them again.
 
-    :param victims: each choice; one that is named more often dies more often.
+    :param victims: the choices; one that is listed more often is killed more often.
     """
 
     def __init__(self, victims: Sequence[Sequence[Service]], chance: random.Random) -> None:
@@ -109,7 +109,7 @@ class Killer:
         self.kills: collections.Counter[str] = collections.Counter()
 
     def work(self, seconds: float) -> None:
-        """For so long; all run again when this returns."""
+        """Kill for ``seconds``; all services run again when this returns."""
         over = time.monotonic() + seconds
         while time.monotonic() < over:
             time.sleep(self._chance.uniform(0.3, 2.0))

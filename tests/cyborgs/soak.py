@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """16 projects bind, unbind and delete through the real Cyborg while its conductors and its API are killed.
 
-python -m tests.servers run --only mariadb -- python -m tests.cyborgs.soak [--minutes N] [--seed S] [--json FILE]
+    python -m tests.servers run --only mariadb -- python -m tests.cyborgs.soak [--minutes N] [--seed S] [--json FILE]
 
-Every 20 seconds all pause. What was in flight settles or expires; then no project may have more bound than its limit,
-the ledger must be right in itself, and `reconcile --heal` must make it say what Cyborg says. Every other round nobody
-is killed, and then reconcile must find nothing at all. Exits with 1 when something was wrong.
+Every 20 seconds all users pause. Reservations in flight are settled or expire; then no project may have more bound than
+its limit, the ledger must be consistent, and after `reconcile --heal` it must agree with Cyborg. Every other round has
+no kills, and then reconcile must find nothing at all. The exit status is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.cyborgs.service import Service
 from tests.servers import machine
 
 PROJECTS, USERS, HOSTS = 16, 20, 3
-"""Some projects have two users, who race for the same limit."""
+"""Some projects have two users, who compete for the same limit."""
 ROUND_SECONDS = 20.0
 RPC_SECONDS = 4
 SETTLE_SECONDS = 60.0
@@ -48,7 +48,7 @@ CONFIG = "[DEFAULT]\nrpc_response_timeout = {seconds}\n[cyborg_quota]\nconfig_fi
 WATCH = (
     "CREATE TABLE soak_limits (project_id VARCHAR(255) PRIMARY KEY, most INT NOT NULL)",
     "CREATE TABLE soak_overs (project_id VARCHAR(255), used INT, reserved INT, most INT)",
-    # The ledger's whole history: whatever it was at any moment comes by here.
+    # The whole history of the ledger: it contains every state.
     """
     CREATE TRIGGER soak_watch AFTER UPDATE ON quota_usages FOR EACH ROW
     INSERT INTO soak_overs SELECT NEW.project_id, NEW.used, NEW.reserved, most FROM soak_limits
@@ -96,7 +96,7 @@ class Soak:
         stack: stacks.Stack,
         engine: QuotaEngine,
         url: str,
-        reconcile: Callable[..., quota.Said],
+        reconcile: Callable[..., quota.Output],
         *,
         second: Service | None = None,
         seed: str = "0",
@@ -113,7 +113,7 @@ class Soak:
         self._seed = seed
 
     def set_up(self) -> None:
-        """Projects, with limits and users."""
+        """Make the projects, with limits and users."""
         self._run_sql(*WATCH)
         admin = self._stack.client(base.new_id(), "admin", "member", "reader")
         profiles = {count: f"soak-{count}-{base.new_id()}" for count in (1, 2, 4)}
@@ -143,7 +143,7 @@ class Soak:
     # --- a round ---
 
     def round(self, seconds: float, *, is_deadly: bool) -> None:
-        """Load for so long, then look. ``is_deadly``: with kills."""
+        """Run the load for ``seconds``, then check. ``is_deadly``: with kills."""
         stop = threading.Event()
         killer = Killer(self._victims(), self._chance)
         threads = [threading.Thread(target=user.work, args=[stop], daemon=True) for user in self._users]
@@ -169,7 +169,7 @@ class Soak:
         return [*one, *one, *one, self._conductors, [self._stack.api]]
 
     def _select_rows(self, *, is_deadly: bool) -> None:
-        time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor lives as long as its caller
+        time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor exists as long as its caller
         machine.wait_until(lambda: not self._in_flight(), SETTLE_SECONDS)
         self._fault_if("still reserved", self._in_flight())
         bound = self._stack.records.bound()
@@ -191,7 +191,7 @@ class Soak:
         return [str(one.consumer) for one in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
 
     def charged(self) -> dict[str, int]:
-        """{project: number of attached accelerators}, from the ledger."""
+        """Return {project: number of attached accelerators}, from the ledger."""
         usages = self._engine.list_usages(ledger_base.ADMIN)
         return {one.project_id: one.usage.used for one in usages if one.resource == "fpga" and one.usage.used}
 
@@ -212,7 +212,7 @@ def main() -> int:
     try:
         stack.start()
         for hosts in range(2, HOSTS + 1):
-            stack.need_hosts(hosts)  # one by one: of several that report at once, Cyborg loses one now and then
+            stack.need_hosts(hosts)  # one by one: of several that report concurrently, Cyborg sometimes loses one
         stack.use(quota.CONDUCTOR, quota.API, CONFIG.format(seconds=RPC_SECONDS, file=conf_file))
         engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
         reconcile = functools.partial(quota.reconcile, stack, conf_file, "-f", "json")

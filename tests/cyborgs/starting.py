@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of Cyborg's environment, started by starter.py."""
+"""Starts processes of Cyborg's environment, through starter.py or directly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServiceError(Exception):
 
 
 class Process:
-    """One that was started: what is needed of subprocess.Popen."""
+    """A started process, with the methods of subprocess.Popen that the tests use."""
 
     def __init__(self, starter: Starter, pid: int) -> None:
         self._starter = starter
@@ -30,13 +30,13 @@ class Process:
         self.pid = pid
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status; None while it runs."""
         if self._status is None and not machine.alive(self.pid):
             self._status = self._starter.reap(self.pid)
         return self._status
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
-        """Its exit status, when it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for its end, and return its exit status. Raises subprocess.TimeoutExpired."""
         machine.wait_until(lambda: self.poll() is not None, timeout_seconds)
         if self._status is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout_seconds)
@@ -48,7 +48,7 @@ class Process:
 
 
 class Starter:
-    """The process that starts them; they end with it, and it with the thread that made it.
+    """The process that runs starter.py. Its programs end with it, and it ends with the thread that made it.
 
     :param python: of Cyborg's environment.
     :param not_imported: packages that it does not import itself; its programs may.
@@ -73,9 +73,9 @@ class Starter:
         environment: Mapping[str, str],
         directory: pathlib.Path,
     ) -> Process:
-        """Start a Python program; what it says is appended to these files.
+        """Start a Python program; its output is appended to these files.
 
-        :param command: a script and its arguments; a "python" before the script is left out.
+        :param command: a script and its arguments; a "python" before the script is removed.
         """
         first, *rest = command
         script = rest if pathlib.Path(first).name == "python" else [first, *rest]
@@ -83,7 +83,7 @@ class Starter:
         return Process(self, self._ask({"command": script, "environment": dict(environment), **paths}))
 
     def reap(self, pid: int) -> int:
-        """The exit status of one that has ended."""
+        """Return the exit status of a process that has ended."""
         return self._ask({"reap": pid})
 
     def _ask(self, order: dict[str, Any]) -> int:
@@ -98,7 +98,7 @@ class Starter:
         return int(answer)
 
     def close(self) -> None:
-        """End it, and with it all that it has started and still runs."""
+        """End it, and all its programs that still run."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

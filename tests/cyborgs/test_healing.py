@@ -37,12 +37,12 @@ class HealTestCase(test_reconcile.ReconcileTestCase):
         self.engine.adopt(ledger_base.ADMIN, [Claim(arq, {"fpga": 1}, source=source)], project_id)
 
 
-class TestByItself(HealTestCase):
+class TestDefault(HealTestCase):
     """The conductor with the default: reconcile_heal = certain."""
 
     options = "reconcile_interval = 1\nreconcile_grace = 1"
 
-    def test_what_is_certain(self) -> None:
+    def test_certain_differences(self) -> None:
         """Charges of deleted or unbound ARQs are released; other differences are only logged."""
         deleted, unbound, free, stays = self.bound(4)
         self.assertEqual(202, self.client.unbind([unbound]).status)
@@ -98,11 +98,11 @@ class TestSharedLedger(HealTestCase):
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id)
         return str(row["uuid"])
 
-    def west(self, *arguments: str) -> quota.Said:
+    def west(self, *arguments: str) -> quota.Output:
         named = ("--config-file", str(self.west_conf), "reconcile", "--grace", "0")
         return self.run_program("cyborg-quota", *named, "--cyborg-config-file", str(self.west_cyborg), *arguments)
 
-    def test_each_heals_its_own(self) -> None:
+    def test_each_repairs_its_own(self) -> None:
         [east], project_id = self.bound(1), base.new_id()
         west = self.bind_in_west(project_id)
         self.assertEqual(0, self.command("reserve", "--project", project_id, "--consumer", "by hand", "fpga=1").status)

@@ -30,7 +30,7 @@ class TestBind(quota.QuotaTestCase):
         self.assertEqual((3, 0), self.figures())
         self.assert_agree()
 
-    def test_charged_to_whom_cyborg_charges(self) -> None:
+    def test_charged_to_the_project_of_the_arq(self) -> None:
         """An administrator binds for another project: that project is charged, and the release is for that project."""
         [arq] = self.admin.created(self.profile)
         self.assertEqual(202, self.admin.bind([arq], _id(), self.rp, project_id=self.project_id).status)
@@ -39,7 +39,7 @@ class TestBind(quota.QuotaTestCase):
         self.assertEqual(204, self.admin.delete([arq]).status)
         self.assertEqual((0, 0), self.figures())
 
-    def test_two_calls_for_one_instance_at_once(self) -> None:
+    def test_two_concurrent_calls_for_one_instance(self) -> None:
         """Whether Cyborg accepts both calls or one, the ledger agrees with Cyborg."""
         for _ in range(5):
             instance = _id()
@@ -49,21 +49,21 @@ class TestBind(quota.QuotaTestCase):
             self.assertLessEqual({answer.status for answer in answers}, {202, 400})
         self.assert_agree()
 
-    def test_the_same_call_at_once(self) -> None:
+    def test_two_concurrent_deliveries(self) -> None:
         """Two deliveries of one message charge once, whichever of them Cyborg refuses."""
         for _ in range(5):
             arqs, instance = self.client.created(self.profile), _id()
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 list(pool.map(lambda _, what=arqs, at=instance: self.client.bind(what, at, self.rp), range(3)))
-        self.let_time_pass()
+        self.expire_all()
         self.assert_agree()
 
     def test_the_same_call_again(self) -> None:
         arqs, instance = self.client.created(self.profile), _id()
         self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
         self.assertEqual(400, self.client.bind(arqs, instance, self.rp).status)
-        other = self.client.bind(arqs, _id(), self.rp)  # not so soon refused by the API: it comes to the conductor
-        self.assertEqual((500, True), (other.status, "Bad state: Bound" in other.message))  # as Cyborg answers itself
+        other = self.client.bind(arqs, _id(), self.rp)  # the API does not refuse it at once: it reaches the conductor
+        self.assertEqual((500, True), (other.status, "Bad state: Bound" in other.message))  # answered by Cyborg
         self.assertEqual((1, 0), self.figures())
         self.assert_agree()
 
@@ -86,7 +86,7 @@ class TestRefused(quota.QuotaTestCase):
         said = self.stack.conductor.said()[before:]
         self.assertIn(f"Bind refused: {expected}", said)
         self.assertNotIn("Traceback", said)
-        # What was refused can be bound when there is room.
+        # A refused ARQ can be bound after another one was released.
         self.set_limit(3)
         self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
         self.assert_agree()
@@ -191,7 +191,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assertEqual((0, 0), self.figures())
         self.assert_agree()
 
-    def test_deleted_by_instance_again_and_again(self) -> None:
+    def test_deleted_by_instance_repeatedly(self) -> None:
         arqs = self.client.created(self.profile, 2)
         instance = self.bind(arqs)
         for _ in range(2):
@@ -213,7 +213,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assertEqual(204, self.client.delete([arq]).status)
         self.assertEqual([], self.reservations(arq))
 
-    def test_charged_by_hand_meanwhile(self) -> None:
+    def test_charged_by_hand_in_between(self) -> None:
         """Only the charge of the ARQ is released, not the other charges of its project."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])

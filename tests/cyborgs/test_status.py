@@ -63,7 +63,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
             connection.exec_driver_sql(statement)
 
-    def check(self, *arguments: str) -> quota.Said:
+    def check(self, *arguments: str) -> quota.Output:
         files = "\n".join(f"config_file = {path}" for path in self.cyborg_files()[1::2])
         more = self.conf_file.with_suffix(".status")
         more.write_text(f"[cyborg]\n{files}\n")
@@ -71,7 +71,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         confs = ("--config-file", str(self.conf_file), "--config-file", str(more))
         return self.run_program("cyborg-quota-status", *confs, "upgrade", "check", *arguments)
 
-    def test_all_well(self) -> None:
+    def test_success(self) -> None:
         self.set_limit(3, project_id="somebody")
         self.bind(self.client.created(self.new_profile({"resources:FPGA": "1"})))
         said = self.check("--json")
@@ -107,7 +107,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.stack.conductor.restart()
         self.stack.conductor.wait_for("cyborg-quota project detach --origin keystone")
 
-    def test_what_somebody_should_look_at(self) -> None:
+    def test_warnings(self) -> None:
         """The default output is a table with the remedies."""
         [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))
         self.bind([arq])
@@ -128,7 +128,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         ):
             self.assertIn(expected, text)
 
-    def test_cyborgs_database_is_away(self) -> None:
+    def test_cyborgs_database_is_down(self) -> None:
         own = self.stack.place / "extra.conf"
         before = own.read_text()
         self.addCleanup(own.write_text, before)
@@ -178,7 +178,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         expected = f"at revision none, this release needs {schema.head()}; run: cyborg-quota db sync"
         self.assertEqual((FAILURE, expected), self.database())
 
-    def test_somebody_elses_database(self) -> None:
+    def test_database_of_another_program(self) -> None:
         """Cyborg's database has tables with the same names."""
         code, details = self.database("CREATE TABLE quota_usages (id INT)", "CREATE TABLE reservations (id INT)")
         self.assertEqual(FAILURE, code)
@@ -196,13 +196,13 @@ class TestWithoutCyborg(cli_base.CliTestCase):
             self.addCleanup(self.run_sql, self.url, restore)
             self.assertEqual((code, words), self.check()["database"])
 
-    def test_a_database_that_is_away(self) -> None:
+    def test_a_database_that_is_down(self) -> None:
         self.configure("[quota]\nretry_seconds = 1", url=f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/quota")
         found = self.check()
         self.assertEqual([FAILURE] * 3, [found[one][0] for one in ("database", "limits", "counters")])
         self.assertIn("Connection refused", found["database"][1])
 
-    def test_a_keystone_that_is_away(self) -> None:
+    def test_a_keystone_that_is_down(self) -> None:
         """A closed port and a server that does not answer are reported in time, and the other checks run."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             for port in (1, silent.getsockname()[1]):
@@ -216,12 +216,12 @@ class TestWithoutCyborg(cli_base.CliTestCase):
                 self.assertIn(url, details)
                 self.assertEqual(SUCCESS, found["counters"][0])
 
-    def test_a_driver_that_is_none(self) -> None:
+    def test_an_unknown_driver(self) -> None:
         self.configure("[limits]\ndriver = none-such")
         code, details = self.check()["limits"]
         self.assertEqual((FAILURE, True), (code, "none-such" in details))
 
-    def test_a_file_that_is_none(self) -> None:
+    def test_an_invalid_file(self) -> None:
         """The password in the URL is not quoted."""
         for text in (f"connection = {PASSWORD}\n", f"[database]\n{PASSWORD}\n", "[cyborg]\nbind_expire = soon\n"):
             self.conf.write_text(text)

@@ -69,13 +69,13 @@ def kill_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
 def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
     """The last node is suspended for longer than the others wait for it, and is resumed."""
     node = cluster.nodes[-1]
-    return _away(seconds, node.pause, node.resume, node.come_back)
+    return _away(seconds, node.pause, node.resume, node.wait_rejoined)
 
 
 def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
     """A network partition: the last node is alone on its side, together with its clients."""
     node = cluster.nodes[-1]
-    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.come_back)
+    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.wait_rejoined)
 
 
 def _away(seconds: float, leave: Callable[[], None], *back: Callable[[], None]) -> Callable[[Crew], None]:

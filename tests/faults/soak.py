@@ -5,7 +5,7 @@ Every round ends with the check of tests/faults/ledger_check.py: audit finds no 
 limit was exceeded, no answered call is lost, nothing is charged twice. The exit status is 0 if no round found a
 violation.
 
-tools/soak.sh                                  all scenarios, half an hour
+    tools/soak.sh                                  all scenarios, half an hour
     tools/soak.sh --minutes 480 --seed 7           8 hours; the same seed repeats the same choices
     tools/soak.sh --only galera --only crash       these scenarios only
     tools/soak.sh --list                           lists the scenarios

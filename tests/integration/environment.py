@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Keystone, from the package index, in an environment of its own: made once, and kept in .venv-keystone.
+"""A real Keystone from the package index, in an environment of its own that is kept in .venv-keystone.
 
     python -m tests.integration.environment
 
-It holds a template as well: the tables, the keys and the first user, as keystone-manage makes them.
+It also holds a template: the tables, the keys and the first user, as keystone-manage makes them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ enforcement_model = {model}
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What is there. ``password`` is that of the user admin, who may do all."""
+    """The environment. ``password`` is that of the user admin, who has all privileges."""
 
     python: pathlib.Path
     template: pathlib.Path
@@ -60,7 +60,7 @@ def write_config(place: pathlib.Path, model: str) -> pathlib.Path:
 
 
 def ensure() -> Environment:
-    """Make what is missing, one process at a time. Raises NotAvailable."""
+    """Install what is missing, one process at a time. Raises NotAvailable."""
     PLACE.mkdir(exist_ok=True)
     found = Environment(PLACE / "env/bin/python", PLACE / "template", "")
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]

@@ -29,7 +29,7 @@ class KeystoneTestCase(base.LedgerTestCase):
 
     model = "flat"
     timeout_seconds = 30.0
-    """Long, so that a busy machine is not taken for an outage, which would bring old limits back."""
+    """Long, so that a busy machine is not taken for an outage, after which old limits would be used."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -66,7 +66,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         self.quotas.reserve(base.Context(project_id), {"gpu": gpus})
 
     def blocking(self, project_id: str, gpus: int = 1) -> list[tuple[str, str, int]]:
-        """(project, scope, limit) of everything that a reserve offends."""
+        """Return (project, scope, limit) of everything that refuses a reserve."""
         error = self.assertRaises(exceptions.OverQuota, self.reserve, project_id, gpus)
         return [(over.project_id, over.scope, over.limit) for over in error.overs]
 
@@ -131,7 +131,7 @@ class TestFlat(KeystoneTestCase):
         shown = {one.project_id: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
         self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
 
-    def test_the_limit_commands_read_and_say_where_limits_are_set(self) -> None:
+    def test_the_limit_commands_read_and_name_where_limits_are_set(self) -> None:
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
         username, password = self.user
         conf = pathlib.Path(self.useFixture(fx.TempDir()).path) / "cyborg_quota.conf"
@@ -176,7 +176,7 @@ class TestFlat(KeystoneTestCase):
         error = self.assertRaises(exceptions.LimitsUnavailable, quotas.reserve, base.Context(self.p1), {"gpu": 1})
         return str(error)
 
-    def test_a_user_who_may_not(self) -> None:
+    def test_a_user_without_the_role(self) -> None:
         hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
         said = self.refused_user(oslo_limit__password="wrong-password")
         self.assertIn("does not let the user of [oslo_limit] in", said)
@@ -235,7 +235,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
 
     model = "strict_two_level"
 
-    def test_there_and_back(self) -> None:
+    def test_switch_and_switch_back(self) -> None:
         self.keystone.set_limit(self.service, "gpu", 8, domain_id=self.dom)
         for project_id in (self.p1, self.p2):
             self.reserve(project_id, 3)
@@ -307,7 +307,7 @@ class TestOutage(KeystoneTestCase):
 
     def test_hung(self) -> None:
         self.reserve(self.p1)
-        self.addCleanup(self.keystone.go_on)
+        self.addCleanup(self.keystone.resume)
         self.keystone.hang()
         time.sleep(TTL)
 
@@ -321,7 +321,7 @@ class TestOutage(KeystoneTestCase):
         self.assertLess(time.monotonic() - began, self.timeout_seconds, "after one time-out nobody waits for a while")
         self.assertIn("does not answer in time", self.log.output)
 
-        self.keystone.go_on()
+        self.keystone.resume()
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)
         time.sleep(PAUSE_SECONDS)
         self.assertEqual([(self.p1, "project", 7)], self.blocking(self.p1))

@@ -27,7 +27,7 @@ OPTIONS = "bind_expire = 30\nreconcile_interval = 0"
 
 @functools.cache
 def of_this_process(_pid: int) -> Cloud | installing.NotAvailable | ServiceError:
-    """The one that this process's tests share, or why there is none."""
+    """Return the cloud that this process's tests share, or the reason why there is none."""
     try:
         made = Cloud(OPTIONS)
     except installing.NotAvailable as reason:
@@ -54,7 +54,7 @@ class Ledger:
         self.engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
 
     def used(self, project_id: str) -> tuple[int, int]:
-        """(used, reserved)"""
+        """Return (used, reserved)."""
         usage = self.engine.get_usages(ledger_base.ADMIN, project_id)["fpga"]
         return usage.used, usage.reserved
 
@@ -91,7 +91,7 @@ class Ledger:
 
 
 class NovaTestCase(base.BaseTestCase):
-    """``cloud``; ``user`` of a new project, whose limit is 3; the ledger's view. Skips unless it is asked for."""
+    """``cloud``; ``user`` of a new project, whose limit is 3; ``ledger``. Skipped unless it is enabled."""
 
     limit = 3
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole cloud on 127.0.0.1: Keystone, Placement, Glance, Neutron, Nova with two hosts, and Cyborg with quota.
 
-No service is a stand-in. Nova's fake driver runs no guests; Neutron has no networks.
+No service is simulated. Nova's fake driver runs no guests; Neutron has no networks.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ WEB = {
     "nova": ("nova.wsgi.osapi_compute:application", 6),
     "cyborg": ("cyborg_quota.integrations.cyborg.wsgi:application", 8),
 }
-"""{service: its WSGI application, and how many threads serve it}"""
+"""{service: its WSGI application, and its number of threads}"""
 SERVE = str(pathlib.Path(quota.__file__).with_name("serve.py"))
 COMPUTE = str(pathlib.Path(__file__).with_name("compute.py"))
 START_SECONDS = 120.0
 
 
 class Cloud:
-    """Services whose data live as long as this object.
+    """Services whose data exists as long as this object.
 
-    ``computes`` and ``agents`` are by host; ``web`` by service; ``conductor`` is Cyborg's, with quota. ``flavors``: of
-    one device and of two. ``admin`` is the administrator, of the project ``admin_project_id``; ``services`` the
-    services' own user.
+    ``computes`` and ``agents`` are by host; ``web`` by service; ``conductor`` is Cyborg's, with quota. ``flavors``:
+    with one device and with two. ``admin`` is the administrator, of the project ``admin_project_id``; ``services`` is
+    the user of the services.
     """
 
     def __init__(self, options: str = "") -> None:
@@ -73,7 +73,7 @@ class Cloud:
         self.computes = {host: self._nova(f"compute-{host}", COMPUTE, host) for host in HOSTS}
         self.agents = {host: self._cyborg(f"agent-{host}", "cyborg-agent", f"agent-{host}") for host in HOSTS}
 
-    # --- what it is made of ---
+    # --- its parts ---
 
     def _service(self, name: str, command: Sequence[str], ready: str) -> Service:
         first, *rest = command
@@ -100,7 +100,7 @@ class Cloud:
     def _cyborg(self, name: str, program: str, host: str = "") -> Service:
         return self._service(name, [program, *self._files("cyborg", host)], "Created RPC server for service")
 
-    # --- from nothing to servers that can be made ---
+    # --- the start ---
 
     def start(self) -> None:
         """Wait until servers with accelerators can be created. Raises NotAvailable, ServiceError."""
@@ -120,7 +120,7 @@ class Cloud:
         discover.launch()
         for host, agent in self.agents.items():
             agent.start()
-            self.records.wait_for_devices([host])  # one by one: of several that report at once, Cyborg loses one
+            self.records.wait_for_devices([host])  # one by one: of several that report concurrently, Cyborg loses one
         discover.join()
         self._make_image()
         self.flavors = self.create_flavor(1), self.create_flavor(2)
@@ -135,7 +135,7 @@ class Cloud:
             configuration.write_host(self.place, host)
 
     def _make_users(self) -> str:
-        """The services' own user, and the catalogue; returns the user's password."""
+        """Make the user of the services, and the catalogue; returns the user's password."""
         keystone = self.keystone
         project_id = keystone.create("project", name=configuration.PROJECT, domain_id="default")
         password = os.urandom(8).hex()
@@ -196,16 +196,16 @@ class Cloud:
             service.wait()
 
     def _make_image(self) -> None:
-        """One that no guest reads."""
+        """Make an image that no guest reads."""
         described = {"name": "image", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
         self.image_id = str(self.admin.call("image", "POST", "/v2/images", described)["id"])
         content = {"Content-Type": "application/octet-stream"}
         self.admin.adapter("image").put(f"/v2/images/{self.image_id}/file", data=b"image", headers=content)
 
-    # --- what an administrator does ---
+    # --- operations of an administrator ---
 
     def create_flavor(self, devices: int) -> str:
-        """A flavor whose device profile asks for so many; its name."""
+        """Make a flavor whose device profile requests a number of devices; returns its name."""
         name = f"devices-{devices}-{os.urandom(3).hex()}"
         groups = [{"resources:FPGA": str(devices), "trait:CUSTOM_FAKE_DEVICE": "required"}]
         self.admin.call("accelerator", "POST", "/v2/device_profiles", [{"name": name, "groups": groups}])
@@ -216,7 +216,7 @@ class Cloud:
         return name
 
     def create_user(self) -> User:
-        """A user with the role member in a project of its own."""
+        """Make a user with the role member in a project of its own."""
         name = f"project-{os.urandom(4).hex()}"
         project_id = self.keystone.create("project", name=name, domain_id="default")
         user, password = self.keystone.create_user(project_id=project_id)

@@ -144,7 +144,7 @@ TYPES = {"nova": "compute", "glance": "image", "neutron": "network", "placement"
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """What the files name: ``values`` are the URLs of databases and services, by the names in the templates."""
+    """The values in the files: ``values`` are the URLs of databases and services, by the names in the templates."""
 
     place: pathlib.Path
     etc: pathlib.Path
@@ -154,7 +154,7 @@ class Places:
 
 
 def write(places: Places) -> None:
-    """Write one file for each service, named after it; glance's and nova's as these look for them."""
+    """Write one file for each service, named after it; those of Glance and Nova where these look for them."""
     values = {name: value.replace("$", "$$") for name, value in places.values.items()}
     names = {"keystone": places.keystone, "user": USER, "password": places.password, "project": PROJECT}
     auth = AUTH.format(region=REGION, **names)

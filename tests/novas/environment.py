@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Nova, with Cyborg, Placement, Glance and Neutron, beside cyborg_quota: made once, kept in .venv-nova.
+"""A real Nova with Cyborg, Placement, Glance, Neutron and cyborg_quota, in an environment kept in .venv-nova.
 
     python -m tests.novas.environment
 
@@ -18,20 +18,20 @@ from tests.installing import NotAvailable
 PLACE = installing.TOP / ".venv-nova"
 REQUIREMENTS = (
     "glance==33.0.0",
-    "neutron==29.0.0",  # Nova asks it for the ports of every server that it deletes, also with --nic none
+    "neutron==29.0.0",  # Nova reads the ports of every server that it deletes, also with --nic none
     "nova==34.0.0",
     "openstack-cyborg==17.0.0",
     "openstack-placement==16.0.0",
     "osc-placement==4.9.1",
     "PyMySQL==1.1.2",
     "python-openstackclient==10.5.0",
-    "setuptools==80.9.0",  # builds cyborg_quota, without asking the index each time
+    "setuptools==80.9.0",  # builds cyborg_quota without access to the index
     "waitress==3.0.2",
 )
 
 
 def tables_directory() -> pathlib.Path:
-    """Where the tables of these services are kept: see tables.py."""
+    """Return the directory of these services' tables: see tables.py."""
     return PLACE / f"tables-{_stamp()[:12]}"
 
 

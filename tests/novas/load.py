@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, whatever Nova answers."""
+"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, whatever Nova's answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KEPT = 4
 PAUSE_SECONDS = 0.5
 
 Outcomes = collections.Counter[tuple[str, str]]
-"""{(what was asked, the HTTP status or the name of the error): how often}"""
+"""{(call, HTTP status or the name of the error): count}"""
 
 
 class Load:
-    """One user, in a thread of its own. ``flavors``: of one device and of two."""
+    """One user, in a thread of its own. ``flavors``: with one device and with two."""
 
     def __init__(self, user: User, flavors: tuple[str, str], image_id: str, seed: str) -> None:
         self.user = user

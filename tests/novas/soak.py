@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects use servers with accelerators on the real Nova, while a nova-compute is killed and started again.
+"""Projects use servers with accelerators on the real Nova, while a nova-compute is killed and restarted.
 
-python -m tests.servers run --only mariadb -- python -m tests.novas.soak [--minutes N] [--seed S] [--json FILE]
+    python -m tests.servers run --only mariadb -- python -m tests.novas.soak [--minutes N] [--seed S] [--json FILE]
 
-Every 20 seconds all pause. Then no project may have more bound than its limit, and every counter must equal what Cyborg
-has bound, without any reconciliation. Exits with 1 when something was wrong. The time includes the cloud's start.
+Every 20 seconds all users pause. Then no project may have more bound than its limit, and every counter must equal the
+number that Cyborg has bound, without any reconciliation. The exit status is 1 if a check failed. The time includes the
+cloud's start.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Summary:
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rounds: int = 0
     left_bound: int = 0
-    """Devices bound to servers that are gone: Nova forgets those of a server that is deleted while it is scheduled."""
+    """Devices bound to deleted servers: Nova forgets the devices of a server that is deleted while it is scheduled."""
     faults: list[str] = dataclasses.field(default_factory=list)
 
     def as_dict(self) -> dict[str, object]:
@@ -65,7 +66,7 @@ class Soak:
             self._loads.append(Load(user, cloud.flavors, cloud.image_id, f"{seed} {number}"))
 
     def round(self, seconds: float) -> None:
-        """Load for so long, with one kill in the middle; then look."""
+        """Run the load for ``seconds``, with one kill in the middle; then check."""
         stop = threading.Event()
         threads = [threading.Thread(target=load.work, args=[stop], daemon=True) for load in self._loads]
         for thread in threads:
@@ -130,7 +131,7 @@ def main() -> int:
 
 
 def _run(soak: Soak, began: float, seconds: float) -> None:
-    """Rounds as long as one more, and the end, fit into the time."""
+    """Run rounds while one more, and the end, fit into the time."""
     longest = 0.0
     while soak.summary.rounds < FEWEST_ROUNDS or time.monotonic() - began + 1.5 * longest < seconds:
         round_began = time.monotonic()

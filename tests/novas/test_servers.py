@@ -34,8 +34,11 @@ class TestLimit(base.NovaTestCase):
         self.active(self.one)
         self.assert_charged(3)
 
-    def test_what_is_said_of_a_refusal(self) -> None:
-        """Cyborg's answer has the sentence. Nova 34 keeps only its status; the conductor's log names the server."""
+    def test_message_of_a_refusal(self) -> None:
+        """Cyborg's answer contains the sentence.
+
+        Nova 34 keeps only its status; the conductor's log names the server.
+        """
         self.active(self.two)
         [refused] = self.user.create_servers(self.two)
         self.assertEqual("ERROR", self.user.wait(refused))
@@ -50,7 +53,7 @@ class TestLimit(base.NovaTestCase):
         self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
 
 
-class TestLife(base.NovaTestCase):
+class TestLifecycle(base.NovaTestCase):
     def test_delete(self) -> None:
         servers = [*self.active(self.one), *self.active(self.two)]
         self.assert_charged(3)
@@ -105,7 +108,7 @@ class TestDeadHost(base.NovaTestCase):
     def test_evacuate(self) -> None:
         """The old devices are released; the new ones are charged to the project whose token Nova used, the admin's.
 
-        So Cyborg hides them from the server's own project, whose delete leaves them bound. They stay charged as long.
+        So Cyborg hides them from the server's own project, whose delete leaves them bound, and they stay charged.
         """
         [server] = self.active(self.two)
         host = self.host_of(server)

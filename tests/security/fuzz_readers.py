@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzes the readers of traces and of limit documents, guided by coverage (atheris).
 
-python -m tests.security.fuzz_readers --seconds 300          both, half of the time each
+    python -m tests.security.fuzz_readers --seconds 300          both, half of the time each
 
 atheris is not one of the tests' dependencies: ``pip install atheris``. If it is not installed, the program says so and
 exits with 0. After a crash, its input is in the directory ``--findings``, and the exit status is 1.

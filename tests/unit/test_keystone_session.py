@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[oslo_limit], and real sockets: nobody there, and somebody who never answers."""
+"""The options of [oslo_limit], and real sockets: a closed port, and a server that never answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.keystones import PASSWORD
 
 
 class TestConfiguration(base.BaseTestCase):
-    """What cannot work is said when the driver is made, which asks nobody."""
+    """Invalid options raise an error when the driver is made, without a request."""
 
     def refused(self, **options: Any) -> str:
         settings = keystones.settings(**options)
@@ -71,7 +71,7 @@ class TestConfiguration(base.BaseTestCase):
         self.assertEqual(30.0, driver._answers()._cache._patience, "how long others wait for the one who asks")
 
     def test_options_registered_by_oslo_limit_itself(self) -> None:
-        """Where somebody uses oslo.limit in the same process."""
+        """As in a process that also uses oslo.limit."""
         from oslo_limit import opts
 
         settings = keystones.settings()
@@ -102,11 +102,11 @@ class TestSockets(base.BaseTestCase):
         self.assertNotIn(PASSWORD, self.log.output)
         return error
 
-    def test_nobody_listens(self) -> None:
+    def test_closed_port(self) -> None:
         error = self.unavailable()
         self.assertIn(f"Keystone at http://127.0.0.1:{self.port}/v3 cannot be reached", error.reason)
 
-    def test_somebody_never_answers(self) -> None:
+    def test_server_that_never_answers(self) -> None:
         self.listener.listen()
         for auth_type in ("v3password", "password"):
             began = time.monotonic()

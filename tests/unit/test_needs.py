@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is missing is a reason to skip, which is told; in CI it is a failure."""
+"""A missing requirement skips the test with a reason; in CI the test fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test's log is shown with its failure. One that passes is a line."""
+"""The log of a test is shown with its failure. A test that passes prints one line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from oslotest import base
 
 
 class TestLog(base.BaseTestCase):
-    def said_by(self, *, fails: bool) -> tuple[str, str]:
-        """What a test that logs says at once, and with its failure."""
+    def output_of(self, *, fails: bool) -> tuple[str, str]:
+        """Return the output of a test that logs: during the test, and with its failure."""
 
         class Sample(base.BaseTestCase):
             def runTest(self) -> None:
@@ -27,7 +27,7 @@ class TestLog(base.BaseTestCase):
         return said.getvalue(), "".join(text for _, text in result.failures)
 
     def test_with_the_failure_alone(self) -> None:
-        said, failure = self.said_by(fails=True)
+        said, failure = self.output_of(fails=True)
         self.assertEqual("", said)
         self.assertIn("DEBUG [ledger] as seen by nobody", failure)
-        self.assertEqual(("", ""), self.said_by(fails=False))
+        self.assertEqual(("", ""), self.output_of(fails=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/workers.yaml shares out the whole suite: no test is left out, none is run twice."""
+"""tools/workers.yaml covers the whole suite: every test runs in exactly one worker."""
 
 from __future__ import annotations
 
