@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The database is killed, drops its connections, has no connection left, or a full disk.
 
-(Suspended: test_silence.py.)
+(Suspended: test_unresponsive_peers.py.)
 """
 
 from __future__ import annotations

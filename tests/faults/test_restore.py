@@ -16,7 +16,7 @@ from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTrack
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
-from tests.functional.test_reconciling import Cloud
+from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
 

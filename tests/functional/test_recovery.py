@@ -12,7 +12,7 @@ import testscenarios
 from cyborg_quota.integrations.cyborg import recovery
 from cyborg_quota.integrations.cyborg.diff import Attached
 from tests import base
-from tests.functional.test_reconciling import Cloud
+from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
 

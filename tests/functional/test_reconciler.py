@@ -99,7 +99,7 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", shown(amounts))
 
 
-class ReconcilingTestCase(base.LedgerTestCase):
+class ReconcilerTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.cloud = Cloud()
@@ -123,7 +123,7 @@ class ReconcilingTestCase(base.LedgerTestCase):
         return [(one.arq, one.problem) for one in self.reconciler().find().differences]
 
 
-class TestDifferences(ReconcilingTestCase):
+class TestDifferences(ReconcilerTestCase):
     def test_nothing(self) -> None:
         self.cloud.bind("a")
         self.charge("a")
@@ -189,7 +189,7 @@ class TestDifferences(ReconcilingTestCase):
             self.assertEqual([("ghost", "not attached")], self.found())
 
 
-class TestHeal(ReconcilingTestCase):
+class TestHeal(ReconcilerTestCase):
     def heal(self, **named: object) -> list[str]:
         reconciler = self.reconciler()
         return [one.arq for one in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
@@ -355,7 +355,7 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual([("b", "not charged")], self.found())
 
 
-class TestSources(ReconcilingTestCase):
+class TestSources(ReconcilerTestCase):
     """Two Cyborgs, and a caller that gives no source, on one ledger."""
 
     def of(self, source: str) -> Reconciler:
@@ -412,7 +412,7 @@ class TestSources(ReconcilingTestCase):
         self.assertEqual({"free": "east"}, self.live())
 
 
-class TestCertain(ReconcilingTestCase):
+class TestCertain(ReconcilerTestCase):
     def certain(self) -> list[str]:
         reconciler = self.reconciler()
         return [one.arq for one in reconciler.heal(reconciler.find(), only_certain=True)]
