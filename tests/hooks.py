@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fixtures
@@ -117,6 +118,23 @@ class Interleaved(fixtures.Fixture):
 
         sa.event.listen(self._sql, self._event, call_act)
         self.addCleanup(sa.event.remove, self._sql, self._event, call_act)
+
+
+@contextlib.contextmanager
+def recorded_statements(engine: QuotaEngine) -> Iterator[list[str]]:
+    """Record the statements that the engine sends while the block runs, except PREPARE."""
+    sent: list[str] = []
+
+    def record(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if not statement.startswith("PREPARE"):
+            sent.append(statement)
+
+    sql = database_of(engine).engine
+    sa.event.listen(sql, "before_cursor_execute", record)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(sql, "before_cursor_execute", record)
 
 
 def tables(sql: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:

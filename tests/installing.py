@@ -16,7 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 TOP = pathlib.Path(__file__).parents[1]
 INSTALL_TIMEOUT_SECONDS = 240.0
@@ -91,6 +92,31 @@ def install_package(python: pathlib.Path, extra: str) -> None:
         pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 
+def ensure_services(label: str, directory: pathlib.Path, requirements: Sequence[str], stamp: str) -> pathlib.Path:
+    """Install the services and cyborg_quota if they are missing or outdated; returns the directory of the programs.
+
+    One process at a time does so. Raises NotAvailable.
+
+    :param label: the start of the lines that are printed.
+    :param stamp: changes with everything from which the services are installed.
+    """
+    directory.mkdir(exist_ok=True)
+    began = time.monotonic()
+    python = directory / "env/bin/python"
+    with locked(directory / "lock"):
+        with stamped(directory / "services.stamp", stamp) as needed:
+            if needed:
+                print(f"{label}: making {directory.name}", file=sys.stderr)
+                make_environment(directory / "env")
+                pip_install(python, *requirements)
+        # An edited file of the package requires a new installation of the package, but not of the services.
+        with stamped(directory / "ours.stamp", package_stamp(stamp)) as needed:
+            if needed:
+                install_package(python, "mysql")
+                print(f"{label}: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return python.parent
+
+
 def run(command: list[str], timeout_seconds: float, **environment: str) -> None:
     """Run one step. Raises NotAvailable with the last line of its output."""
     try:
@@ -106,5 +132,5 @@ def run(command: list[str], timeout_seconds: float, **environment: str) -> None:
     except subprocess.TimeoutExpired:
         raise NotAvailable(f"{pathlib.Path(command[0]).name} took longer than {timeout_seconds:.0f} s") from None
     if ended.returncode != 0:
-        last = (ended.stderr.strip() or ended.stdout.strip() or "nothing said").splitlines()[-1]
+        last = (ended.stderr.strip() or ended.stdout.strip() or "no output").splitlines()[-1]
         raise NotAvailable(f"{' '.join([pathlib.Path(command[0]).name, *command[1:4]])} failed: {last}")

@@ -21,6 +21,7 @@ from tests import base as ledger_base
 from tests import fixtures, invariants
 from tests.cyborgs import base, environment
 from tests.cyborgs import stack as stacks
+from tests.cyborgs.starting import ProcessSettings
 
 CONDUCTOR = ("cyborg-quota-conductor",)
 API = "cyborg_quota.integrations.cyborg.wsgi:application"
@@ -73,7 +74,8 @@ def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Output:
     with tempfile.TemporaryDirectory() as directory:
         out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
         command = [str(stack.programs / program), *arguments]
-        status = stack.starter.start(command, out, err, os.environ, pathlib.Path.cwd()).wait(COMMAND_TIMEOUT_SECONDS)
+        settings = ProcessSettings(out, err, os.environ, pathlib.Path.cwd())
+        status = stack.starter.start(command, settings).wait(COMMAND_TIMEOUT_SECONDS)
         return Output(status, out.read_text(), err.read_text())
 
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.cyborgs.starting import Process, ProgramStarter, ServiceError, Starter
+from tests.cyborgs.starting import Process, ProcessSettings, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
 __all__ = ["Service", "ServiceError"]
@@ -81,7 +81,8 @@ class Service:
         self.log.touch()
         self._log_start = self.log.stat().st_size
         environment = {**_clean(os.environ), "HOME": str(self.log.parent), **self._environment}
-        self._process = self._starter.start(self.command, self.log, self.log, environment, self.log.parent)
+        settings = ProcessSettings(self.log, self.log, environment, self.log.parent)
+        self._process = self._starter.start(self.command, settings)
 
     def wait(self) -> None:
         """Wait until it is ready. Raises ServiceError."""

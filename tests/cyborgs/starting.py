@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,6 +20,16 @@ from tests.servers import machine
 
 class ServiceError(Exception):
     """A service ended, or was not ready in time; the message ends with the last lines of its log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessSettings:
+    """The files to which output is appended, the environment variables, and the working directory of a process."""
+
+    out: pathlib.Path
+    err: pathlib.Path
+    environment: Mapping[str, str]
+    directory: pathlib.Path
 
 
 class Process:
@@ -65,28 +76,27 @@ class Starter:
             )
         self._lock = threading.Lock()
 
-    def start(
-        self,
-        command: Sequence[str],
-        out: pathlib.Path,
-        err: pathlib.Path,
-        environment: Mapping[str, str],
-        directory: pathlib.Path,
-    ) -> Process:
-        """Start a Python program; its output is appended to these files.
+    def start(self, command: Sequence[str], settings: ProcessSettings) -> Process:
+        """Start a Python program.
 
         :param command: a script and its arguments; a "python" before the script is removed.
         """
         first, *rest = command
         script = rest if pathlib.Path(first).name == "python" else [first, *rest]
-        paths = {"out": str(out), "err": str(err), "directory": str(directory)}
-        return Process(self, self._ask({"command": script, "environment": dict(environment), **paths}))
+        order = {
+            "command": script,
+            "out": str(settings.out),
+            "err": str(settings.err),
+            "environment": dict(settings.environment),
+            "directory": str(settings.directory),
+        }
+        return Process(self, self._send(order))
 
     def reap(self, pid: int) -> int:
         """Return the exit status of a process that has ended."""
-        return self._ask({"reap": pid})
+        return self._send({"reap": pid})
 
-    def _ask(self, order: dict[str, Any]) -> int:
+    def _send(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
             with contextlib.suppress(BrokenPipeError):
@@ -110,22 +120,15 @@ class Starter:
 class ProgramStarter:
     """Starts programs that are not written in Python, or that must not start as forks of a Python process."""
 
-    def start(
-        self,
-        command: Sequence[str],
-        out: pathlib.Path,
-        err: pathlib.Path,
-        environment: Mapping[str, str],
-        directory: pathlib.Path,
-    ) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own; its output is appended to these files."""
-        with out.open("ab") as output, err.open("ab") as errors:
+    def start(self, command: Sequence[str], settings: ProcessSettings) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own."""
+        with settings.out.open("ab") as output, settings.err.open("ab") as errors:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=environment,
-                cwd=directory,
+                env=settings.environment,
+                cwd=settings.directory,
                 start_new_session=True,
             )

@@ -7,11 +7,9 @@ answers. Here the server flushes its log every ten seconds only, so an answer th
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 from unittest import mock
 
 import fixtures
@@ -47,19 +45,6 @@ class TestEarlyLockRelease(OwnServerTestCase):
         engine = self.ledger.make_engine()
         self.addCleanup(engine.close)
         return engine
-
-    @contextlib.contextmanager
-    def statements(self, engine: QuotaEngine) -> Iterator[list[str]]:
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sql = hooks.database_of(engine).engine
-        sa.event.listen(sql, "before_cursor_execute", note)
-        yield sent
-        sa.event.remove(sql, "before_cursor_execute", note)
 
     def run_contended(self, call: Callable[[], object]) -> None:
         """Make a call wait for its usage row, which another session changes; return when the call has answered."""
@@ -97,19 +82,19 @@ class TestEarlyLockRelease(OwnServerTestCase):
         return [one.state for one in self.ledger.engine.list_reservations(base.ADMIN, consumer=consumer)]
 
     def test_answered_calls_are_durable(self) -> None:
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.assertThat(sent[-1], matchers.StartsWith(FLUSHES_LOG))
         self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("a"))
         self.engine.extend(self.context, expire=600, consumer="a")
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.run_contended(lambda: self.engine.commit(self.context, consumer="a"))
         self.crash_and_restart()
         self.assertEqual(["committed"], self.states("a"))
 
     def test_without_contention_the_commit_flushes_the_log(self) -> None:
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.assertEqual([], [one for one in sent if one.startswith(FLUSHES_LOG)])
         self.crash_and_restart()
@@ -117,11 +102,11 @@ class TestEarlyLockRelease(OwnServerTestCase):
 
     def test_a_row_stays_contended_for_a_short_time(self) -> None:
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.assertThat(sent[-1], matchers.StartsWith(FLUSHES_LOG))
         time.sleep(0.3)
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.assertEqual(1, len(sent))
 
@@ -131,7 +116,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
             fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         for chance, writes_log in ((0.26, False), (0.24, True)):
-            with self.statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
+            with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
                 self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
             self.assertEqual(writes_log, sent[-1].startswith(FLUSHES_LOG))
 
@@ -139,7 +124,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENDED_SECONDS", 0))
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
         checking, *unchecked = [one.split("(")[0] for one in sent]

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import fixtures as pyfixtures
@@ -66,20 +64,6 @@ class PgBouncerTestCase(base.LedgerTestCase):
             }
         )
 
-    @contextmanager
-    def statements(self) -> Iterator[list[str]]:
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sa.event.listen(self.database.engine, "before_cursor_execute", note)
-        try:
-            yield sent
-        finally:
-            sa.event.remove(self.database.engine, "before_cursor_execute", note)
-
     def assert_log_is_quiet(self) -> None:
         for word in ("Traceback", "WARNING", "ERROR", self.bouncer.password, str(sa.make_url(self.url).password)):
             self.assertNotIn(word, self.log.output)
@@ -113,7 +97,7 @@ class TestPooled(PgBouncerTestCase):
             self.useFixture(
                 MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", check_interval)
             )
-            with self.statements() as sent:
+            with hooks.recorded_statements(self.engine) as sent:
                 uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(check_interval))
                 self.quotas.commit(self.context, uuids)
                 claims = [Claim(None, {"gpu": 1}), Claim(f"{check_interval} b", {"gpu": 1}, "h")]

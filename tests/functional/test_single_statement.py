@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
@@ -43,21 +40,6 @@ class SingleStatementTestCase(base.LedgerTestCase):
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
         self.database = hooks.database_of(self.engine)
 
-    @contextmanager
-    def statements(self) -> Iterator[list[str]]:
-        """Record the statements that the engine sends, except PREPARE."""
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sa.event.listen(self.database.engine, "before_cursor_execute", note)
-        try:
-            yield sent
-        finally:
-            sa.event.remove(self.database.engine, "before_cursor_execute", note)
-
     def assert_single_statements(self, sent: list[str], times: int) -> None:
         self.assertEqual(times, len(sent), sent)
         for statement in sent:
@@ -85,7 +67,7 @@ class TestVariants(SingleStatementTestCase):
 
 class TestAttach(SingleStatementTestCase):
     def test_reserve_commit_and_rollback(self) -> None:
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
             self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
             self.quotas.reserve(self.context, {"gpu": 4})
@@ -94,7 +76,7 @@ class TestAttach(SingleStatementTestCase):
 
     def test_eight_consumers(self) -> None:
         claims = [Claim(f"arq {number}", {"gpu": 1}) for number in range(8)]
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             uuids = self.quotas.reserve_many(self.context, claims, group="instance")
             self.quotas.commit(self.context, uuids)
         self.assert_single_statements(sent, 2)
@@ -102,7 +84,7 @@ class TestAttach(SingleStatementTestCase):
 
     def test_a_claims_own_group(self) -> None:
         claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.quotas.reserve_many(self.context, claims, group="all")
         self.assert_single_statements(sent, 1)
         stored = self.engine.list_reservations(base.ADMIN, state="reserved")
@@ -207,7 +189,7 @@ class TestPrepared(SingleStatementTestCase):
         self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
         self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._MAX_PREPARED", known[0]))
         self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assert_single_statements(sent, 2)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import time
 
 from tests import installing
 from tests.installing import NotAvailable
@@ -41,23 +40,8 @@ def _stamp() -> str:
 
 
 def ensure() -> pathlib.Path:
-    """Make what is missing, one process at a time; returns the directory of the programs. Raises NotAvailable."""
-    PLACE.mkdir(exist_ok=True)
-    began = time.monotonic()
-    python = PLACE / "env/bin/python"
-    services = _stamp()
-    ours = installing.package_stamp(services)
-    with installing.locked(PLACE / "lock"):
-        with installing.stamped(PLACE / "services.stamp", services) as needed:
-            if needed:
-                print(f"tests.novas: making {PLACE.name}", file=sys.stderr)
-                installing.make_environment(PLACE / "env")
-                installing.pip_install(python, *REQUIREMENTS)
-        with installing.stamped(PLACE / "ours.stamp", ours) as needed:
-            if needed:
-                installing.install_package(python, "mysql")
-                print(f"tests.novas: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return python.parent
+    """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
+    return installing.ensure_services("tests.novas", PLACE, REQUIREMENTS, _stamp())
 
 
 if __name__ == "__main__":

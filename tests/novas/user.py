@@ -14,6 +14,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
+from tests.cyborgs.starting import ProcessSettings
 from tests.novas.configuration import REGION
 from tests.servers import machine
 
@@ -64,7 +65,8 @@ class User:
             out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
             environ = {"PATH": os.environ["PATH"], "HOME": directory, **self._environ}
             command = [str(self._cloud.programs / "openstack"), *arguments]
-            status = self._cloud.starter.start(command, out, err, environ, pathlib.Path(directory)).wait(CALL_SECONDS)
+            settings = ProcessSettings(out, err, environ, pathlib.Path(directory))
+            status = self._cloud.starter.start(command, settings).wait(CALL_SECONDS)
             text = out.read_text()
             if status != 0:
                 raise CommandError(f"openstack {' '.join(arguments)}: {err.read_text()[-2000:]}")
