@@ -95,7 +95,7 @@ class LedgerTestCase(BackendTestCase):
 
     def states(self, *uuids: str) -> list[str]:
         """Return the stored state of each reservation, in the given order."""
-        found = {one.uuid: one.state for one in self.engine.list_reservations(ADMIN, reservations=uuids)}
+        found = {row.uuid: row.state for row in self.engine.list_reservations(ADMIN, reservations=uuids)}
         return [found[uuid] for uuid in uuids]
 
 

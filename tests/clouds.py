@@ -33,7 +33,7 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
         zeros = {"used": 0, "reserved": 0, "subtree": 0, "generation": 0}
-        usages = [{"project_id": one, "resource": name, **zeros} for one in parents for name in ("fpga", "gpu")]
+        usages = [{"project_id": parent, "resource": name, **zeros} for parent in parents for name in ("fpga", "gpu")]
         _insert(connection, models.quota_usages, usages)
         limits = [{"project_id": one, "resource": "gpu", "most": 1 if one[0] == "p" else 10**6} for one in parents]
         _insert(connection, models.project_limits, limits)
@@ -99,7 +99,7 @@ def captured() -> Iterator[Captured]:
 
 def queries(statements: Captured) -> Captured:
     """Return the statements that read."""
-    return [one for one in statements if one[0].lstrip(" (").startswith(("SELECT", "WITH"))]
+    return [statement for statement in statements if statement[0].lstrip(" (").startswith(("SELECT", "WITH"))]
 
 
 def rows_read(connection: sa.Connection, statement: str, parameters: Any) -> int:

@@ -129,10 +129,10 @@ class FakeKeystone:
             domain_id = self.projects[last]
             return Response(200, {"project": {"id": last, "domain_id": domain_id, "is_domain": domain_id is None}})
         if last:
-            found = [one for one in self.endpoints if one["id"] == last]
+            found = [endpoint for endpoint in self.endpoints if endpoint["id"] == last]
             return Response(200, {"endpoint": found[0]}) if found else Response(404, {})
         rows = [
-            one for one in self._rows(first) if all(one.get(name) == value for name, value in params.items())
+            row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())
         ]
         return Response(200, {first: rows, "links": {"next": None}})
 

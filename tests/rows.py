@@ -107,7 +107,7 @@ def unique_keys(connection: sa.Connection, table: sa.Table) -> list[tuple[str, .
     """Return the columns of the primary key and of each UNIQUE, except partial indexes and those of expressions."""
     inspector = sa.inspect(connection)
     keys = {tuple(column.name for column in table.primary_key.columns)}
-    keys |= {tuple(one["column_names"]) for one in inspector.get_unique_constraints(table.name)}
+    keys |= {tuple(constraint["column_names"]) for constraint in inspector.get_unique_constraints(table.name)}
     for index in inspector.get_indexes(table.name):
         names = tuple(name for name in index["column_names"] if name is not None)
         is_whole = len(names) == len(index["column_names"]) and not index.get("dialect_options")
@@ -173,7 +173,7 @@ def _checked_values(
     connection: sa.Connection, table: sa.Table, i: sa.ColumnElement[int]
 ) -> dict[str, sa.ColumnElement[Any]]:
     """For columns with CHECKs, return combinations of values that all CHECKs accept, in turn."""
-    checks = [str(one["sqltext"]) for one in sa.inspect(connection).get_check_constraints(table.name)]
+    checks = [str(constraint["sqltext"]) for constraint in sa.inspect(connection).get_check_constraints(table.name)]
     values: dict[str, sa.ColumnElement[Any]] = {}
     for names, texts in _groups(table, checks):
         columns = [table.columns[name] for name in names]
@@ -213,7 +213,8 @@ def _candidates(column: sa.Column[Any], text: str) -> list[Any]:
     elif isinstance(type_, sa.DateTime):
         found = list(_MOMENTS)
     elif isinstance(type_, sa.String):
-        found = sorted({one.replace("''", "'") for one in re.findall(r"'((?:[^']|'')*)'", text)} - {""})[:16] or ["{}"]
+        literals = re.findall(r"'((?:[^']|'')*)'", text)
+        found = sorted({literal.replace("''", "'") for literal in literals} - {""})[:16] or ["{}"]
     else:
         raise NotImplementedError(f"tests.rows cannot make a value for a CHECK of {column.name}: {type_!r}")
     return [None, *found] if column.nullable else found

@@ -33,7 +33,7 @@ class IgnoredEdgesTest(base.CliTestCase):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
-        (found,) = [one for one in json.loads(out.getvalue())["checks"] if one["check"] == "project tree"]
+        (found,) = [check for check in json.loads(out.getvalue())["checks"] if check["check"] == "project tree"]
         return found["result"], found["details"]
 
     def test_detach(self) -> None:

@@ -114,7 +114,8 @@ class CrashTest(base.CliTestCase):
         run = self.run_once()
         self.assertEqual(EXPECTED, dict(run.tally.totals), what)
         self.assertEqual(REFUSED, run.refused, what)
-        usages = {(one.project_id, one.usage.used, one.usage.reserved) for one in self.engine.list_usages(self.admin)}
+        listed = self.engine.list_usages(self.admin)
+        usages = {(row.project_id, row.usage.used, row.usage.reserved) for row in listed}
         self.assertEqual({("p", 2, 0), ("q", 0, 0)}, usages, what)
         self.assertEqual([], self.engine.audit(self.admin), what)
 

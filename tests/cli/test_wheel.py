@@ -58,9 +58,9 @@ class WheelTest(base.BaseTestCase):
             sys.executable, "-c", "import cyborg_quota; print(cyborg_quota.__file__)", PYTHONPATH=path
         )
         self.assertEqual(f"{target}/cyborg_quota/__init__.py", where.strip())
-        files = (one.relative_to(target) for one in (target / "cyborg_quota").rglob("*") if one.is_file())
+        files = (file.relative_to(target) for file in (target / "cyborg_quota").rglob("*") if file.is_file())
         installed = {str(path) for path in files if "__pycache__" not in path.parts}
-        self.assertEqual({str(one) for one in installing.package_files()}, installed)
+        self.assertEqual({str(path) for path in installing.package_files()}, installed)
         connection = f"sqlite:///{self.place}/quota.sqlite"
         for command in (("db", "sync"), ("reserve", "--project", "p", "gpu=1"), ("usage", "audit")):
             program = str(target / "bin/cyborg-quota")

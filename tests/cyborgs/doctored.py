@@ -42,7 +42,7 @@ def missing(module, name):
     """Also removes inherited attributes: from the class that defines them."""
     where, last = holder(module, name)
     if hasattr(where, "__mapper__"):  # SQLAlchemy does not allow the removal of a column
-        kept = {one: getattr(where, one) for one in list(where.__mapper__.columns.keys()) if one != last}
+        kept = {column: getattr(where, column) for column in list(where.__mapper__.columns.keys()) if column != last}
         with mock.patch.object(sys.modules[module], where.__name__, types.SimpleNamespace(**kept)):
             yield
         return

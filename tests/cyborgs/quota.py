@@ -136,16 +136,16 @@ class QuotaTestCase(base.StackTestCase):
     def charged(self) -> dict[str, int]:
         """Return the attached accelerators according to the ledger: fpga by project, like Records.bound()."""
         return {
-            one.project_id: one.usage.used
-            for one in self.engine.list_usages(ledger_base.ADMIN)
-            if one.resource == "fpga" and one.usage.used
+            usage.project_id: usage.usage.used
+            for usage in self.engine.list_usages(ledger_base.ADMIN)
+            if usage.resource == "fpga" and usage.usage.used
         }
 
     def reservations(self, arq: str) -> list[tuple[str, str, int, str, str | None]]:
         """Return (project, resource, delta, state, group) of every reservation of an ARQ, oldest first."""
         return [
-            (one.project_id, one.resource, one.delta, one.state, one.group)
-            for one in self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
+            (row.project_id, row.resource, row.delta, row.state, row.group)
+            for row in self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
         ]
 
     def assert_agree(self) -> None:
@@ -153,7 +153,7 @@ class QuotaTestCase(base.StackTestCase):
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
         reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
-        self.assertEqual([], [(one.consumer, one.state) for one in reserved])
+        self.assertEqual([], [(row.consumer, row.state) for row in reserved])
         self.assertEqual(self.records.bound(), self.charged())
 
     def expire_all(self) -> None:

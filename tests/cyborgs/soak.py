@@ -79,7 +79,7 @@ class Summary:
         whats = sorted({what for what, _ in self.outcomes})
         statuses = sorted({status for _, status in self.outcomes})
         lines = ["".join([f"{'':16}", *(f"{status or 'none':>7}" for status in statuses)])]
-        lines += ["".join([f"{one:16}", *(f"{self.outcomes[one, code]:7}" for code in statuses)]) for one in whats]
+        lines += ["".join([f"{what:16}", *(f"{self.outcomes[what, code]:7}" for code in statuses)]) for what in whats]
         for title, counts in (("killed", self.kills), ("repaired", self.repaired)):
             lines.append(f"{title}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing"))
         return "\n".join([*lines, f"{self.rounds} rounds, {len(self.faults)} faults", *self.faults])
@@ -178,8 +178,8 @@ class Soak:
         said = self._reconcile("--heal", "--force")
         differences = json.loads(said.out or "[]")
         self._fault_if("reconcile failed", [said.err] if said.status else [])
-        self.summary.repaired.update(one["problem"] for one in differences)
-        self._fault_if("different, and nobody was killed", [] if is_deadly else [str(one) for one in differences])
+        self.summary.repaired.update(difference["problem"] for difference in differences)
+        self._fault_if("different without a kill", [] if is_deadly else [str(row) for row in differences])
         self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])
         with self._sql.connect() as connection:
             self._fault_if("invariant", invariants.find_violations(connection))
@@ -188,15 +188,15 @@ class Soak:
         self._fault_if("audit", map(str, self._engine.audit(ledger_base.ADMIN)))
 
     def _in_flight(self) -> list[str]:
-        return [str(one.consumer) for one in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
+        return [str(row.consumer) for row in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
 
     def charged(self) -> dict[str, int]:
         """Return {project: number of attached accelerators}, from the ledger."""
         usages = self._engine.list_usages(ledger_base.ADMIN)
-        return {one.project_id: one.usage.used for one in usages if one.resource == "fpga" and one.usage.used}
+        return {usage.project_id: usage.usage.used for usage in usages if usage.resource == "fpga" and usage.usage.used}
 
     def _fault_if(self, what: str, found: Iterable[str]) -> None:
-        self.summary.faults += [f"round {self.summary.rounds}: {what}: {one}" for one in found]
+        self.summary.faults += [f"round {self.summary.rounds}: {what}: {item}" for item in found]
 
 
 def main() -> int:

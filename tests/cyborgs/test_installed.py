@@ -78,7 +78,7 @@ class TestInstalled(quota.QuotaTestCase):
             "expirer",
             shlex.split(command),
             directory,
-            lambda _: [one.state for one in engine.list_reservations(ledger_base.ADMIN)] == ["expired"],
+            lambda _: [row.state for row in engine.list_reservations(ledger_base.ADMIN)] == ["expired"],
             starter=self.stack.starter,
         )
         self.addCleanup(expirer.kill)

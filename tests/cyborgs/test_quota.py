@@ -117,7 +117,7 @@ class TestModels(quota.QuotaTestCase):
         profile = self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"})
         self.set_limit(1, "fpga.fake")
         self.bind(self.client.created(profile))
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         refused = self.client.bind(self.client.created(profile), _id(), self.rp)
         self.assertIn("resource fpga.fake: limit 1, used 1", refused.message)
         self.bind(self.client.created(self.profile))  # another model of the family

@@ -100,7 +100,7 @@ class TestFound(ReconcileTestCase):
         healed = self.reconcile("--heal", "-f", "json")
         self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
         self.assertEqual(NOTHING, self.reconcile())
-        self.assertEqual([(4, 1), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        self.assertEqual([(4, 1), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)
         self.assert_agree()
         self.assertEqual(instance, self.reservations(free)[-1][4])
@@ -176,8 +176,8 @@ class TestConcurrentChanges(ReconcileTestCase):
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
-            for one in told:
-                self.assertEqual(one, process.stdout.readline().strip())
+            for text in told:
+                self.assertEqual(text, process.stdout.readline().strip())
                 process.stdin.write("go on\n")
                 process.stdin.flush()
             self.assertEqual(last, process.stdout.readline().strip())
@@ -218,12 +218,12 @@ class TestSeveralClasses(quota.QuotaTestCase):
         arqs = self.client.created(profile)
         self.assertEqual(2, len(arqs))
         self.bind(arqs)
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(name) for name in ("fpga", "pgpu")])
         self.assertEqual(NOTHING, self.reconcile())
         for arq in arqs:
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
         self.assertEqual(0, self.reconcile("--heal").status)
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(name) for name in ("fpga", "pgpu")])
         self.assert_agree()
 
     def test_an_unknown_device(self) -> None:

@@ -43,7 +43,7 @@ Results = dict[str, tuple[int, str]]
 
 def results(text: str) -> Results:
     """The parsed output of --json."""
-    return {one["check"]: (one["result"], one["details"]) for one in json.loads(text)["checks"]}
+    return {check["check"]: (check["result"], check["details"]) for check in json.loads(text)["checks"]}
 
 
 class TestWithCyborg(quota.QuotaTestCase):
@@ -158,9 +158,9 @@ class TestWithoutCyborg(cli_base.CliTestCase):
 
     def test_no_cyborg(self) -> None:
         found = self.check()
-        for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
-            self.assertEqual((FAILURE, NOT_INSTALLED), found[one])
-        self.assertEqual([SUCCESS] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+        for name in ("Cyborg's version", "resource classes", "Cyborg's records"):
+            self.assertEqual((FAILURE, NOT_INSTALLED), found[name])
+        self.assertEqual([SUCCESS] * 3, [found[name][0] for name in ("database", "limits", "counters")])
 
     def run_sql(self, url: str, statement: str) -> None:
         with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
@@ -199,7 +199,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
     def test_a_database_that_is_down(self) -> None:
         self.configure("[quota]\nretry_seconds = 1", url=f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/quota")
         found = self.check()
-        self.assertEqual([FAILURE] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+        self.assertEqual([FAILURE] * 3, [found[name][0] for name in ("database", "limits", "counters")])
         self.assertIn("Connection refused", found["database"][1])
 
     def test_a_keystone_that_is_down(self) -> None:
@@ -235,8 +235,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.assertEqual((0, True), (ended, "`cyborg-quota-status upgrade check`" in out))
         ended, out, _ = self.run_check("upgrade", "--help")
         self.assertEqual(0, ended)
-        for one in (*self.check(), "exit status:"):
-            self.assertIn(one, out)
+        for name in (*self.check(), "exit status:"):
+            self.assertIn(name, out)
 
     def test_bad_usage(self) -> None:
         for arguments in ((), ("upgrade",), ("upgrade", "chek"), ("downgrade", "check")):

@@ -126,8 +126,8 @@ class Proxy(fixtures.Fixture):
             client.close()
             return
         server.settimeout(None)
-        for one in (client, server):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         frames = _mysql_frames if self._target.get_backend_name() in ("mysql", "mariadb") else _postgresql_frames
         pair = _Pair(client, server, frames)
         self._pairs.add(pair)
@@ -170,14 +170,14 @@ class Proxy(fixtures.Fixture):
 
     def _close(self, pair: _Pair) -> None:
         self._pairs.discard(pair)
-        for one in (pair.client, pair.server):
+        for end in (pair.client, pair.server):
             with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(one)
+                self._selector.unregister(end)
             # A worker process that was forked since holds a copy of the socket. If it were closed here only, it would
             # stay open, and the server would keep the locks of a client that has gone.
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def is_commit(statement: bytes) -> bool:

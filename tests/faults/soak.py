@@ -319,11 +319,12 @@ def table(tallies: Sequence[Tally]) -> str:
     """Format the results as a table."""
     titles = f"{'scenario':12} {'rounds':>6} {'calls':>9} {'faults':>7} {'checks':>9} {'problems':>8}"
     lines = [f"{titles}  errors that callers saw"]
-    for one in tallies:
-        errors = ", ".join(f"{kind} {count}" for kind, count in sorted(one.errors.items())) or "none"
-        words = f"skipped: {one.skipped}" if one.skipped else errors
+    for tally in tallies:
+        errors = ", ".join(f"{kind} {count}" for kind, count in sorted(tally.errors.items())) or "none"
+        words = f"skipped: {tally.skipped}" if tally.skipped else errors
         lines.append(
-            f"{one.name:12} {one.rounds:6} {one.cycles:9} {one.faults:7} {one.checks:9} {len(one.problems):8}  {words}"
+            f"{tally.name:12} {tally.rounds:6} {tally.cycles:9} {tally.faults:7} {tally.checks:9}"
+            f" {len(tally.problems):8}  {words}"
         )
     return "\n".join(lines)
 

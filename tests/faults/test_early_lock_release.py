@@ -28,7 +28,7 @@ FLUSHES_LOG = "SELECT FROM pg_logical_emit_message"
 
 
 class TestEarlyLockRelease(OwnServerTestCase):
-    scenarios = [one for one in OwnServerTestCase.scenarios if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in OwnServerTestCase.scenarios if scenario[0] == "postgresql"]
 
     check_interval = prepared_transaction._CONTENTION_CHECK_INTERVAL
 
@@ -79,7 +79,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.server.start()
 
     def states(self, consumer: str) -> list[str]:
-        return [one.state for one in self.ledger.engine.list_reservations(base.ADMIN, consumer=consumer)]
+        return [row.state for row in self.ledger.engine.list_reservations(base.ADMIN, consumer=consumer)]
 
     def test_answered_calls_are_durable(self) -> None:
         with hooks.recorded_statements(self.engine) as sent:
@@ -96,7 +96,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_without_contention_the_commit_flushes_the_log(self) -> None:
         with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.assertEqual([], [one for one in sent if one.startswith(FLUSHES_LOG)])
+        self.assertEqual([], [statement for statement in sent if statement.startswith(FLUSHES_LOG)])
         self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("a"))
 
@@ -127,7 +127,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         with hooks.recorded_statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
-        checking, *unchecked = [one.split("(")[0] for one in sent]
+        checking, *unchecked = [statement.split("(")[0] for statement in sent]
         self.assertEqual((1, 2), (len(set(unchecked)), len(unchecked)))
         self.assertNotEqual(unchecked[0], checking)
 

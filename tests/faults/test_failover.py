@@ -254,5 +254,5 @@ class TestFailover(FailoverTestCase):
         self.promote()
         problems = ledger.check().problems
         self.assertNotEqual([], problems)
-        self.assertEqual([], [one for one in problems if "an answered call is lost" not in one])
+        self.assertEqual([], [problem for problem in problems if "an answered call is lost" not in problem])
         self.assertEqual([], ledger.engine.audit(base.ADMIN))

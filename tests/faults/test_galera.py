@@ -172,7 +172,7 @@ class TestCluster(test_base.BaseTestCase):
             cluster_faults.wait_until_replicated(self.cluster)
             self.assertEqual(0, ledger.engine.get_usages(base.ADMIN)["gpu"].used)
             rows = ledger.engine.list_reservations(base.ADMIN, base.ADMIN.project_id)
-            self.assertEqual(["released"] * 100, [one.state for one in rows])
+            self.assertEqual(["released"] * 100, [row.state for row in rows])
 
     def naive_is_detected(self) -> None:
         """Read, compare, write, on three nodes: more is admitted than the limit."""

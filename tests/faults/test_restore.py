@@ -163,7 +163,7 @@ class TestCyborg(RestoreTestCase):
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         reconciler = Reconciler(self.quotas, cloud, ("gpu",), grace_seconds=0, share=100)
         report = reconciler.find()
-        found = {one.arq: one.problem for one in report.differences}
+        found = {difference.arq: difference.problem for difference in report.differences}
         expected = {"bound and lost": "not charged", "bound later": "not charged", "unbound later": "not attached"}
         self.assertEqual(expected, found)
         reconciler.heal(report)

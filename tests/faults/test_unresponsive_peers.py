@@ -142,8 +142,8 @@ class TestSlow(base.LedgerTestCase):
 
         held = threading.Barrier(3)
         # (MariaDB locks rows in the order of their IDs, so the row of "top", made second, is locked last.)
-        live_rows_of_consumers = [threading.Thread(target=hold, args=one) for one in (("p1", 1.5), ("top", 3.3))]
-        for holder in live_rows_of_consumers:
+        threads = [threading.Thread(target=hold, args=arguments) for arguments in (("p1", 1.5), ("top", 3.3))]
+        for holder in threads:
             holder.start()
         held.wait()
         try:
@@ -151,7 +151,7 @@ class TestSlow(base.LedgerTestCase):
             charged = 1
         except exceptions.DatabaseUnavailable:
             charged = 0
-        for holder in live_rows_of_consumers:
+        for holder in threads:
             holder.join()
         time.sleep(0.5)
         self.assertEqual((0, charged), self.figures())

@@ -63,7 +63,7 @@ class TestReserve(BindTrackerTestCase):
             self.assertEqual([limited], [over.resource for over in error.overs])
         self.limits.limits = {}
         self.tracker.reserve_binds(both)["a1"].commit(bound)
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "gpu.A100")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
 
     def test_two_instances(self) -> None:
         """All or none of them, each charged to its own group."""
@@ -88,7 +88,7 @@ class TestReserve(BindTrackerTestCase):
         binds = self.tracker.reserve_binds([make_request("a1"), make_request("a2", caller=Caller("p2", is_admin=True))])
         for bind in binds.values():
             bind.commit(bound)
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(one) for one in ("p1", "p2")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
 
     def test_not_counted(self) -> None:
         bind = self.tracker.reserve_binds([BindRequest("a1", "i1", USER, {})])["a1"]
@@ -142,7 +142,7 @@ class TestSettling(BindTrackerTestCase):
         bind = self.tracker.reserve_binds([make_request("a1", gpu=1, fpga=1)])["a1"]
         self.quotas.rollback(self.context, bind.uuids[:1])
         bind.commit(bound)
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "fpga")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
 
     def test_expired_and_over_the_limit(self) -> None:
         """The caller must detach the accelerator."""

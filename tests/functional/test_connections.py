@@ -175,7 +175,7 @@ class TestServer(OutageTestCase):
 
 
 class TestMariaDB(OutageTestCase):
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
 
     def test_other_driver_prefix(self) -> None:
         """With mariadb+pymysql://, existing and missing databases are detected as with mysql+pymysql://."""

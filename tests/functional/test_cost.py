@@ -82,7 +82,7 @@ class TestCost(test_limits.LimitsTestCase):
         for name, call in OWN.items():
             with clouds.captured() as statements:
                 call(engine)
-            found[name] = [self.rows_read(*one) for one in clouds.queries(statements)]
+            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
         return found
 
     def rows_read(self, statement: str, parameters: Any) -> int:

@@ -79,7 +79,7 @@ class TestSwitch(OriginTestCase):
         self.charge_by_domain()
         self.administration.set_limit(base.ADMIN, "gpu", 3)
         self.assertEqual(3, self.by_database.get_usages(base.Context("p1"))["gpu"].limit)
-        shown = {one.project_id: one.usage.limit for one in self.by_database.list_usages(base.ADMIN)}
+        shown = {usage.project_id: usage.usage.limit for usage in self.by_database.list_usages(base.ADMIN)}
         self.assertEqual({"p1": 3, "p2": 3, "dom": 3}, shown)
         self.assertEqual(["p1"], [row.project_id for row in self.administration.path(base.ADMIN, "p1")])
         self.assertEqual({0}, {row.depth for row in self.administration.tree(base.ADMIN)})
@@ -149,7 +149,8 @@ class TestMark(OriginTestCase):
         changes = self.administration.import_limits(base.ADMIN, wanted)
         self.assert_invariants()
         self.assertEqual(
-            [("p1", "dom", None), ("dom", None, "p1")], [(one.project_id, one.before, one.after) for one in changes]
+            [("p1", "dom", None), ("dom", None, "p1")],
+            [(change.project_id, change.before, change.after) for change in changes],
         )
         self.assertEqual({"dom": ("p1", None), "p2": ("dom", "keystone")}, self.origins())
         self.assertEqual({"p1": 4, "dom": 2, "p2": 2}, self.subtrees())

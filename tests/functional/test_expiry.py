@@ -326,7 +326,7 @@ class TestManyProjects(base.LedgerTestCase):
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
         usages = [record.usage for record in self.engine.list_usages(base.ADMIN)]
-        self.assertEqual({(0, 0)}, {(one.used, one.reserved) for one in usages})
+        self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages})
 
     def test_by_an_engine_without_cached_paths(self) -> None:
         self.assertEqual(60, self.make_engine().expire(base.ADMIN))

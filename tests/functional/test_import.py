@@ -38,8 +38,8 @@ class ImportTestCase(test_limits.LimitsTestCase):
         found = self.admin.import_limits(base.ADMIN, document.parse(text), **changes)
         self.assert_invariants()
         return [
-            " ".join(str(word) for word in (one.action, one.project_id, one.resource, one.before, one.after))
-            for one in found
+            f"{change.action} {change.project_id} {change.resource} {change.before} {change.after}"
+            for change in found
         ]
 
     def refused(self, text: str, **changes: Any) -> list[str]:

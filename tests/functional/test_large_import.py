@@ -118,8 +118,8 @@ class TestWhileCharging(LargeImportTestCase):
         processes = multiprocessing.get_context("fork")
         stop, count = processes.Event(), processes.Value("q", 0)
         crew = [processes.Process(target=self.charge, args=(seed, stop, count)) for seed in range(CHARGERS)]
-        for one in crew:
-            one.start()
+        for charger in crew:
+            charger.start()
         meanwhile = 0
         try:
             for turns in range(1, TURNS + 1):
@@ -131,9 +131,9 @@ class TestWhileCharging(LargeImportTestCase):
                 meanwhile += count.value - before
         finally:
             stop.set()
-            for one in crew:
-                one.join(60)
-        self.assertEqual([0] * CHARGERS, [one.exitcode for one in crew])
+            for charger in crew:
+                charger.join(60)
+        self.assertEqual([0] * CHARGERS, [charger.exitcode for charger in crew])
         if self.backend != "sqlite":  # (which has one writer at a time)
             self.assertGreater(meanwhile, 0)
         self.assertEqual({TURNS}, self.turns())

@@ -27,7 +27,7 @@ class TestNotices(base.LedgerTestCase):
 
     def take_notices(self) -> list[tuple[int, int, int]]:
         """Return (held, before, now) of each notice since the previous call."""
-        return [(one.held, one.before, one.now) for one in self.quotas.notices(base.ADMIN)]
+        return [(notice.held, notice.before, notice.now) for notice in self.quotas.notices(base.ADMIN)]
 
     def test_once_when_it_rises_and_once_when_it_falls(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 15})

@@ -30,7 +30,7 @@ class PgBouncerTestCase(base.LedgerTestCase):
 
     pool_mode = "transaction"
     is_option_set = True
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         fixtures.need_server(self, self.backend)
@@ -169,7 +169,10 @@ class TestPooled(PgBouncerTestCase):
         changes = {"transaction_pooling": self.pool_mode == "transaction", "statement_timeout_seconds": None}
         databases = [Database(fixtures.settings(url, **changes)) for _ in range(2)]
         results: list[tuple[str | None, str]] = []
-        threads = [threading.Thread(target=lambda one=one: results.append(schema.sync(one))) for one in databases]
+        threads = [
+            threading.Thread(target=lambda database=database: results.append(schema.sync(database)))
+            for database in databases
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

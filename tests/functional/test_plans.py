@@ -45,7 +45,7 @@ GROW = """
 class PlanTestCase(base.BackendTestCase):
     """Tests with a database of its own, whose tables are never analyzed automatically."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         super().setUp()
@@ -98,8 +98,8 @@ def _wrong(plans: Mapping[str, Any]) -> set[str]:
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
     """Return the scans of tables in a plan, which is the JSON of EXPLAIN."""
-    for one in plan if isinstance(plan, list) else [plan]:
-        node = one.get("Plan", one)
+    for item in plan if isinstance(plan, list) else [plan]:
+        node = item.get("Plan", item)
         if node["Node Type"].endswith("Scan") and node["Node Type"] not in ("CTE Scan", "Values Scan"):
             yield node
         for child in node.get("Plans", []):
@@ -151,7 +151,7 @@ class TestPrepared(PlanTestCase):
             # Reserve, commit and rollback of 1, 2 and 8 rows in two variants, and reservations without a consumer.
             self.assertGreaterEqual(len(plans), 18)
             plans |= self.plans_of_multi_statement_transaction(engine, size)
-            wrong |= {f"{size} rows: {one}" for one in _wrong(plans)}
+            wrong |= {f"{size} rows: {scan}" for scan in _wrong(plans)}
             engine.close()
         self.assertEqual([], sorted(wrong))
 
@@ -222,5 +222,5 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         self.assertEqual({"Seq Scan None", "Index Scan uq_reservations_uuid"}, found)
 
     def test_of_a_settle(self) -> None:
-        found = {one for one in self.scans(["uq_reservations_uuid"]) if "live" not in one}
+        found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}
         self.assertEqual({"Seq Scan None"}, found)

@@ -47,7 +47,7 @@ class TestCompare(plain.BaseTestCase):
 
     def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
         report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
-        return [one.problem for one in report.differences]
+        return [difference.problem for difference in report.differences]
 
     def test_kinds(self) -> None:
         bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
@@ -87,11 +87,11 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
 
     def test_compared(self) -> None:
-        bound = [Attached(one, "p1", "i", {"gpu": 1}) for one in "abc"]
-        charges = {one: [Charge(one, "p1", "gpu" if one < "e" else "fpga", 1)] for one in "cde"}
+        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
+        charges = {arq: [Charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
         report = compare(charges, (), bound, ("gpu",))
         self.assertEqual(4, report.compared)
-        self.assertEqual(["a", "b", "d"], [one.arq for one in report.differences])
+        self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
 
     def test_shown(self) -> None:
         self.assertEqual("nothing", shown({}))
@@ -120,7 +120,7 @@ class ReconcilerTestCase(base.LedgerTestCase):
         return uuids
 
     def found(self) -> list[tuple[str, str]]:
-        return [(one.arq, one.problem) for one in self.reconciler().find().differences]
+        return [(difference.arq, difference.problem) for difference in self.reconciler().find().differences]
 
 
 class TestDifferences(ReconcilerTestCase):
@@ -192,7 +192,7 @@ class TestDifferences(ReconcilerTestCase):
 class TestHeal(ReconcilerTestCase):
     def heal(self, **named: object) -> list[str]:
         reconciler = self.reconciler()
-        return [one.arq for one in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
 
     def test_each_kind(self) -> None:
         self.limits.limits[None, "gpu"] = 0  # limits do not undo an attachment
@@ -216,7 +216,7 @@ class TestHeal(ReconcilerTestCase):
             self.cloud.bind(arq)
         self.assertEqual([("dropped", "wrong amount"), ("replaced", "wrong amount")], self.found())
         self.assertEqual(["dropped", "replaced"], self.heal())
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=one) for one in ("gpu", "fpga")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
         self.assertEqual([], self.found())
 
     def test_groups(self) -> None:
@@ -275,7 +275,8 @@ class TestHeal(ReconcilerTestCase):
         ):
             changed = self.reconciler().heal(report)
         self.assertEqual(
-            [("a", "released, not charged"), ("b", "wrong amount")], [(one.arq, one.problem) for one in changed]
+            [("a", "released, not charged"), ("b", "wrong amount")],
+            [(difference.arq, difference.problem) for difference in changed],
         )
         self.assertEqual((1, 3), self.figures())
         text = "\n".join(logged.output)
@@ -293,7 +294,7 @@ class TestHeal(ReconcilerTestCase):
             self.assertLogs(reconciler_module.LOG.logger, "WARNING") as logged,
         ):
             changed = self.reconciler().heal(report)
-        self.assertEqual(["a", "b"], [one.arq for one in changed])
+        self.assertEqual(["a", "b"], [difference.arq for difference in changed])
         self.assertIn("ARQ a was bound during the repair, but could not be charged: Consumer 'a'", logged.output[-1])
         self.assertEqual((1, 3), self.figures())
 
@@ -375,7 +376,10 @@ class TestSources(ReconcilerTestCase):
             self.adopt(f"ghost of {source}", source)
         reconciler = self.of("east")
         report = reconciler.find()
-        found = {one.arq: (one.is_own, one.is_certain, one.sources) for one in report.differences}
+        found = {
+            difference.arq: (difference.is_own, difference.is_certain, difference.sources)
+            for difference in report.differences
+        }
         self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, False, "none")}, found)
         for options in ({"only_certain": True}, {"force": True}):
             reconciler.heal(self.of("east").find(), **options)
@@ -402,8 +406,8 @@ class TestSources(ReconcilerTestCase):
             self.cloud.bind(arq, gpu=1)
             self.adopt(arq, source, gpu=2)
         report = self.of("east").find()
-        self.assertEqual(["wrong amount"] * 3, [one.problem for one in report.differences])
-        self.assertEqual(["east"], [one.arq for one in self.of("east").heal(report, force=True)])
+        self.assertEqual(["wrong amount"] * 3, [difference.problem for difference in report.differences])
+        self.assertEqual(["east"], [difference.arq for difference in self.of("east").heal(report, force=True)])
         self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())
 
     def test_what_is_charged_by_a_repair(self) -> None:
@@ -415,7 +419,7 @@ class TestSources(ReconcilerTestCase):
 class TestCertain(ReconcilerTestCase):
     def certain(self) -> list[str]:
         reconciler = self.reconciler()
-        return [one.arq for one in reconciler.heal(reconciler.find(), only_certain=True)]
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), only_certain=True)]
 
     def test_only_deleted_or_unbound_arqs(self) -> None:
         """Not ARQs that Cyborg is about to bind or unbind, nor bound ARQs without a charge."""

@@ -47,7 +47,7 @@ class TestCommitBound(base.LedgerTestCase):
         self.reserve("a", gpu=1, **{"gpu.A100": 1})
         self.cloud.bind("a", gpu=1, **{"gpu.A100": 1})
         self.assertEqual(1, self.recover())
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "gpu.A100")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
 
     def test_overdue(self) -> None:
         """No conductor ran in the meantime. It is charged, regardless of the present limit."""

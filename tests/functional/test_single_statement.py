@@ -46,7 +46,7 @@ class SingleStatementTestCase(base.LedgerTestCase):
             self.assertRegex(statement, "^EXECUTE cyborg_quota_")
 
 
-_POSTGRESQL = [one for one in SingleStatementTestCase.scenarios if one[1]["backend"] == "postgresql"]
+_POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["backend"] == "postgresql"]
 
 
 class TestVariants(SingleStatementTestCase):
@@ -88,7 +88,7 @@ class TestAttach(SingleStatementTestCase):
             self.quotas.reserve_many(self.context, claims, group="all")
         self.assert_single_statements(sent, 1)
         stored = self.engine.list_reservations(base.ADMIN, state="reserved")
-        self.assertEqual([("a", "one"), ("b", "two"), ("c", "all")], [(one.consumer, one.group) for one in stored])
+        self.assertEqual([("a", "one"), ("b", "two"), ("c", "all")], [(row.consumer, row.group) for row in stored])
 
     def test_an_expiry_is_kept(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire=base.milliseconds(30))
@@ -258,7 +258,7 @@ class TestInterrupted(SingleStatementTestCase):
 
 
 class TestInterruptedInABlock(SingleStatementTestCase):
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
 
     def test_before_it_is_rolled_back(self) -> None:
         """A block fails, and a signal arrives before it is rolled back."""

@@ -55,7 +55,7 @@ class TestSources(base.LedgerTestCase):
         self.assertEqual(0, self.quotas.set_source(base.ADMIN, [], "west"))
         found = self.sources()
         wanted = {"old": {"east"}, "other": {"west"}, "ended": {None}, "m7": {"east"}}
-        self.assertEqual(wanted, {one: found[one] for one in wanted})
+        self.assertEqual(wanted, {name: found[name] for name in wanted})
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
     def test_refused(self) -> None:

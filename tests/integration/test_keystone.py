@@ -128,7 +128,7 @@ class TestFlat(KeystoneTestCase):
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
         for project_id in projects:
             self.reserve(project_id)
-        shown = {one.project_id: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
+        shown = {usage.project_id: usage.usage.limit for usage in self.quotas.list_usages(base.ADMIN)}
         self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
 
     def test_the_limit_commands_read_and_name_where_limits_are_set(self) -> None:
@@ -216,7 +216,7 @@ class TestTwoLevels(KeystoneTestCase):
         self.assertEqual([(self.dom, "subtree", 9)], self.blocking(self.p2))
 
     def sorted_blocking(self, project_id: str) -> list[tuple[str, str, int]]:
-        return sorted(self.blocking(project_id), key=lambda one: one[1])
+        return sorted(self.blocking(project_id), key=lambda item: item[1])
 
     def test_the_default_bounds_the_domain_too(self) -> None:
         self.reserve(self.p1, 6)
@@ -257,7 +257,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
         self.assertEqual([(self.dom, "subtree", 11)], self.blocking(self.p3))
 
         edges = administration.detach_projects(base.ADMIN, "keystone")
-        self.assertEqual(sorted((one, self.dom) for one in (self.p1, self.p2, self.p3)), edges)
+        self.assertEqual(sorted((project_id, self.dom) for project_id in (self.p1, self.p2, self.p3)), edges)
         self.assert_invariants()
         by_database.reserve(base.Context(self.p3), {"gpu": 4})
 
@@ -281,7 +281,7 @@ class TestOutage(KeystoneTestCase):
         error = self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.p1)
         self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", str(error))
         self.assertGreater(error.seconds, STALE / 2)
-        self.quotas.release(base.Context(self.p1), [one.uuid for one in self.quotas.list_reservations(base.ADMIN)])
+        self.quotas.release(base.Context(self.p1), [row.uuid for row in self.quotas.list_reservations(base.ADMIN)])
 
         self.keystone.start(self.model)
         self.eventually(lambda: self.reserve(self.p1, 10), exceptions.LimitsUnavailable, 5.0)
@@ -318,7 +318,7 @@ class TestOutage(KeystoneTestCase):
         began = time.monotonic()
         for _ in range(5):
             self.reserve(self.p1)
-        self.assertLess(time.monotonic() - began, self.timeout_seconds, "after one time-out nobody waits for a while")
+        self.assertLess(time.monotonic() - began, self.timeout_seconds, "no call waits for some time after a timeout")
         self.assertIn("does not answer in time", self.log.output)
 
         self.keystone.resume()

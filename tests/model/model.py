@@ -81,7 +81,9 @@ class Model:
 
     def subtree(self, project: str, resource: str) -> int:
         return sum(
-            self.used(one, resource) + self.reserved(one, resource) for one in self.parents if project in self.path(one)
+            self.used(descendant, resource) + self.reserved(descendant, resource)
+            for descendant in self.parents
+            if project in self.path(descendant)
         )
 
     def blockers(self, project: str, request: Mapping[str, int]) -> list[tuple[str, str, str]]:
@@ -182,17 +184,17 @@ class Model:
                 freed.add((row.project, row.resource))
         for row, goal in ending:
             self._end([row], goal)
-            self._end([one for one in self.rows if one.adjusts is row and one.state == "committed"], "released")
+            self._end([other for other in self.rows if other.adjusts is row and other.state == "committed"], "released")
         self.tick()
         for project, resource in sorted(freed):
             self._adjust(project, resource, committed)
 
     def subtracts(self, row: Row) -> int:
         """Return the amount that a committed negative delta subtracts from used."""
-        return -row.delta - sum(one.delta for one in self._adjustments(row))
+        return -row.delta - sum(adjustment.delta for adjustment in self._adjustments(row))
 
     def _adjustments(self, row: Row) -> list[Row]:
-        return [one for one in self.rows if one.adjusts is row and one.state == "committed"]
+        return [other for other in self.rows if other.adjusts is row and other.state == "committed"]
 
     def _adjust(self, project: str, resource: str, committed: Sequence[Row]) -> None:
         """Keep used at zero or above: the deltas committed now subtract less, then the latest ones."""
@@ -222,7 +224,7 @@ class Model:
             if row.state == "committed" and row.consumer is None and row.group is None and row.adjusts is None:
                 loose.setdefault((row.project, row.resource), []).append(row)
         for (project, resource), rows in loose.items():
-            rows += [one for row in list(rows) for one in self._adjustments(row)]
+            rows += [adjustment for row in list(rows) for adjustment in self._adjustments(row)]
             if len(rows) < 2:
                 continue
             self.rows = [row for row in self.rows if row not in rows]

@@ -65,7 +65,7 @@ class PlainLimits:
         return path
 
     def below(self, project: str) -> list[str]:
-        return [one for one in {*self.parents, *self.held, project} if project in self.path(one)]
+        return [name for name in {*self.parents, *self.held, project} if project in self.path(name)]
 
     def children(self, project: str) -> list[str]:
         return [one for one, parent in self.parents.items() if parent == project]
@@ -96,13 +96,13 @@ class PlainLimits:
         """Return the projects whose limits refuse; None if a limit on the path is missing."""
         found = []
         path = self.path(project)
-        if any(self.limit(one) is None for one in path):
+        if any(self.limit(name) is None for name in path):
             return None
-        for one in path[:1] if self.policy == "flat" else path:
-            most = self.limit(one)
-            counted = [one] if self.policy == "flat" else self.below(one)
+        for name in path[:1] if self.policy == "flat" else path:
+            most = self.limit(name)
+            counted = [name] if self.policy == "flat" else self.below(name)
             if most != UNLIMITED and most is not None and sum(self.held.get(x, 0) for x in counted) + amount > most:
-                found.append(one)
+                found.append(name)
         return sorted(found)
 
 
@@ -212,7 +212,7 @@ class Trees(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: any(self.wishes.held.values()))
     @stateful.rule(data=st.data())
     def put(self, data: st.DataObject) -> None:
-        project = data.draw(st.sampled_from(sorted(one for one, held in self.wishes.held.items() if held)))
+        project = data.draw(st.sampled_from(sorted(name for name, held in self.wishes.held.items() if held)))
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
         self.quotas.release(base.ADMIN, [first.uuid])
         self.wishes.held[project] -= first.delta
@@ -223,7 +223,7 @@ class Trees(stateful.RuleBasedStateMachine):
         rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
         for project, row in rows.items():
             assert row.limit == self.wishes.limit(project), (project, row, self.wishes.__dict__)
-            assert row.subtree == sum(self.wishes.held.get(one, 0) for one in self.wishes.below(project)), row
+            assert row.subtree == sum(self.wishes.held.get(name, 0) for name in self.wishes.below(project)), row
             assert row.depth == len(self.wishes.path(project)) - 1, row
 
 

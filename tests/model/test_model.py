@@ -66,10 +66,10 @@ class Histories(stateful.RuleBasedStateMachine):
 
     def release_all(self) -> None:
         """At the end of every history, all is released: then nothing is in use, and no release was refused."""
-        while live := [one for one in self.engine.list_reservations(base.ADMIN) if one.ended_at is None]:
+        while live := [row for row in self.engine.list_reservations(base.ADMIN) if row.ended_at is None]:
             # The oldest first: otherwise an adjustment, which ends with an older reservation, would be made again.
             self.quotas.release(base.ADMIN, [live[0].uuid])
-        counters = [(one.usage.used, one.usage.reserved) for one in self.engine.list_usages(base.ADMIN)]
+        counters = [(usage.usage.used, usage.usage.reserved) for usage in self.engine.list_usages(base.ADMIN)]
         assert set(counters) <= {(0, 0)}, counters
 
     def both(self, mine: Any, theirs: Any) -> tuple[Any, Any]:
@@ -237,7 +237,7 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def counters_agree(self) -> None:
-        figures = {(one.project_id, one.resource): one.usage for one in self.engine.list_usages(base.ADMIN)}
+        figures = {(row.project_id, row.resource): row.usage for row in self.engine.list_usages(base.ADMIN)}
         for project in TREE:
             for resource in ("fpga", "gpu"):
                 usage = figures.get((project, resource))
@@ -245,9 +245,9 @@ class Histories(stateful.RuleBasedStateMachine):
                 expected = (self.model.used(project, resource), self.model.reserved(project, resource))
                 assert answer == expected, (project, resource, answer, expected)
         listed = self.engine.list_reservations(base.ADMIN)
-        stored = sorted((one.project_id, one.resource, one.delta, one.state) for one in listed)
+        stored = sorted((row.project_id, row.resource, row.delta, row.state) for row in listed)
         assert stored == sorted((row.project, row.resource, row.delta, row.state) for row in self.model.rows)
-        states = {one.uuid: one.state for one in listed}
+        states = {row.uuid: row.state for row in listed}
         assert all(states[row.uuid] == row.state for row in self.model.rows if row.uuid is not None)
         assert self.engine.audit(base.ADMIN) == []
 

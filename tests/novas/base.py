@@ -69,9 +69,9 @@ class Ledger:
 
     def _problems(self) -> Iterator[str]:
         charged = {
-            one.project_id: one.usage.used
-            for one in self.engine.list_usages(ledger_base.ADMIN)
-            if one.resource == "fpga" and one.usage.used
+            usage.project_id: usage.usage.used
+            for usage in self.engine.list_usages(ledger_base.ADMIN)
+            if usage.resource == "fpga" and usage.usage.used
         }
         bound = self._cloud.records.bound()
         if charged != bound:
@@ -108,7 +108,7 @@ class NovaTestCase(base.BaseTestCase):
         self.user = self.cloud.create_user()
         self.project_id = self.user.project_id
         self.ledger.set_limit(self.project_id, self.limit)
-        self.one, self.two = self.cloud.flavors
+        self.one_device, self.two_devices = self.cloud.flavors
         self.addCleanup(self.delete_all)
 
     @staticmethod

@@ -173,14 +173,14 @@ class Cloud:
             self._command("sync-glance", "glance-manage", f"--config-file={self.place}/glance-api.conf", "db", "sync"),
             self._command("sync-neutron", "neutron-db-manage", *neutron, "upgrade", "heads"),
         ]
-        for one in beside:
-            one.launch()
+        for service in beside:
+            service.launch()
         self._run("sync-api", "nova-manage", *nova, "api_db", "sync")
         self._run("map-cell0", "nova-manage", *nova, "cell_v2", "map_cell0", "--database_connection", cell0)
         self._run("create-cell", "nova-manage", *nova, "cell_v2", "create_cell", "--name", "cell1")
         self._run("sync-nova", "nova-manage", *nova, "db", "sync")
-        for one in beside:
-            one.join()
+        for service in beside:
+            service.join()
 
     def _command(self, name: str, program: str, *arguments: str) -> Service:
         return self._service(name, [program, *arguments], "")
@@ -227,7 +227,7 @@ class Cloud:
 
         def found() -> bool:
             services = self.admin.call("compute", "GET", f"/os-services?binary=nova-compute&host={host}")["services"]
-            return [one["state"] for one in services] == [state]
+            return [service["state"] for service in services] == [state]
 
         machine.wait_until(found, START_SECONDS)
         if not found():

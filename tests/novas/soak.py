@@ -93,14 +93,14 @@ class Soak:
             limit = self._limits.get(project_id, 0)
             if count > limit:
                 problems.append(f"project {project_id} has {count} bound, its limit is {limit}")
-        self.summary.faults += [f"round {self.summary.rounds}: {one}" for one in problems]
+        self.summary.faults += [f"round {self.summary.rounds}: {problem}" for problem in problems]
 
     def delete_all(self) -> None:
         """Delete every server. Devices that stay bound were forgotten by Nova, and must stay charged."""
         for load in self._loads:
             load.user.delete(*load.user.servers())
         machine.wait_until(lambda: not self._cloud.records.bound(), RELEASE_SECONDS)
-        self.summary.faults += [f"at the end: {one}" for one in self._ledger.wait_until_equal(arqs=False)]
+        self.summary.faults += [f"at the end: {problem}" for problem in self._ledger.wait_until_equal(arqs=False)]
         self.summary.left_bound = sum(self._cloud.records.bound().values())
 
 

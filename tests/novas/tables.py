@@ -38,7 +38,7 @@ def restore(databases: Mapping[str, str], directory: pathlib.Path) -> bool:
         command = [machine.find("mariadb"), "--no-defaults", *_login(url)]
         with (directory / f"{name}.sql").open("rb") as text:
             running.append(subprocess.Popen(command, stdin=text, env=_environ(url)))
-    statuses = [one.wait(TIMEOUT_SECONDS) for one in running]
+    statuses = [process.wait(TIMEOUT_SECONDS) for process in running]
     assert not any(statuses), statuses
     return True
 

@@ -102,7 +102,7 @@ class User:
     def create_servers(self, flavor: str, count: int = 1) -> list[str]:
         """Create servers one after another without the command; returns their UUIDs."""
         flavors = self.call("compute", "GET", "/flavors")["flavors"]
-        [flavor_id] = [one["id"] for one in flavors if one["name"] == flavor]
+        [flavor_id] = [item["id"] for item in flavors if item["name"] == flavor]
         asked = {"name": "server", "flavorRef": flavor_id, "imageRef": self._cloud.image_id, "networks": "none"}
         return [
             str(self.call("compute", "POST", "/servers", {"server": asked})["server"]["id"]) for _ in range(count)
@@ -116,7 +116,7 @@ class User:
         return dict(self.call("compute", "GET", f"/servers/{server}")["server"])
 
     def servers(self) -> list[str]:
-        return [str(one["id"]) for one in self.call("compute", "GET", "/servers")["servers"]]
+        return [str(server["id"]) for server in self.call("compute", "GET", "/servers")["servers"]]
 
     def delete(self, *servers: str) -> None:
         """Delete the servers, and wait until they no longer exist."""

@@ -81,9 +81,9 @@ class TestAdopt(base.LedgerTestCase):
         """A charge that was released after its adoption stays released: it is not charged again."""
         states = self.interleave(self.reserve, lambda consumer: self.other.release(self.context, consumer=consumer))
         self.assertLessEqual(
-            {tuple(one) for one in states}, {("released",), ("rolled_back", "committed"), ("committed",)}
+            {tuple(state) for state in states}, {("released",), ("rolled_back", "committed"), ("committed",)}
         )
 
     def test_released_when_it_was_not_reserved(self) -> None:
         states = self.interleave(lambda _: None, lambda consumer: self.other.release(self.context, consumer=consumer))
-        self.assertLessEqual({tuple(one) for one in states}, {("released",), ("committed",)})
+        self.assertLessEqual({tuple(state) for state in states}, {("released",), ("committed",)})

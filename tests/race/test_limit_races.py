@@ -55,7 +55,7 @@ class TestSiblings(LimitRaceTestCase):
             self.start()
             admitted = race(*(functools.partial(raise_by_ten, self.engine, child) for child in children))
             self.assertEqual(ROOM, sum(admitted), f"turn {turn}: {admitted}")
-            limits = [one.limit for one in self.admin.list_limits(base.ADMIN) if one.project_id in children]
+            limits = [row.limit for row in self.admin.list_limits(base.ADMIN) if row.project_id in children]
             self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
 
     def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
@@ -214,6 +214,6 @@ class TestOvercommitted(LimitRaceTestCase):
             )
             self.assertEqual(100, sum(admitted), f"turn {turn}: {admitted}")
             for child in children:
-                for one in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
-                    self.engine.rollback(base.ADMIN, [one.uuid])
+                for row in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
+                    self.engine.rollback(base.ADMIN, [row.uuid])
         self.assert_invariants()

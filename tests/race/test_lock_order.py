@@ -29,7 +29,7 @@ PROCESSES = 5
 SECONDS = 1.5
 CAP = 20
 _HOLD = sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu' FOR UPDATE")
-SERVERS = [one for one in fixtures.SCENARIOS if one[0] != "sqlite"]
+SERVERS = [scenario for scenario in fixtures.SCENARIOS if scenario[0] != "sqlite"]
 
 
 def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], number: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class TestLockOrder(base.LedgerTestCase):
         engine = self.make_engine(**changes)
         jobs = [functools.partial(deadlocks_of, engine, functools.partial(turn, engine)) for _ in range(PROCESSES)]
         counts = race(*(functools.partial(job, number) for number, job in enumerate(jobs)))
-        turns, deadlocks = (sum(one) for one in zip(*counts, strict=True))
+        turns, deadlocks = (sum(column) for column in zip(*counts, strict=True))
         self.assertGreater(turns, PROCESSES)
         self.assertEqual(0, deadlocks, f"in {turns} turns")
         self.assert_invariants()

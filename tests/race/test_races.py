@@ -135,7 +135,7 @@ class TestDeliveryRace(RaceTestCase):
                 )
             )
             self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
-            held = {one.resource: one.delta for one in self.engine.list_reservations(base.ADMIN, context.project_id)}
+            held = {row.resource: row.delta for row in self.engine.list_reservations(base.ADMIN, context.project_id)}
             self.assertEqual(wishes[answers.index("ok")], held)
             self.engine.close()
         self.assert_invariants()

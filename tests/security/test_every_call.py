@@ -333,7 +333,7 @@ class TestOtherProject(EveryCallTestCase):
                 )
                 self.assertEqual(unknown, known, (call, who))
                 self.assertIs(exceptions.NotAuthorized, known.kind)
-                self.assertFalse([one for one in known.statements if not one.startswith(("SELECT", "BEGIN"))])
+                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
             default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
         self.assert_untouched()

@@ -78,7 +78,7 @@ class EveryCommandTest(base.CliTestCase):
     def test_a_command_for_one_project_changes_no_other(self) -> None:
         for command, arguments in OF_ONE.items():
             with self.subTest(command):
-                argv = [one.format(uuid=self.uuids[OTHER]) for one in arguments]
+                argv = [argument.format(uuid=self.uuids[OTHER]) for argument in arguments]
                 if command == "rollback":  # (what the commit above has committed is not rolled back)
                     self.call("reserve", "--project", OTHER, "--consumer", "c", "gpu=1")
                 ended = self.call(*command.split(), *argv)

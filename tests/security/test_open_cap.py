@@ -177,7 +177,7 @@ class RaceTestCase(CapTestCase):
     def admitted(self, *deltas: dict[str, int]) -> int:
         self.engine.get_usages(self.context)
         self.engine.close()
-        jobs = [functools.partial(reserve_until_too_many, self.engine, one) for one in deltas]
+        jobs = [functools.partial(reserve_until_too_many, self.engine, delta) for delta in deltas]
         return sum(race(*jobs))
 
 

@@ -169,7 +169,7 @@ def table_named(page: str, name: str) -> list[list[str]]:
     assert found is not None, f"no table {name} in {page}"
     text = re.sub(r":(doc|ref):", "", found[0])
     tree = publish_doctree(text, settings_overrides={"report_level": 5})
-    return [[one.astext() for one in row.findall(nodes.entry)] for row in tree.findall(nodes.row)]
+    return [[cell.astext() for cell in row.findall(nodes.entry)] for row in tree.findall(nodes.row)]
 
 
 class TestCommands(base.BaseTestCase):
@@ -328,7 +328,8 @@ class TestPlaybooks(base.BaseTestCase):
         edit = conductor["ansible.builtin.replace"]
         command = '    "command": "cyborg-conductor --config-file /etc/cyborg/cyborg.conf",'
         expected = command.replace("cyborg-conductor", "cyborg-quota-conductor")
-        self.assertEqual([expected] * 2, [re.sub(edit["regexp"], edit["replace"], one) for one in (command, expected)])
+        edited = [re.sub(edit["regexp"], edit["replace"], line) for line in (command, expected)]
+        self.assertEqual([expected] * 2, edited)
 
 
 class TestReadme(base.BaseTestCase):

@@ -285,7 +285,7 @@ class TestThreads(CacheTestCase):
         self.assertTrue(self.entered.wait(30))
         self.go_on.set()
         self.join(threads)
-        self.assertEqual((["it is away"] * 8, 1), ([one.reason for one in results], self.asked))
+        self.assertEqual((["it is away"] * 8, 1), ([result.reason for result in results], self.asked))
 
     def test_in_an_outage_one_thread_tries_and_none_waits(self) -> None:
         self.get()

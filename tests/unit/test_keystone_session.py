@@ -76,7 +76,7 @@ class TestConfiguration(base.BaseTestCase):
 
         settings = keystones.settings()
         for group, options in opts.list_opts():
-            settings.register_opts([one for one in options if one.dest.startswith("endpoint_")], group=group)
+            settings.register_opts([option for option in options if option.dest.startswith("endpoint_")], group=group)
         KeystoneLimitDriver.from_conf(settings)
 
 

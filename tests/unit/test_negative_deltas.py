@@ -57,7 +57,7 @@ class Ledger:
         found = []
         for row in self.rows.values():
             if row.delta < 0:
-                amount = -row.delta - sum(one.delta for one in self.rows.values() if one.adjusts == row.id)
+                amount = -row.delta - sum(other.delta for other in self.rows.values() if other.adjusts == row.id)
                 assert amount >= 0, row
                 found.append(Freed(row.id, amount))
         return found
@@ -65,8 +65,8 @@ class Ledger:
     def count(self, committed: set[int]) -> None:
         self.used = sum(row.delta for row in self.rows.values())
         if self.used < 0:
-            for one in adjust(-self.used, self.subtracted(), committed):
-                self.add(one.amount, is_held=False, adjusts=one.id)
+            for change in adjust(-self.used, self.subtracted(), committed):
+                self.add(change.amount, is_held=False, adjusts=change.id)
             self.used = 0
         if self.used > MAX:
             self.add(MAX - self.used, is_held=False)
@@ -147,7 +147,7 @@ class TestAdjust(base.BaseTestCase):
         self.assertEqual([Freed(1, 2), Freed(5, 3), Freed(3, 1)], adjust(6, self.ROWS, {1}))
 
     def test_no_more_than_there_is(self) -> None:
-        self.assertEqual(9, sum(one.amount for one in adjust(10, self.ROWS)))
+        self.assertEqual(9, sum(change.amount for change in adjust(10, self.ROWS)))
 
     def test_one_that_subtracts_nothing_is_passed_over(self) -> None:
         self.assertEqual([Freed(5, 3)], adjust(3, [Freed(9, 0), *self.ROWS]))

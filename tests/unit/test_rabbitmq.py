@@ -44,4 +44,4 @@ class TestRabbitMQ(base.BaseTestCase):
         bus.close()
         assert directory is not None
         self.assertFalse(directory.exists())
-        self.assertEqual([], [one for one in [pid, *children] if machine.alive(one)])
+        self.assertEqual([], [process for process in [pid, *children] if machine.alive(process)])

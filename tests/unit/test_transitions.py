@@ -51,7 +51,7 @@ rows = st.lists(
         delta=st.integers(-5, 5).filter(bool),
     ),
     max_size=6,
-    unique_by=lambda one: one.id,
+    unique_by=lambda item: item.id,
 )
 
 
@@ -69,7 +69,7 @@ class TestDecide(base.BaseTestCase):
     @given(st.sampled_from(CALLS), rows)
     def test_all_or_only_the_overdue(self, call: str, given_rows: list[Row]) -> None:
         plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
-        overdue = {one.id for one in given_rows if one.state == "reserved" and one.overdue}
+        overdue = {given_row.id for given_row in given_rows if given_row.state == "reserved" and given_row.overdue}
         moved = {move.row.id: move.to for move in plan.moves}
         self.assertEqual(overdue, {number for number, to in moved.items() if to == "expired"})
         if plan.error is not None:
@@ -81,7 +81,8 @@ class TestDecide(base.BaseTestCase):
         plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
         after = {move.row.id: move.to for move in plan.moves}
         again = [
-            row(one.id, state=after.get(one.id, one.state), delta=one.delta) for one in given_rows
+            row(given_row.id, state=after.get(given_row.id, given_row.state), delta=given_row.delta)
+            for given_row in given_rows
         ]
         second = transitions.decide(call, again)  # type: ignore[arg-type]
         self.assertEqual(type(plan.error), type(second.error))
@@ -134,7 +135,7 @@ class TestCurrentAttempt(base.BaseTestCase):
     def assert_selected(self, expected: list[int], *stored: Row) -> None:
         for order in itertools.permutations(stored):
             found = transitions.current_attempt(order)
-            self.assertEqual(expected, [one.id for one in found])
+            self.assertEqual(expected, [item.id for item in found])
 
     def test_none(self) -> None:
         self.assert_selected([])
@@ -196,19 +197,19 @@ class TestCurrentAttempt(base.BaseTestCase):
             st.integers(0, 9),
         ),
         max_size=8,
-        unique_by=lambda one: (one.state in LIVE_STATES and one.consumer) or one.id,
+        unique_by=lambda item: (item.state in LIVE_STATES and item.consumer) or item.id,
     )
 
     @given(STORED)
     def test_live_rows_are_always_selected(self, stored: list[Row]) -> None:
         found = transitions.current_attempt(stored)
-        self.assertLessEqual({one for one in stored if one.state in LIVE_STATES}, set(found))
-        consumers = [one.consumer for one in found]
+        self.assertLessEqual({row for row in stored if row.state in LIVE_STATES}, set(found))
+        consumers = [item.consumer for item in found]
         self.assertEqual(len(set(consumers)), len(consumers))
         self.assertEqual(bool(stored), bool(found))
 
     @given(STORED)
     def test_no_clock_decides(self, stored: list[Row]) -> None:
-        timeless = [one._replace(created_at=None, ended_at=None) for one in stored]
-        found = [one.id for one in transitions.current_attempt(stored)]
-        self.assertEqual(found, [one.id for one in transitions.current_attempt(timeless)])
+        timeless = [row._replace(created_at=None, ended_at=None) for row in stored]
+        found = [item.id for item in transitions.current_attempt(stored)]
+        self.assertEqual(found, [item.id for item in transitions.current_attempt(timeless)])

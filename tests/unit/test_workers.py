@@ -15,7 +15,7 @@ WORKERS = TESTS.parent / "tools/workers.yaml"
 
 class TestWorkers(base.BaseTestCase):
     def test_each_module_has_one(self) -> None:
-        patterns = [pattern for one in yaml.safe_load(WORKERS.read_text()) for pattern in one["worker"]]
+        patterns = [pattern for worker in yaml.safe_load(WORKERS.read_text()) for pattern in worker["worker"]]
         modules = sorted(TESTS.rglob("test_*.py"))
         self.assertGreater(len(modules), 50)
         for path in modules:
