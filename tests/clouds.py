@@ -121,11 +121,11 @@ def _read_on_postgresql(connection: sa.Connection, statement: str, parameters: A
 
 
 def _rows_of_plan(plan: dict[str, Any]) -> int:
-    own = 0
+    node_rows = 0
     if "Relation Name" in plan:
         discarded = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
-        own = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
-    return own + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
+        node_rows = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
+    return node_rows + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
 
 
 def _read_on_sqlite(connection: sa.Connection, statement: str, parameters: Any) -> int:

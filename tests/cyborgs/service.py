@@ -87,7 +87,7 @@ class Service:
     def wait(self) -> None:
         """Wait until it is ready. Raises ServiceError."""
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while not self._ready(self.said()):
+        while not self._ready(self.output()):
             if not self.running:
                 raise ServiceError(f"{self.name} ended while starting:\n{self.tail()}")
             if time.monotonic() > deadline:
@@ -112,11 +112,11 @@ class Service:
 
     def wait_for(self, text: str) -> None:
         """Wait until it has logged this since its last start. Raises ServiceError."""
-        machine.wait_until(lambda: text in self.said(), START_TIMEOUT_SECONDS)
-        if text not in self.said():
+        machine.wait_until(lambda: text in self.output(), START_TIMEOUT_SECONDS)
+        if text not in self.output():
             raise ServiceError(f"{self.name} does not say {text!r}:\n{self.tail()}")
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)

@@ -106,7 +106,7 @@ class Soak:
         self._sql = sa.create_engine(url, poolclass=sa.NullPool)
         self._reconcile = reconcile
         self._conductors = [stack.conductor, *([second] if second else [])]
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.summary = Summary()
         self.limits: dict[str, int] = {}
         self._users: list[User] = []
@@ -119,7 +119,7 @@ class Soak:
         profiles = {count: f"soak-{count}-{base.new_id()}" for count in (1, 2, 4)}
         for count, name in profiles.items():
             assert admin.create_profile(name, {"resources:FPGA": str(count)}).status == 201
-        self.limits = {base.new_id(): self._chance.randint(1, 5) for _ in range(PROJECTS)}
+        self.limits = {base.new_id(): self._rng.randint(1, 5) for _ in range(PROJECTS)}
         for project_id, limit in self.limits.items():
             self._engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
         with self._sql.begin() as connection:
@@ -145,7 +145,7 @@ class Soak:
     def round(self, seconds: float, *, is_deadly: bool) -> None:
         """Run the load for ``seconds``, then check. ``is_deadly``: with kills."""
         stop = threading.Event()
-        killer = Killer(self._victims(), self._chance)
+        killer = Killer(self._victims(), self._rng)
         threads = [threading.Thread(target=user.work, args=[stop], daemon=True) for user in self._users]
         for thread in threads:
             thread.start()
@@ -175,9 +175,9 @@ class Soak:
         bound = self._stack.records.bound()
         over = [f"{one}: {count} of {self.limits[one]}" for one, count in bound.items() if count > self.limits[one]]
         self._fault_if("more bound than the limit", over)
-        said = self._reconcile("--heal", "--force")
-        differences = json.loads(said.out or "[]")
-        self._fault_if("reconcile failed", [said.err] if said.status else [])
+        output = self._reconcile("--heal", "--force")
+        differences = json.loads(output.out or "[]")
+        self._fault_if("reconcile failed", [output.err] if output.status else [])
         self.summary.repaired.update(difference["problem"] for difference in differences)
         self._fault_if("different without a kill", [] if is_deadly else [str(row) for row in differences])
         self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])

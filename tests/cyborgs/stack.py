@@ -98,7 +98,7 @@ class Stack:
     def _cyborg(self, name: str, program: str, *arguments: str, host: str = "") -> Service:
         command = [str(self.programs / program), *arguments, *self.config_files(host)]
         return Service(
-            name, command, self.place, lambda said: "Created RPC server for service" in said, starter=self.starter
+            name, command, self.place, lambda output: "Created RPC server for service" in output, starter=self.starter
         )
 
     def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
@@ -106,7 +106,7 @@ class Stack:
         command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
         environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.place)}
         url = f"http://127.0.0.1:{port}"
-        return Service(name, command, self.place, lambda _said: _serves(url), environ, starter=self.starter)
+        return Service(name, command, self.place, lambda _output: _serves(url), environ, starter=self.starter)
 
     # --- the start ---
 

@@ -297,6 +297,6 @@ class TestReport(quota.QuotaTestCase):
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)
         wanted = f"ARQ {arq}: not charged; charged nothing, attached {self.project_id} fpga=1"
-        machine.wait_until(lambda: wanted in self.stack.conductor.said(), REACH_SECONDS)
-        self.assertIn(wanted, self.stack.conductor.said())
+        machine.wait_until(lambda: wanted in self.stack.conductor.output(), REACH_SECONDS)
+        self.assertIn(wanted, self.stack.conductor.output())
         self.assertEqual((0, 0), self.figures())

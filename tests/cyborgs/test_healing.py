@@ -56,7 +56,7 @@ class TestDefault(HealTestCase):
         conductor = self.stack.conductor
         conductor.wait_for(f"ARQ {free}: not charged")
         conductor.wait_for("ARQ of none: not attached")
-        self.assertNotIn("ARQ of west", conductor.said())
+        self.assertNotIn("ARQ of west", conductor.output())
 
     def test_an_empty_record(self) -> None:
         """With a wrong database, nothing is released, and the log gives the reason."""
@@ -64,9 +64,9 @@ class TestDefault(HealTestCase):
         self.records.clear()
         self.stack.conductor.wait_for("The ledger was not repaired: Cyborg has no accelerator request at all: 1 of")
         self.assertEqual((1, 0), self.figures())
-        said = self.reconcile("--heal")
-        self.assertEqual((1, ""), (said.status, said.out))
-        self.assertIn("Cyborg has no accelerator request at all", said.err)
+        output = self.reconcile("--heal")
+        self.assertEqual((1, ""), (output.status, output.out))
+        self.assertIn("Cyborg has no accelerator request at all", output.err)
         self.assertEqual(0, self.reconcile("--heal", "--force").status)
         self.assertEqual(["released"], [row[3] for row in self.reservations(arq)])
 
@@ -129,8 +129,8 @@ class TestSharedLedger(HealTestCase):
             connection.exec_driver_sql("UPDATE reservations SET source = NULL")
         self.adopt("a ghost", None, self.project_id)
         self.assertEqual(1, self.reconcile("--heal").status)
-        said = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
-        self.assertEqual((0, ['"arq"', '"a ghost"']), (said.status, said.out.splitlines()))
-        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", said.err)
+        output = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
+        self.assertEqual((0, ['"arq"', '"a ghost"']), (output.status, output.out.splitlines()))
+        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", output.err)
         self.assertEqual({arq: "east"}, self.held())
         self.assert_agree()

@@ -44,8 +44,8 @@ class TestInstalled(quota.QuotaTestCase):
         arqs = self.client.created(self.profile)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
         integration = self.site_packages / "cyborg_quota/integrations/cyborg"
-        self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.said())
-        self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.said())
+        self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.output())
+        self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
 
     def test_every_file_of_the_tree(self) -> None:
         """The installed package is the present source: an edited file causes a new installation."""
@@ -66,12 +66,12 @@ class TestInstalled(quota.QuotaTestCase):
 
         unit = configparser.RawConfigParser()
         unit.read(installing.TOP / "etc/systemd/cyborg-quota-expirer.service")
-        own = {
+        replacements = {
             "/opt/cyborg/venv": str(environment.PLACE / "env"),
             "/etc/cyborg_quota/cyborg_quota.conf": str(conf_file),
         }
         command = unit["Service"]["ExecStart"]
-        for old, new in own.items():
+        for old, new in replacements.items():
             self.assertIn(old, command)
             command = command.replace(old, new)
         expirer = Service(

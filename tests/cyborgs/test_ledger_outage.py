@@ -47,7 +47,7 @@ class OutageTestCase(quota.QuotaTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.since = {service: len(service.said()) for service in (self.stack.api, self.stack.conductor)}
+        self.since = {service: len(service.output()) for service in (self.stack.api, self.stack.conductor)}
 
     @contextlib.contextmanager
     def make_unavailable(self, how: str) -> Iterator[None]:
@@ -65,7 +65,7 @@ class OutageTestCase(quota.QuotaTestCase):
 
     def lines(self, service: Service, words: str) -> list[str]:
         """The lines with this text that the service has logged since the test began."""
-        return [line for line in service.said()[self.since.get(service, 0) :].splitlines() if words in line]
+        return [line for line in service.output()[self.since.get(service, 0) :].splitlines() if words in line]
 
     def waits(self, service: Service) -> int:
         """The number of ledger calls that waited until their deadline."""
@@ -113,8 +113,8 @@ class TestUnavailable(OutageTestCase):
     def test_refused(self) -> None:
         self.check("is_refusing")
         # The caller is not told the location of the ledger; the log has it.
-        [said] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
-        self.assertIn("127.0.0.1", said)
+        [output] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
+        self.assertIn("127.0.0.1", output)
 
     def test_hanging(self) -> None:
         self.check("is_dead")
@@ -161,11 +161,11 @@ class TestUnavailable(OutageTestCase):
 
     def test_the_process_dies(self) -> None:
         """A reconciliation finds the charges that an ended process had not released."""
-        stays, goes = self.client.created(self.profile, 2)
-        self.bind([stays])
-        self.bind([goes])
+        kept, deleted = self.client.created(self.profile, 2)
+        self.bind([kept])
+        self.bind([deleted])
         with self.make_unavailable("is_refusing"):
-            self.assertEqual(204, self.client.delete([goes]).status)
+            self.assertEqual(204, self.client.delete([deleted]).status)
             self.stack.api.kill()
         self.stack.api.start()
         self.assertEqual((2, 0), self.figures())

@@ -29,12 +29,12 @@ class TestLedgerUnavailable(test_crashes.PointsTestCase):
 
     def test_at_the_commit(self) -> None:
         """The ARQs stay bound and are charged after the outage, except one that was deleted during it."""
-        stays, goes = self.client.created(self.profile, 2)
-        with self.binding("bound", stays, goes) as calls:
+        kept, deleted = self.client.created(self.profile, 2)
+        with self.binding("bound", kept, deleted) as calls:
             machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
             self.make_unavailable()
         self.assertEqual([202, 202], [call.result() for call in calls])
-        self.assertEqual(204, self.client.delete([goes]).status)  # it cannot be released
+        self.assertEqual(204, self.client.delete([deleted]).status)  # it cannot be released
         self.make_available()
         machine.wait_until(lambda: self.figures()[1] == 0, BACK_SECONDS)
         self.assertEqual((1, 0), self.figures())

@@ -73,7 +73,7 @@ class TestRefused(quota.QuotaTestCase):
         self.set_limit(2)
         self.bind(self.client.created(self.profile))
         arqs, instance = self.client.created(self.new_profile({"resources:FPGA": "2"})), _id()
-        before = len(self.stack.conductor.said())
+        before = len(self.stack.conductor.output())
         answer = self.client.bind(arqs, instance, self.rp)
         self.assertEqual(403, answer.status)
         expected = (
@@ -83,9 +83,9 @@ class TestRefused(quota.QuotaTestCase):
         self.assertEqual(["Initial"] * 2, self.records.states(arqs))
         self.assertEqual({}, self.stack.nova.told_of(instance))
         self.assertEqual((1, 0), self.figures())
-        said = self.stack.conductor.said()[before:]
-        self.assertIn(f"Bind refused: {expected}", said)
-        self.assertNotIn("Traceback", said)
+        output = self.stack.conductor.output()[before:]
+        self.assertIn(f"Bind refused: {expected}", output)
+        self.assertNotIn("Traceback", output)
         # A refused ARQ can be bound after another one was released.
         self.set_limit(3)
         self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
@@ -235,8 +235,8 @@ class TestWalkThrough(quota.QuotaTestCase):
         self.assertEqual(204, self.client.delete(arqs[:1]).status)
         self.assertEqual(202, self.client.bind(arqs[5:], _id(), self.rp).status)
         self.assertEqual((5, 0), self.figures())
-        said = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
-        self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', said.out)
+        output = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
+        self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', output.out)
 
 
 class TestWithStockApi(quota.QuotaTestCase):

@@ -72,10 +72,10 @@ class TestFound(ReconcileTestCase):
         free, other, much = self.bound(3)
         [model] = self.bound(1, self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}))
         instance = str(self.records.arqs()[free].instance_uuid)
-        stranger = base.new_id()
+        other_project = base.new_id()
         self.forget(free, other, much, model)
         self.charge("a ghost")
-        self.charge(other, stranger)
+        self.charge(other, other_project)
         self.charge(much, fpga=2)
         self.charge(model)  # and not the resource of its model
         self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, consumer="in flight")
@@ -84,7 +84,7 @@ class TestFound(ReconcileTestCase):
         expected = {
             free: ("not charged", "nothing", mine),
             "a ghost": ("not attached", mine, "nothing"),
-            other: ("wrong project", f"{stranger} fpga=1", mine),
+            other: ("wrong project", f"{other_project} fpga=1", mine),
             much: ("wrong amount", f"{self.project_id} fpga=2", mine),
             model: ("wrong amount", mine, f"{mine} fpga.fake=1"),
         }
@@ -95,7 +95,7 @@ class TestFound(ReconcileTestCase):
         self.assertEqual(sorted(expected), [row["arq"] for row in rows])
         self.assertEqual(expected, {row["arq"]: (row["problem"], row["charged"], row["attached"]) for row in rows})
         self.assertEqual(instance, next(row["instance"] for row in rows if row["arq"] == free))
-        self.assertEqual({stranger: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
+        self.assertEqual({other_project: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
 
         healed = self.reconcile("--heal", "-f", "json")
         self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
@@ -150,8 +150,8 @@ class TestFound(ReconcileTestCase):
         command += ["--grace", "2", "-f", "json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
             os.close(theirs)
-            with os.fdopen(terminal, errors="replace") as told:
-                self.assertIn("Found differences; comparing again in 2 s.", told.readline())
+            with os.fdopen(terminal, errors="replace") as output:
+                self.assertIn("Found differences; comparing again in 2 s.", output.readline())
                 yield out
             out.append(process.communicate(timeout=COMPARISON_SECONDS)[0])
         self.assertEqual(1, process.returncode)
@@ -172,18 +172,18 @@ class TestConcurrentChanges(ReconcileTestCase):
 
     def test_a_page_that_is_deleted_during_the_comparison(self) -> None:
         """The read restarts from the first row; ARQs returned twice would be reported as bound and not charged."""
-        *told, last, behind = self.bound(4)
+        *reported, last, next_arq = self.bound(4)
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
-            for text in told:
+            for text in reported:
                 self.assertEqual(text, process.stdout.readline().strip())
                 process.stdin.write("go on\n")
                 process.stdin.flush()
             self.assertEqual(last, process.stdout.readline().strip())
             self.assertEqual(204, self.client.delete([last]).status)
             out, _ = process.communicate("go on\n" * 4, timeout=COMPARISON_SECONDS)
-        self.assertEqual([behind], out.split())
+        self.assertEqual([next_arq], out.split())
 
 
 class TestShare(ReconcileTestCase):

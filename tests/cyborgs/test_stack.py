@@ -106,7 +106,7 @@ class TestTwoConductors(base.StackTestCase):
         other = self.stack.add_conductor("second")
         self.stack.conductor.kill()
         self.bind(self.client.created(self.profile))
-        self.assertIn("Bound", other.said())
+        self.assertIn("Bound", other.output())
 
 
 class TestTwoHosts(base.StackTestCase):
@@ -125,5 +125,5 @@ class TestChosen(base.StackTestCase):
 
     def test_the_configuration_of_a_class(self) -> None:
         self.bind(self.client.created(self.profile))
-        said = self.stack.conductor.said()
-        self.assertIn("DEBUG", said)
+        output = self.stack.conductor.output()
+        self.assertIn("DEBUG", output)

@@ -74,8 +74,8 @@ class TestWithCyborg(quota.QuotaTestCase):
     def test_success(self) -> None:
         self.set_limit(3, project_id="somebody")
         self.bind(self.client.created(self.new_profile({"resources:FPGA": "1"})))
-        said = self.check("--json")
-        self.assertEqual((0, ""), (said.status, said.err))
+        output = self.check("--json")
+        self.assertEqual((0, ""), (output.status, output.err))
         self.assertEqual(
             {
                 "database": (SUCCESS, f"at revision {schema.head()}"),
@@ -89,7 +89,7 @@ class TestWithCyborg(quota.QuotaTestCase):
                 "resource classes": (SUCCESS, "all classes of the device profiles can be charged"),
                 "Cyborg's records": (SUCCESS, "agree with the ledger on 1 accelerators"),
             },
-            results(said.out),
+            results(output.out),
         )
 
     def test_edges_of_another_limit_driver(self) -> None:
@@ -99,8 +99,8 @@ class TestWithCyborg(quota.QuotaTestCase):
         administration.add_project(ledger_base.ADMIN, self.project_id, "a-domain")
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE projects SET origin = 'keystone' WHERE parent_id = 'a-domain'")
-        said = self.check("--json")
-        code, details = results(said.out)["project tree"]
+        output = self.check("--json")
+        code, details = results(output.out)["project tree"]
         self.assertEqual(WARNING, code)
         self.assertIn("(1 of keystone)", details)
 
@@ -115,9 +115,9 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.new_profile({"resources:CUSTOM_RARE": "1"})
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE quota_usages SET used = 7")
-        said = self.check()
-        self.assertEqual((1, ""), (said.status, said.err))
-        lines = [line.strip("| ") for line in said.out.splitlines()]
+        output = self.check()
+        self.assertEqual((1, ""), (output.status, output.err))
+        lines = [line.strip("| ") for line in output.out.splitlines()]
         text = " ".join(line for line in lines if not line.startswith("+"))
         for expected in (
             "Check: counters Result: Warning Details: 1 differ from the reservations: cyborg-quota usage audit, then "
@@ -129,14 +129,14 @@ class TestWithCyborg(quota.QuotaTestCase):
             self.assertIn(expected, text)
 
     def test_cyborgs_database_is_down(self) -> None:
-        own = self.stack.place / "extra.conf"
-        before = own.read_text()
-        self.addCleanup(own.write_text, before)
-        own.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
-        said = self.check("--json")
-        self.assertEqual((2, ""), (said.status, said.err))
-        self.assertNotIn(PASSWORD, said.out)
-        code, details = results(said.out)["Cyborg's records"]
+        conf_file = self.stack.place / "extra.conf"
+        before = conf_file.read_text()
+        self.addCleanup(conf_file.write_text, before)
+        conf_file.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
+        output = self.check("--json")
+        self.assertEqual((2, ""), (output.status, output.err))
+        self.assertNotIn(PASSWORD, output.out)
+        code, details = results(output.out)["Cyborg's records"]
         self.assertEqual((FAILURE, True), (code, "Connection refused" in details))
 
 

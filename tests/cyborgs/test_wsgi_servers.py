@@ -73,8 +73,8 @@ class TestWsgiServers(quota.QuotaTestCase):
         Every text that is replaced must occur in it.
         """
         text = (FILES / name).read_text()
-        own = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
-        for old, new in own.items():
+        replacements = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
+        for old, new in replacements.items():
             self.assertIn(old, text)
             text = text.replace(old, new)
         path = self.directory / name

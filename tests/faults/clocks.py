@@ -65,7 +65,7 @@ class Worker(fixtures.Fixture):
 LIFE_SECONDS = 2
 
 
-def find_skew_violations(workers: list[Worker], chance: random.Random, *, naive: bool = False) -> list[str]:
+def find_skew_violations(workers: list[Worker], rng: random.Random, *, naive: bool = False) -> list[str]:
     """Make all workers reserve, then expire too early, then too late; returns the violations, as sentences."""
     sweep = "naive_expire" if naive else "expire"
     problems: list[str] = []
@@ -84,16 +84,16 @@ def find_skew_violations(workers: list[Worker], chance: random.Random, *, naive:
         problems.append(f"{swept} reservations expired before their time")
     # Each worker settles a reservation of another worker, in time.
     uuids = list(made)
-    chance.shuffle(uuids)
+    rng.shuffle(uuids)
     for worker in workers:
         uuid = uuids.pop()
         if worker.call("commit", [uuid]) is not None and is_early:
             problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
         worker.call("release", [uuid])
     time.sleep(max(0.0, all_made + LIFE_SECONDS + 0.2 - time.monotonic()))
-    worker = chance.choice(workers)
-    late = uuids.pop()
-    if (answer := worker.call("commit", [late])) != "ReservationExpired":
+    worker = rng.choice(workers)
+    overdue = uuids.pop()
+    if (answer := worker.call("commit", [overdue])) != "ReservationExpired":
         problems.append(f"a clock {worker.skew_seconds} s off commits what is overdue: {answer}")
     slowest = min(workers, key=lambda one: one.skew_seconds)
     expired = slowest.call(sweep)

@@ -19,7 +19,7 @@ def kill_repeatedly(
 
     ``work(turn, ready)`` connects, calls ``ready()``, and does not return.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for turn in range(kills):
         reader, writer = os.pipe()
         pid = os.fork()
@@ -31,7 +31,7 @@ def kill_repeatedly(
         os.close(writer)
         os.read(reader, 1)  # blocks until the child has closed its end
         os.close(reader)
-        time.sleep(chance.uniform(0, longest_seconds))
+        time.sleep(rng.uniform(0, longest_seconds))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):

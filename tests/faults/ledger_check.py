@@ -216,11 +216,11 @@ def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
         report.checks += 1
         context = base.Context(flying[0].project_id)
         for consumer in consumers:
-            own = {row.resource: row for row in flying if row.consumer_id == consumer}
+            held_rows = {row.resource: row for row in flying if row.consumer_id == consumer}
             again = engine.reserve(
-                context, {name: row.delta for name, row in own.items()}, consumer=consumer, group=thing
+                context, {name: row.delta for name, row in held_rows.items()}, consumer=consumer, group=thing
             )
-            if sorted(again) != sorted(row.uuid for row in own.values()):
+            if sorted(again) != sorted(row.uuid for row in held_rows.values()):
                 report.problems.append(f"{thing}: asked for again, it was answered with other reservations")
     if _counters(sql) != before:
         report.problems.append("what was asked for again was charged again")

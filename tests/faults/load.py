@@ -106,16 +106,16 @@ class Thing:
 
         The name determines the request, so that any reader of a journal can repeat it.
         """
-        chance = random.Random(name)
+        rng = random.Random(name)
 
         def deltas() -> dict[str, int]:
-            return {"gpu": chance.randint(1, 2)} if chance.random() < 0.7 else {"gpu": 1, "fpga": 1}
+            return {"gpu": rng.randint(1, 2)} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
 
-        kind = chance.random()
-        project_id = projects[chance.randrange(len(projects))]
+        kind = rng.random()
+        project_id = projects[rng.randrange(len(projects))]
         if kind < 0.2:
             return cls(project_id, [Claim(None, deltas())], name)
-        count = 1 if kind < 0.75 else chance.randint(2, 4)
+        count = 1 if kind < 0.75 else rng.randint(2, 4)
         return cls(project_id, [Claim(f"{name}-{index}", deltas()) for index in range(count)], name)
 
     @property
@@ -143,15 +143,15 @@ class Thing:
 
 
 def work(
-    caller: Caller, worker: str, chance: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
+    caller: Caller, worker: str, rng: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
 ) -> None:
     """Reserve; commit most, roll back some, leave some in flight for a time; release the oldest; until ``is_over()``.
     """
     held: list[tuple[Thing, bool]] = []
     while not is_over():
-        thing = Thing.named(f"{worker}-{chance.getrandbits(60)}", projects)
+        thing = Thing.named(f"{worker}-{rng.getrandbits(60)}", projects)
         if caller.reserve(thing):
-            way = chance.random()
+            way = rng.random()
             if way < 0.2:
                 caller.settle("rollback", thing)
             else:
@@ -164,7 +164,7 @@ def work(
         while held and (len(held) > MOST_HELD or is_refused or is_over()):
             is_refused = False
             oldest, is_committed = held.pop(0)
-            caller.settle("release" if is_committed else chance.choice(["rollback", "release"]), oldest)
+            caller.settle("release" if is_committed else rng.choice(["rollback", "release"]), oldest)
 
 
 def release_inherited(caller: Caller, journal: Journal, worker: str, projects: Sequence[str]) -> None:

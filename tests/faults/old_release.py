@@ -56,7 +56,7 @@ class OldRelease:
         self._journal = journal
         self._limit = limit
 
-    def work(self, project_id: str, chance: random.Random, is_over: Callable[[], bool]) -> None:
+    def work(self, project_id: str, rng: random.Random, is_over: Callable[[], bool]) -> None:
         """Reserve and settle, until ``is_over()``."""
         usage_id, generation = self._first_use(project_id)
         while not is_over():
@@ -64,7 +64,7 @@ class OldRelease:
             facts: dict[str, Any] = {"project": project_id, "uuid": str(uuid.uuid4()), "thing": thing}
             facts |= {"usage_id": usage_id, "generation": generation}
             if self._call("reserve", thing, project_id, lambda: self._reserve(facts)):  # noqa: B023
-                call = chance.choice(["commit", "rollback", "rollback"])
+                call = rng.choice(["commit", "rollback", "rollback"])
                 self._call(call, thing, project_id, lambda: self._settle(facts, call))  # noqa: B023
 
     def _call(self, call: str, thing: str, project_id: str, act: Callable[[], bool]) -> bool:

@@ -22,15 +22,15 @@ _KILL = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
 
 def kill_server(ledger: Ledger, server: Server, seconds: float, seed: int) -> int:
     """Kill the server (SIGKILL) and restart it, repeatedly. Calls that outlast the retry deadline are repeated."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     end = time.monotonic() + seconds
     kills = 0
     with ledger.crew(4, seed, HOT_AND_COLD):
         while time.monotonic() < end:
-            time.sleep(chance.uniform(0.3, 1.0))
+            time.sleep(rng.uniform(0.3, 1.0))
             server.kill()
             kills += 1
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(rng.uniform(0, 0.3))
             server.start()
         time.sleep(0.3)
     return kills
@@ -49,14 +49,14 @@ def pause_server(ledger: Ledger, server: Server, seconds: float, seed: int, **ch
 
 def drop_connections(ledger: Ledger, seconds: float, seed: int) -> int:
     """Let the server drop every connection every few milliseconds. No caller may notice."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     sql = sa.create_engine(ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
     backend = sql.dialect.name
     end = time.monotonic() + seconds
     dropped = 0
     with ledger.crew(4, seed, HOT_AND_COLD, retry_seconds=20.0), sql.connect() as killer:
         while time.monotonic() < end:
-            time.sleep(chance.uniform(0, 0.04))
+            time.sleep(rng.uniform(0, 0.04))
             for number in killer.exec_driver_sql(_OTHERS[backend]).scalars().all():
                 try:
                     killer.exec_driver_sql(_KILL[backend].format(number))

@@ -76,7 +76,7 @@ class Stage:
     def __init__(self, name: str, seconds: float, seed: int) -> None:
         self.tally = Tally(name)
         self.seed = seed
-        self.chance = random.Random(f"{seed} {name}")
+        self.rng = random.Random(f"{seed} {name}")
         self._began = time.monotonic()
         self.seconds = seconds
 
@@ -87,7 +87,7 @@ class Stage:
 
     def draw(self) -> int:
         """Draw a seed for the next round."""
-        return self.chance.randrange(2**32)
+        return self.rng.randrange(2**32)
 
     def report(self, report: Report, faults: int) -> None:
         """Report the end of a round, and its number of faults."""
@@ -201,7 +201,7 @@ def clock_skew(stage: Stage) -> None:
             skews = (clocks.SKEW_SECONDS, -clocks.SKEW_SECONDS, 0)
             workers = [stack.enter_context(clocks.Worker(ledger.url, skew)) for skew in skews]
             for _ in range(4):
-                problems = clocks.find_skew_violations(workers, stage.chance)
+                problems = clocks.find_skew_violations(workers, stage.rng)
                 stage.report(Report(calls=20, checks=5, problems=problems), 2)
 
 

@@ -161,10 +161,10 @@ class TestEachStatement(CommitLostTestCase):
 
 def cut_under_load(ledger: Ledger, proxies: list[Proxy], seconds: float, seed: int) -> int:
     """Run workers behind proxies that cut every fifth COMMIT, in any way. Returns the number of cuts."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     def choose(_count: int) -> Cut:
-        return chance.choice(CUTS) if chance.random() < 0.2 else Cut.NOT
+        return rng.choice(CUTS) if rng.random() < 0.2 else Cut.NOT
 
     for proxy in proxies:
         proxy.choose = choose

@@ -27,13 +27,13 @@ KILLS = 20
 
 def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
     """Kill (SIGKILL) one of four workers after a random number of calls, and start another; repeat this."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with ledger.crew(4, seed, ("hot", "cold")) as crew:
         for _ in range(kills):
-            goal = ledger.journal.size + chance.randrange(100, 3000)
+            goal = ledger.journal.size + rng.randrange(100, 3000)
             machine.wait_until(lambda: ledger.journal.size >= goal, 5.0)  # noqa: B023
-            time.sleep(chance.uniform(0, 0.01))
-            crew.kill(chance.randrange(4))
+            time.sleep(rng.uniform(0, 0.01))
+            crew.kill(rng.randrange(4))
 
 
 class TestKilledWorkers(base.BackendTestCase):
@@ -89,17 +89,17 @@ class TestKilledSweeper(base.LedgerTestCase):
         engine = self.make_engine(batch_rows=2)
 
         def work(_turn: int, ready: Ready) -> None:
-            told = 0
+            batches = 0
 
             def progress(_count: int) -> None:
-                nonlocal told
-                told += 1
-                if told == 3:
+                nonlocal batches
+                batches += 1
+                if batches == 3:
                     ready()
 
             while True:
                 engine.expire(base.ADMIN, progress=progress)
-                if told < 3:
+                if batches < 3:
                     ready()
                 time.sleep(1)  # all reservations are expired: wait for the end
 

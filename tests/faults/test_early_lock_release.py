@@ -115,8 +115,8 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
-        for chance, writes_log in ((0.26, False), (0.24, True)):
-            with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
+        for rng, writes_log in ((0.26, False), (0.24, True)):
+            with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=rng):
                 self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
             self.assertEqual(writes_log, sent[-1].startswith(FLUSHES_LOG))
 

@@ -125,8 +125,8 @@ class TestCyborg(RestoreTestCase):
         binds = charger.reserve_binds(
             [BindRequest(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")]
         )
-        owed = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
-        charger.retry_commit_later(owed, lambda: False)  # it could not be committed, and was unbound since
+        bind_of_d = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
+        charger.retry_commit_later(bind_of_d, lambda: False)  # it could not be committed, and was unbound since
         self.attach("e")
         self.restore()
         with fixtures_.FakeLogger(level=logging.ERROR) as log:

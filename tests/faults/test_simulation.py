@@ -43,7 +43,7 @@ class FaultyHistories(test_model.Histories):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chance = random.Random(0)
+        self.rng = random.Random(0)
         # Long enough that no series of errors ends the retries, which do not wait.
         self.engine.close()
         url = self.database.engine.url.render_as_string(hide_password=False)
@@ -58,7 +58,7 @@ class FaultyHistories(test_model.Histories):
         )
         self.quotas = fixtures.Checked(self.engine, url)
         self.engine.check(base.ADMIN, {"gpu": 1})
-        self.injected = Injected(self.engine, self.backend, self.chance, PROBABILITY)
+        self.injected = Injected(self.engine, self.backend, self.rng, PROBABILITY)
         self.injected.setUp()
 
     def teardown(self) -> None:
@@ -75,7 +75,7 @@ class FaultyHistories(test_model.Histories):
 
     @stateful.initialize(seed=st.integers(0, 2**32 - 1))
     def begin_seeded(self, seed: int) -> None:
-        self.chance.seed(seed)
+        self.rng.seed(seed)
 
     @stateful.rule()
     def expire(self) -> None:

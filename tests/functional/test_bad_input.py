@@ -225,8 +225,8 @@ class TestNames(InputTestCase):
 
     def test_bad_projects(self) -> None:
         for why, name in BAD_NAMES.items():
-            own = base.Context(name)  # type: ignore[arg-type]
-            for context, project_id in ((own, None), (own, name), (base.ADMIN, name)):
+            own_context = base.Context(name)  # type: ignore[arg-type]
+            for context, project_id in ((own_context, None), (own_context, name), (base.ADMIN, name)):
                 for call, args in (
                     ("reserve", ({"gpu": 1},)),
                     ("get_usages", ()),

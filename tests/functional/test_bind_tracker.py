@@ -217,9 +217,9 @@ class TestOutage(BindTrackerTestCase):
             self.tracker.settle_owed()
         self.assertEqual((1, 1), self.figures())
         self.assertTrue(bind.is_settled)
-        [told] = [line for line in logged.output if "refused" in line]
-        self.assertIn("project p1 is charged gpu=1 although that is refused now. (Quota exceeded: ", told)
-        self.assertIn("project p1, resource gpu: limit 1", told)
+        [message] = [line for line in logged.output if "refused" in line]
+        self.assertIn("project p1 is charged gpu=1 although that is refused now. (Quota exceeded: ", message)
+        self.assertIn("project p1, resource gpu: limit 1", message)
         self.tracker.settle_owed()
         self.assertEqual((1, 1), self.figures())
 

@@ -62,15 +62,15 @@ class TestSweep(ExpiryTestCase):
     def test_batches(self) -> None:
         self.make_swept(5)
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        told: list[int] = []
-        self.assertEqual(5, quotas.expire(base.ADMIN, progress=told.append))
-        self.assertEqual([2, 2, 1], told)
+        counts: list[int] = []
+        self.assertEqual(5, quotas.expire(base.ADMIN, progress=counts.append))
+        self.assertEqual([2, 2, 1], counts)
 
     def test_batches_that_come_out_even(self) -> None:
         self.make_swept(4)
-        told: list[int] = []
-        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=told.append)
-        self.assertEqual((4, 4), (count, sum(told)))
+        counts: list[int] = []
+        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=counts.append)
+        self.assertEqual((4, 4), (count, sum(counts)))
         self.assert_invariants()
 
     def test_longest_overdue_first(self) -> None:

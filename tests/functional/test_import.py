@@ -136,9 +136,9 @@ class TestImport(ImportTestCase):
 
     def test_a_dry_run_reports_the_same_and_writes_nothing(self) -> None:
         before = self.state()
-        told = self.take(EXAMPLE, dry_run=True)
+        planned = self.take(EXAMPLE, dry_run=True)
         self.assertEqual(before, self.state())
-        self.assertEqual(told, self.take(EXAMPLE))
+        self.assertEqual(planned, self.take(EXAMPLE))
 
     def test_too_deep(self) -> None:
         engine = self.make_limited(max_depth=3)
@@ -161,12 +161,12 @@ class TestImport(ImportTestCase):
         others = iter(["higgs"])
         bare = projects.insert_many
 
-        def late(connection: Any, *args: Any) -> None:
+        def insert_after_charge(connection: Any, *args: Any) -> None:
             for project_id in others:
                 projects.ensure(connection, project_id)
             bare(connection, *args)
 
-        self.patch(projects, "insert_many", late)
+        self.patch(projects, "insert_many", insert_after_charge)
         self.take(EXAMPLE)
         self.assertIn(("higgs", "physics"), self.admin.list_projects(base.ADMIN))
 
@@ -204,28 +204,28 @@ class TestImportedMoves(ImportTestCase):
         """Projects with usage and reservations in flight move from tree to tree; other engines have old caches."""
         self.set(None, 1000)
         self.set(None, 1000, "fpga")
-        chance = random.Random(3)
+        rng = random.Random(3)
         names = [f"p{number}" for number in range(9)]
         other = self.make_limited()
         for turn in range(12):
-            for project_id in chance.sample(names, 3):
-                resource = chance.choice(["gpu", "fpga"])
-                uuids = other.reserve(base.Context(project_id), {resource: chance.randint(1, 5)})
-                if chance.random() < 0.5:
+            for project_id in rng.sample(names, 3):
+                resource = rng.choice(["gpu", "fpga"])
+                uuids = other.reserve(base.Context(project_id), {resource: rng.randint(1, 5)})
+                if rng.random() < 0.5:
                     other.commit(base.Context(project_id), uuids)
-            mentioned = chance.sample([*names, f"new{turn}"], chance.randint(2, 9))
-            self.admin.import_limits(base.ADMIN, {"projects": any_forest(chance, mentioned)})
+            mentioned = rng.sample([*names, f"new{turn}"], rng.randint(2, 9))
+            self.admin.import_limits(base.ADMIN, {"projects": any_forest(rng, mentioned)})
             self.assert_invariants()
         self.assertEqual([], other.audit(base.ADMIN))
 
 
-def any_forest(chance: random.Random, names: list[str]) -> list[dict[str, Any]]:
+def any_forest(rng: random.Random, names: list[str]) -> list[dict[str, Any]]:
     """Return these projects as one tree or several."""
     roots: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     for name in names:
         entry: dict[str, Any] = {"id": name}
-        above = chance.choice([None, *entries[-3:]])
+        above = rng.choice([None, *entries[-3:]])
         (roots if above is None else above.setdefault("children", [])).append(entry)
         entries.append(entry)
     return roots

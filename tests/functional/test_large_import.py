@@ -143,11 +143,11 @@ class TestWhileCharging(LargeImportTestCase):
     def charge(self, seed: int, stop: Any, count: Any) -> None:
         """Reserve, and commit, roll back or release, for random projects."""
         engine = self.make_limited()
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         while not stop.is_set():
-            context = base.Context(f"p{chance.randrange(PROJECTS)}")
-            uuids = engine.reserve(context, {"fpga": chance.randint(1, 3)})
-            chance.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
+            context = base.Context(f"p{rng.randrange(PROJECTS)}")
+            uuids = engine.reserve(context, {"fpga": rng.randint(1, 3)})
+            rng.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
             with count.get_lock():
                 count.value += 1
 

@@ -56,19 +56,19 @@ class LanesTestCase(base.LedgerTestCase):
 
 class TestCatchingUp(LanesTestCase):
     def test_everything_is_expired_and_progress_is_reported(self) -> None:
-        told: list[tuple[int, int]] = []
+        reports: list[tuple[int, int]] = []
         threads = set()
 
         def progress(count: int) -> None:
             threads.add(threading.current_thread())
-            told.append((count, lanes()))
+            reports.append((count, lanes()))
 
         engine = self.make_sweeper()
         self.assertEqual(len(self.uuids), engine.expire(base.ADMIN, progress=progress))
         self.assertEqual({threading.current_thread()}, threads)
-        self.assertEqual(len(self.uuids), sum(count for count, _ in told))
-        self.assertLessEqual(max(count for count, _ in told), BATCH)
-        most = max(running for _, running in told)
+        self.assertEqual(len(self.uuids), sum(count for count, _ in reports))
+        self.assertLessEqual(max(count for count, _ in reports), BATCH)
+        most = max(running for _, running in reports)
         self.assertEqual(0, most) if self.backend == "sqlite" else self.assertGreater(most, 1)
         self.assert_all_expired()
         self.assert_nothing_left_behind(engine)
@@ -89,12 +89,12 @@ class TestCatchingUp(LanesTestCase):
         """A batch that has begun is completed, and leaves no open transaction; the next expiry does the rest."""
         for stop_at in (BATCH, 3 * BATCH, 10 * BATCH):
             engine = self.make_sweeper()
-            told = 0
+            reports = 0
 
             def progress(count: int, stop_at: int = stop_at) -> None:
-                nonlocal told
-                told += count
-                if told >= stop_at:
+                nonlocal reports
+                reports += count
+                if reports >= stop_at:
                     raise Stop
 
             self.assertRaises(Stop, engine.expire, base.ADMIN, progress=progress)

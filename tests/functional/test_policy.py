@@ -108,15 +108,15 @@ class TestWhoMaySet(PolicyTestCase):
         asked = []
         may_set = policy.Policy.may_set
 
-        def late(one: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(one, context, project_id, parent_id)
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
             if not asked:
                 self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
             asked.append(parent_id)
             return answer
 
         self.set("physics", 20)
-        self.patch(policy.Policy, "may_set", late)
+        self.patch(policy.Policy, "may_set", check_then_move)
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 

@@ -94,10 +94,10 @@ class TestEnded(PurgeTestCase):
     def test_batches(self) -> None:
         uuids = self.quotas.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(5)])
         self.quotas.rollback(self.context, uuids)
-        told: list[int] = []
+        counts: list[int] = []
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=told.append))
-        self.assertEqual([2, 2, 1], told)
+        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=counts.append))
+        self.assertEqual([2, 2, 1], counts)
         self.assertEqual([], self.stored())
 
     def test_what_was_purged_is_unknown(self) -> None:

@@ -316,10 +316,10 @@ class TestHeal(ReconcilerTestCase):
         self.assertEqual((11, 11, 50), (error.changes, error.compared, error.share))
         self.assertIn("--force", str(error))
         self.assertEqual((0, 0), self.figures())
-        told: list[int] = []
-        reconciler.heal(report, force=True, progress=told.append)
+        counts: list[int] = []
+        reconciler.heal(report, force=True, progress=counts.append)
         self.assertEqual((11, 0), self.figures())
-        self.assertEqual(11, sum(told))
+        self.assertEqual(11, sum(counts))
 
     def test_a_few_changes_need_no_force(self) -> None:
         for number in range(10):

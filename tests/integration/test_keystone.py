@@ -178,20 +178,20 @@ class TestFlat(KeystoneTestCase):
 
     def test_a_user_without_the_role(self) -> None:
         hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
-        said = self.refused_user(oslo_limit__password="wrong-password")
-        self.assertIn("does not let the user of [oslo_limit] in", said)
-        self.assertIn(hint, said)
-        self.assertNotIn("wrong-password", said + self.log.output)
+        output = self.refused_user(oslo_limit__password="wrong-password")
+        self.assertIn("does not let the user of [oslo_limit] in", output)
+        self.assertIn(hint, output)
+        self.assertNotIn("wrong-password", output + self.log.output)
 
         name, password = self.keystone.people.member_of_the_first
-        said = self.refused_user(
+        output = self.refused_user(
             oslo_limit__username=name,
             oslo_limit__password=password,
             oslo_limit__system_scope=None,
             oslo_limit__project_id=self.p1,
         )
-        self.assertIn("may not read /endpoints/", said)
-        self.assertIn(hint, said)
+        self.assertIn("may not read /endpoints/", output)
+        self.assertIn(hint, output)
 
 
 class TestTwoLevels(KeystoneTestCase):

@@ -198,10 +198,10 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(seed=st.integers(0, 99))
     def clocks_jump(self, seed: int) -> None:
         """Change every stored time except ``expire`` at random, as if clocks had jumped: no answer may change."""
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         with self.database.engine.begin() as connection:
             for (number,) in connection.exec_driver_sql("SELECT id FROM reservations").all():
-                made, changed, ended = (f"'2001-01-01 00:00:{chance.randrange(60):02}.000000'" for _ in range(3))
+                made, changed, ended = (f"'2001-01-01 00:00:{rng.randrange(60):02}.000000'" for _ in range(3))
                 connection.exec_driver_sql(
                     f"UPDATE reservations SET created_at = {made}, updated_at = {changed} WHERE id = {number}"
                 )

@@ -79,7 +79,7 @@ class Cloud:
         first, *rest = command
         path = first if "/" in first else str(self.programs / first)
         environ = self._environ()
-        return Service(name, [path, *rest], self.place, lambda said: ready in said, environ, starter=self.starter)
+        return Service(name, [path, *rest], self.place, lambda output: ready in output, environ, starter=self.starter)
 
     def _environ(self) -> dict[str, str]:
         directories = {f"OS_{name}_CONFIG_DIR": str(self.place) for name in ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")}
@@ -89,7 +89,7 @@ class Cloud:
         arguments = self._files("cyborg") if name == "cyborg" else []
         command = [str(self.programs / "python"), SERVE, application, str(self._ports[name]), str(threads), *arguments]
         url = self.urls[name]
-        return Service(name, command, self.place, lambda _said: _serves(url), self._environ(), starter=self.starter)
+        return Service(name, command, self.place, lambda _output: _serves(url), self._environ(), starter=self.starter)
 
     def _files(self, *names: str) -> list[str]:
         return [f"--config-file={self.place / name}.conf" for name in names if name]

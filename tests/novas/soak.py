@@ -55,13 +55,13 @@ class Soak:
     def __init__(self, cloud: Cloud, seed: str) -> None:
         self._cloud = cloud
         self._ledger = base.Ledger(cloud)
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.summary = Summary()
         self._limits: dict[str, int] = {}
         self._loads: list[Load] = []
         for number in range(PROJECTS):
             user = cloud.create_user()
-            self._limits[user.project_id] = self._chance.randint(1, 5)
+            self._limits[user.project_id] = self._rng.randint(1, 5)
             self._ledger.set_limit(user.project_id, self._limits[user.project_id])
             self._loads.append(Load(user, cloud.flavors, cloud.image_id, f"{seed} {number}"))
 
@@ -72,8 +72,8 @@ class Soak:
         for thread in threads:
             thread.start()
         # In this thread: a service ends with the thread that started it.
-        host = self._chance.choice(HOSTS)
-        time.sleep(self._chance.uniform(0.2, 0.8) * seconds)
+        host = self._rng.choice(HOSTS)
+        time.sleep(self._rng.uniform(0.2, 0.8) * seconds)
         self._cloud.computes[host].kill()
         self.summary.kills[f"nova-compute on {host}"] += 1
         self._cloud.computes[host].start()

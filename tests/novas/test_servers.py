@@ -48,7 +48,7 @@ class TestLimit(base.NovaTestCase):
         arqs = re.findall(r"[0-9a-f-]{36}", fault)
         self.assertEqual(2, len(arqs), fault)
         words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
-        lines = [line for line in self.cloud.conductor.said().splitlines() if refused in line and words in line]
+        lines = [line for line in self.cloud.conductor.output().splitlines() if refused in line and words in line]
         self.assertEqual(1, len(lines), self.cloud.conductor.tail())
         self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
 

@@ -31,15 +31,15 @@ class InterleavingTestCase(base.LedgerTestCase):
 
     def open_transaction(self, work: Callable[[Connection], Any]) -> tuple[BackgroundCall, threading.Event]:
         """Run ``work`` in a transaction that commits when the event is set."""
-        begun, may_end = threading.Event(), threading.Event()
+        has_begun, may_end = threading.Event(), threading.Event()
 
-        def hold(connection: Connection) -> None:
+        def wait_inside(connection: Connection) -> None:
             work(connection)
-            begun.set()
+            has_begun.set()
             may_end.wait(20)
 
-        background = BackgroundCall(lambda: self.database.write(hold))
-        assert begun.wait(10), background.error
+        background = BackgroundCall(lambda: self.database.write(wait_inside))
+        assert has_begun.wait(10), background.error
         return background, may_end
 
 

@@ -96,25 +96,25 @@ LIMIT = 12
 
 def reserve_and_settle(engine: QuotaEngine, seed: int) -> tuple[int, int]:
     """Reserve and settle for some time. Returns how many were admitted, and how many refused."""
-    chance, end = random.Random(seed), time.monotonic() + SECONDS
+    rng, end = random.Random(seed), time.monotonic() + SECONDS
     admitted = refused = 0
     # (On a busy machine, too few calls run in that time for a refusal.)
     while time.monotonic() < end or (not refused and time.monotonic() < end + 10):
-        context = base.Context(chance.choice(LEAVES))
+        context = base.Context(rng.choice(LEAVES))
         try:
-            uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
+            uuids = engine.reserve(context, {"gpu": rng.randint(1, 3)})
         except exceptions.OverQuota:
             refused += 1
             continue
         admitted += 1
-        if chance.random() < 0.4:
+        if rng.random() < 0.4:
             engine.commit(context, uuids)
             engine.release(context, uuids)
-        elif chance.random() < 0.9:
+        elif rng.random() < 0.9:
             engine.rollback(context, uuids)
         else:
             engine.commit(context, uuids)
-            if chance.random() < 0.8:
+            if rng.random() < 0.8:
                 engine.release(context, uuids)
     return admitted, refused
 
@@ -139,31 +139,31 @@ class TestMovesAndLimits(LimitRaceTestCase):
 
     def turns(self) -> Any:
         """Yield a random generator for each iteration, until the time is over."""
-        chance, end = random.Random(11), time.monotonic() + SECONDS
+        rng, end = random.Random(11), time.monotonic() + SECONDS
         while time.monotonic() < end:
-            yield chance
+            yield rng
             time.sleep(0.01)
 
     def move(self) -> int:
         """The usage of a leaf moves with it, even if it exceeds the limit of the new top: a move charges nothing."""
         count = 0
-        for chance in self.turns():
-            self.admin.move_project(base.ADMIN, chance.choice(LEAVES[:2]), chance.choice([*TOPS, None]))
+        for rng in self.turns():
+            self.admin.move_project(base.ADMIN, rng.choice(LEAVES[:2]), rng.choice([*TOPS, None]))
             count += 1
         return count
 
     def change(self) -> int:
         count = 0
-        for chance in self.turns():
-            self.admin.set_limit(base.ADMIN, "gpu", chance.choice([3, 4, 5]), chance.choice(LEAVES))
+        for rng in self.turns():
+            self.admin.set_limit(base.ADMIN, "gpu", rng.choice([3, 4, 5]), rng.choice(LEAVES))
             count += 1
         return count
 
     def take(self) -> int:
         count = 0
-        for chance in self.turns():
-            leaves = chance.sample(LEAVES[2:], 1)
-            top, other = chance.sample(TOPS, 2)
+        for rng in self.turns():
+            leaves = rng.sample(LEAVES[2:], 1)
+            top, other = rng.sample(TOPS, 2)
             entry = {"id": top, "limits": {"gpu": LIMIT}, "children": [{"id": leaf} for leaf in leaves]}
             self.admin.import_limits(base.ADMIN, {"projects": [entry, {"id": other}]})
             count += 1

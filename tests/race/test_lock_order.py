@@ -42,10 +42,10 @@ def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], num
             seen.append(error)
 
     sa.event.listen(hooks.database_of(engine).engine, "handle_error", note)
-    chance = random.Random(number)
+    rng = random.Random(number)
     turns, end = 0, time.monotonic() + SECONDS
     while time.monotonic() < end:
-        turn(chance)
+        turn(rng)
         turns += 1
     return turns, len(seen)
 
@@ -95,7 +95,7 @@ class TestLockOrder(base.LedgerTestCase):
         for _ in range(CAP // 2 + 1):
             self.engine.reserve(base.Context("child"), {"gpu": 1})
 
-        def turn(engine: QuotaEngine, _chance: random.Random) -> None:
+        def turn(engine: QuotaEngine, _rng: random.Random) -> None:
             context = base.Context("child")
             with contextlib.suppress(exceptions.TooManyOpenReservations):
                 engine.rollback(context, engine.reserve(context, {"gpu": 1}))

@@ -67,8 +67,8 @@ class SecretsTestCase(base.CliTestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = expirer.main(["--config-file", str(self.conf), "--once", *argv])
-        said = out.getvalue() + err.getvalue()
-        self.assertEqual([], pieces_in(said + self.log.output), said)
+        output = out.getvalue() + err.getvalue()
+        self.assertEqual([], pieces_in(output + self.log.output), output)
         return status
 
 

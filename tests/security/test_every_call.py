@@ -153,24 +153,24 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
     @contextlib.contextmanager
     def listening(self, engine: QuotaEngine) -> Iterator[list[str]]:
         """Record every statement of the engine's databases, without its values."""
-        said: list[str] = []
+        sent: list[str] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
             is_script = statement.startswith("EXECUTE ")  # on MariaDB the numbers are in its text
-            said.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
+            sent.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
 
         database = hooks.database_of(engine)
         databases = [database, database.long_transactions, engine._driver._untimed]  # type: ignore[attr-defined]
         for database in databases:
             sa.event.listen(database.engine, "before_cursor_execute", note)
         try:
-            yield said
+            yield sent
         finally:
             for database in databases:
                 sa.event.remove(database.engine, "before_cursor_execute", note)
 
     def answer(self, engine: QuotaEngine, on: Any, call: str, context: Any, named: dict[str, Any]) -> Answer:
-        with self.listening(engine) as said:
+        with self.listening(engine) as sent:
             try:
                 kind, words, data = type(None), repr(getattr(on, call)(context, **named)), ""
             except exceptions.QuotaError as error:
@@ -178,7 +178,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         hidden = [*self.uuids.values(), UNKNOWN, VICTIM, NOBODY]
         hidden += [name for pair in ("consumer", "group") for name in NAMES[pair]]
         pattern = "|".join(sorted(map(re.escape, hidden), key=len, reverse=True))
-        return Answer(kind, re.sub(pattern, "X", words), re.sub(pattern, "X", data), tuple(said))
+        return Answer(kind, re.sub(pattern, "X", words), re.sub(pattern, "X", data), tuple(sent))
 
     def pairs(self, names: list[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Return each way to name an existing object, with the same way to name an unknown one."""

@@ -89,11 +89,11 @@ class EveryCommandTest(base.CliTestCase):
 
     def test_a_uuid_with_the_wrong_project_is_unknown(self) -> None:
         for command in BY_UUID:
-            said = [
+            answers = [
                 self.refused(1, command, "--project", OTHER, uuid).replace(uuid, "UUID")
                 for uuid in (self.uuids[VICTIM], UNKNOWN)
             ]
-            self.assertEqual(said[0], said[1])
+            self.assertEqual(answers[0], answers[1])
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
     def test_a_name_with_the_wrong_project_is_unknown(self) -> None:

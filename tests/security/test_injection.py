@@ -219,8 +219,8 @@ class TestCommandLine(cli.CliTestCase):
             ):
                 driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
                 self.configure(f"{option} = {name}{driver}")
-                said = self.call("usage", "list").err
-                self.shown_safely(said)
+                output = self.call("usage", "list").err
+                self.shown_safely(output)
 
     def test_tables_of_what_is_in_the_database(self) -> None:
         """Written by hand, or by a release that accepted it: it changes neither the table nor the terminal's state."""

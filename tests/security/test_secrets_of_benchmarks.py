@@ -48,10 +48,10 @@ class TestRuns(base.BaseTestCase):
         self.assertNotIn(self.password, ("", "None"))
 
     def assert_hidden(self, *command: str) -> None:
-        status, said, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command)
-        self.assertEqual(0, status, said)
+        status, output, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command)
+        self.assertEqual(0, status, output)
         self.assertTrue(json.loads(written))
-        for text in (said, written):
+        for text in (output, written):
             self.assertIn("mariadb" if command[0] == "benchmarks" else "commit-lost", text)
             self.assertNotIn(self.password, text)
 
@@ -72,10 +72,10 @@ class TestFailures(base.BaseTestCase):
             for name, scheme in schemes.items()
         }
         for command in ((*BENCHMARK, "--on", "mariadb"), (*BENCHMARK, "--on", "postgresql"), SOAK):
-            status, said, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command, **urls)
-            self.assertEqual(1, status, said)
-            self.assertIn("Error", said)
-            self.assertEqual([], pieces_in(said + written), said)
+            status, output, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command, **urls)
+            self.assertEqual(1, status, output)
+            self.assertIn("Error", output)
+            self.assertEqual([], pieces_in(output + written), output)
 
 
 class TestCinder(base.BaseTestCase):

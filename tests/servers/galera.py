@@ -96,10 +96,10 @@ class Node(MariaDB):
 
         Its view must be that of the others: a node that was suspended reports its old state for a while.
         """
-        own = self._status()
+        own_status = self._status()
         others = [node._status() for node in self.cluster.nodes if node is not self and node.running]
-        views = {status["wsrep_cluster_conf_id"] for status in (own, *others) if status}
-        is_ready = own.get("wsrep_ready") == "ON" and own.get("wsrep_local_state_comment") == "Synced"
+        views = {status["wsrep_cluster_conf_id"] for status in (own_status, *others) if status}
+        is_ready = own_status.get("wsrep_ready") == "ON" and own_status.get("wsrep_local_state_comment") == "Synced"
         return is_ready and len(views) == 1
 
     def _status(self) -> dict[str, str]:

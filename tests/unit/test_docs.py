@@ -157,10 +157,10 @@ def cell(call: transitions.Call, state: str, overdue: bool) -> str:
     """Return the result that ``transitions`` gives, in the words of the page."""
     row = transitions.Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
     plan = transitions.decide(call, [row])
-    said = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
+    results = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
     if plan.error is not None:
-        said.append(type(plan.error).__name__)
-    return ", then ".join(said) or "no-op"
+        results.append(type(plan.error).__name__)
+    return ", then ".join(results) or "no-op"
 
 
 def table_named(page: str, name: str) -> list[list[str]]:
@@ -185,12 +185,12 @@ class TestCommands(base.BaseTestCase):
                 continue
             factory, name, rest = shell.command_manager.find_command(rest)
             parser = factory(shell, shell.options, cmd_name=name).get_parser(f"cyborg-quota {name}")
-            said = io.StringIO()
+            output = io.StringIO()
             try:
-                with contextlib.redirect_stderr(said):
+                with contextlib.redirect_stderr(output):
                     parser.parse_args(rest)
             except SystemExit:
-                self.fail(f"{page}: {argv}: {said.getvalue()}")
+                self.fail(f"{page}: {argv}: {output.getvalue()}")
 
     def test_every_expirer_line_parses(self) -> None:
         lines = list(command_lines("cyborg-quota-expirer"))
@@ -239,8 +239,8 @@ class TestExamples(base.BaseTestCase):
         return found.stdout
 
     def test_embed(self) -> None:
-        said = self.run_python(str(EXAMPLES / "embed.py"))
-        self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", said)
+        output = self.run_python(str(EXAMPLES / "embed.py"))
+        self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", output)
         self.assertIn("    attach here\n    Usage(limit=-1, used=1, reserved=0)\n", PAGES["doc/source/programming.rst"])
 
     def test_the_program_of_the_readme(self) -> None:
@@ -289,10 +289,10 @@ class TestExamples(base.BaseTestCase):
             "    try: quotas.reserve(context, {resource: 1})\n"
             "    except cyborg_quota.exceptions.OverQuota as error: print(error)\n"
         )
-        said = self.run_python("-c", program, OS_LIMITS__DRIVER="file", OS_LIMITS__FILE=str(limits))
+        output = self.run_python("-c", program, OS_LIMITS__DRIVER="file", OS_LIMITS__FILE=str(limits))
         line = "Quota exceeded: project film, resource gpu: limit 1, used 1, reserved 0, requested 1"
-        self.assertEqual(line, said.splitlines()[0])
-        self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", said.splitlines()[1])
+        self.assertEqual(line, output.splitlines()[0])
+        self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", output.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
 
 

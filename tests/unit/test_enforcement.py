@@ -103,10 +103,10 @@ class TestOverflowing(base.BaseTestCase):
 
 class TestRedact(base.BaseTestCase):
     def test_own_usage_is_shown(self) -> None:
-        own = Over("p", "gpu", "project", 5, 1, 4, 1)
+        own_violation = Over("p", "gpu", "project", 5, 1, 4, 1)
         above = Over("root", "gpu", "subtree", 5, 1, 4, 1, 9)
-        seen = enforcement.redact([own, above], "p")
-        self.assertEqual(repr(own), repr(seen[0]))
+        seen = enforcement.redact([own_violation, above], "p")
+        self.assertEqual(repr(own_violation), repr(seen[0]))
         self.assertEqual((None, None, None), (seen[1].used, seen[1].reserved, seen[1].subtree))
         self.assertEqual((5, 1), (seen[1].limit, seen[1].requested))
         for figure in ("used", "reserved", "subtree"):

@@ -44,9 +44,9 @@ class TestConfiguration(base.BaseTestCase):
         self.assertIn("endpoint_id", self.refused(oslo_limit__endpoint_id=None))
 
     def test_a_password_in_the_url(self) -> None:
-        said = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
-        self.assertIn("[oslo_limit] auth_url holds more than an address", said)
-        self.assertNotIn(PASSWORD, said)
+        output = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
+        self.assertIn("[oslo_limit] auth_url holds more than an address", output)
+        self.assertNotIn(PASSWORD, output)
 
     def test_an_unknown_plugin(self) -> None:
         settings = keystones.settings()

@@ -20,14 +20,14 @@ class TestLog(base.BaseTestCase):
                 logging.getLogger("ledger").debug("as seen by nobody")
                 self.assertFalse(fails)
 
-        result, said = unittest.TestResult(), io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        result, output = unittest.TestResult(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             Sample().run(result)
         self.assertEqual(1, result.testsRun)
-        return said.getvalue(), "".join(text for _, text in result.failures)
+        return output.getvalue(), "".join(text for _, text in result.failures)
 
     def test_with_the_failure_alone(self) -> None:
-        said, failure = self.output_of(fails=True)
-        self.assertEqual("", said)
+        output, failure = self.output_of(fails=True)
+        self.assertEqual("", output)
         self.assertIn("DEBUG [ledger] as seen by nobody", failure)
         self.assertEqual(("", ""), self.output_of(fails=False))
