@@ -37,11 +37,11 @@ class TestServers(SecretsTestCase):
         else:
             self.sql(f"ALTER DATABASE {name} OWNER TO {self.user}")
             self.addCleanup(self.sql, f"ALTER DATABASE {name} OWNER TO {admin.username}")
-            self.grant_access(self.user)
-            self.addCleanup(self.grant_access, str(admin.username))
+            self.change_owner(self.user)
+            self.addCleanup(self.change_owner, str(admin.username))
         self.good = sa.make_url(self.url).set(username=self.user, password=PASSWORD)
 
-    def grant_access(self, user: str) -> None:
+    def change_owner(self, user: str) -> None:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with engine.begin() as connection:
             for table in sa.inspect(connection).get_table_names():
