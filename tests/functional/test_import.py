@@ -178,7 +178,7 @@ class TestImportedMoves(ImportTestCase):
         """Children get the default too: these tests check usage and not limits."""
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.starts = InitialLimits(child=None)
+        driver.limits.initial_limits = InitialLimits(child=None)
         return engine
 
     def test_a_flat_cloud_gets_a_tree(self) -> None:

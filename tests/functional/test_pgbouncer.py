@@ -95,7 +95,7 @@ class TestPooled(PgBouncerTestCase):
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row exists
         for check_interval in (1, 10**9):
             self.useFixture(
-                MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", check_interval)
+                MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval)
             )
             with hooks.recorded_statements(self.engine) as sent:
                 uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(check_interval))
@@ -188,7 +188,7 @@ class TestOptionMissing(PgBouncerTestCase):
 
     def test_it_works_and_says_which_option_is_missing(self) -> None:
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9)
         )  # one variant of each statement
         other = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))

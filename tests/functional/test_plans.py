@@ -82,7 +82,7 @@ class PlanTestCase(base.BackendTestCase):
     def attach_prepared(self, engine: QuotaEngine, name: str) -> None:
         """Run the statements in both variants that PostgreSQL has."""
         for check_interval in (1, 10**9):
-            with mock.patch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", check_interval):
+            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval):
                 self.attach(engine, f"{name} {check_interval}")
 
 
@@ -199,7 +199,7 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
 

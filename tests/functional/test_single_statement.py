@@ -11,8 +11,8 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db import prepared_transaction
 from cyborg_quota.db.connection_cache import CachedConnection
+from cyborg_quota.db.dialects import postgresql
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -34,7 +34,7 @@ class SingleStatementTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.check_interval)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         self.limits.limits[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
@@ -187,8 +187,8 @@ class TestPrepared(SingleStatementTestCase):
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         known: list[int] = []
         self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._MAX_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared._MAX_PREPARED", known[0]))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
         with hooks.recorded_statements(self.engine) as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assert_single_statements(sent, 2)
@@ -218,7 +218,7 @@ class TestInterrupted(SingleStatementTestCase):
         self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_interrupt))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
-        prepared_transaction._driver = self.driver
+        postgresql._driver_connection = self.driver
         with self.assertRaises(ZeroDivisionError):
             self.database.write(self.fail_after_update)
         self.assert_invariants()
@@ -240,16 +240,16 @@ class TestInterrupted(SingleStatementTestCase):
         idle._may_keep = False
         self.engine.reserve(self.context, {"gpu": 1})
         with self.database.engine.connect() as connection:
-            self.assertFalse(prepared_transaction._driver(connection).autocommit)
+            self.assertFalse(postgresql._driver_connection(connection).autocommit)
 
-    driver = staticmethod(prepared_transaction._driver)
+    driver = staticmethod(postgresql._driver_connection)
 
     def fail_and_interrupt(self) -> None:
         def interrupt(_connection: sa.Connection) -> None:
             raise KeyboardInterrupt
 
-        self.addCleanup(setattr, prepared_transaction, "_driver", self.driver)
-        prepared_transaction._driver = interrupt
+        self.addCleanup(setattr, postgresql, "_driver_connection", self.driver)
+        postgresql._driver_connection = interrupt
         raise ValueError
 
     def fail_after_update(self, connection: sa.Connection) -> None:

@@ -179,7 +179,7 @@ class TestFlat(KeystoneTestCase):
     def test_a_user_without_the_role(self) -> None:
         hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
         output = self.refused_user(oslo_limit__password="wrong-password")
-        self.assertIn("does not let the user of [oslo_limit] in", output)
+        self.assertIn("does not authenticate the user of [oslo_limit]", output)
         self.assertIn(hint, output)
         self.assertNotIn("wrong-password", output + self.log.output)
 
@@ -319,7 +319,7 @@ class TestOutage(KeystoneTestCase):
         for _ in range(5):
             self.reserve(self.p1)
         self.assertLess(time.monotonic() - began, self.timeout_seconds, "no call waits for some time after a timeout")
-        self.assertIn("does not answer in time", self.log.output)
+        self.assertIn("does not respond in time", self.log.output)
 
         self.keystone.resume()
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)
