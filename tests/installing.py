@@ -54,11 +54,11 @@ def stamped(path: pathlib.Path, stamp: str) -> Iterator[bool]:
     path.write_text(stamp)
 
 
-def make_environment(place: pathlib.Path) -> pathlib.Path:
+def make_environment(workdir: pathlib.Path) -> pathlib.Path:
     """Make an empty virtual environment, which replaces an existing one; returns its Python."""
-    shutil.rmtree(place, ignore_errors=True)
-    run([sys.executable, "-m", "venv", str(place)], STEP_TIMEOUT_SECONDS)
-    return place / "bin/python"
+    shutil.rmtree(workdir, ignore_errors=True)
+    run([sys.executable, "-m", "venv", str(workdir)], STEP_TIMEOUT_SECONDS)
+    return workdir / "bin/python"
 
 
 def pip_install(python: pathlib.Path, *what: str) -> None:

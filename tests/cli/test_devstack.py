@@ -66,19 +66,19 @@ phase stack test-config
 class DevstackTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.place = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        self.cyborg_conf = self.place / "cyborg.conf"
+        self.workdir = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.cyborg_conf = self.workdir / "cyborg.conf"
         self.cyborg_conf.write_text("[DEFAULT]\ndebug = True\n")
-        self.uwsgi = self.place / "cyborg-api-uwsgi.ini"
+        self.uwsgi = self.workdir / "cyborg-api-uwsgi.ini"
         self.uwsgi.write_text("[uwsgi]\nwsgi-file = /opt/stack/bin/cyborg-wsgi-api\nprocesses = 2\n")
-        self.conf_dir = self.place / "etc"
+        self.conf_dir = self.workdir / "etc"
 
     def run_phases(self, phases: str, services: str = "cyborg-api,cyborg-cond", **settings: str) -> list[str]:
         """Run these phases; returns the recorded calls."""
-        calls = self.place / "calls"
+        calls = self.workdir / "calls"
         calls.unlink(missing_ok=True)
         environment = {
-            "PLACE": str(self.place),
+            "PLACE": str(self.workdir),
             "TOP": str(TOP),
             "PYTHON": sys.executable,
             "PROGRAMS": str(pathlib.Path(sys.executable).parent),

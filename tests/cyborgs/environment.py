@@ -14,10 +14,10 @@ import sys
 from tests import installing
 from tests.installing import NotAvailable
 
-PLACE = installing.TOP / ".venv-cyborg"
+DIRECTORY = installing.TOP / ".venv-cyborg"
 VERSIONS = ("17.0.0", "16.0.1")
 """Most tests run with the first version."""
-PLACES = {"17.0.0": PLACE, "16.0.1": installing.TOP / ".venv-cyborg16"}
+DIRECTORIES = {"17.0.0": DIRECTORY, "16.0.1": installing.TOP / ".venv-cyborg16"}
 OF_VERSION = {
     "17.0.0": ("openstack-placement==16.0.0",),
     # Cyborg 16 does not start with oslo.policy 5, which Placement 16 needs.
@@ -36,8 +36,8 @@ def ensure(version: str = VERSIONS[0]) -> pathlib.Path:
     """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
     requirements = (f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    stamp = installing.stamp_of(str(PLACES[version]), *requirements, *sources)
-    return installing.ensure_services("tests.cyborgs", PLACES[version], requirements, stamp)
+    stamp = installing.stamp_of(str(DIRECTORIES[version]), *requirements, *sources)
+    return installing.ensure_services("tests.cyborgs", DIRECTORIES[version], requirements, stamp)
 
 
 if __name__ == "__main__":

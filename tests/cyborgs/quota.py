@@ -107,7 +107,7 @@ class QuotaTestCase(base.StackTestCase):
         fixtures.need_server(self, "mariadb")
         # Before the services are started, and before super().setUp(), which reads it.
         self.url = fixtures.synced_url("mariadb", os.getpid(), self.ledger)
-        self.conf_file = write_conf(environment.PLACE, self.url_for(self.url), self.options)
+        self.conf_file = write_conf(environment.DIRECTORY, self.url_for(self.url), self.options)
         self.addCleanup(self.conf_file.unlink, missing_ok=True)
         super().setUp()
         self.useFixture(fixtures.EmptyLedger("mariadb", self.ledger))

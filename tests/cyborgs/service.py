@@ -39,7 +39,7 @@ class Service:
         self,
         name: str,
         command: Sequence[str],
-        place: pathlib.Path,
+        workdir: pathlib.Path,
         ready: Callable[[str], bool],
         environment: Mapping[str, str] | None = None,
         *,
@@ -48,7 +48,7 @@ class Service:
         self.name = name
         self._starter = starter
         self.command = list(command)
-        self.log = place / f"{name}.log"
+        self.log = workdir / f"{name}.log"
         self._ready = ready
         self._environment = dict(environment or {})
         self._process: Process | subprocess.Popen[bytes] | None = None

@@ -207,7 +207,7 @@ def main() -> int:
     arguments = parser.parse_args()
     url = fixtures.fresh_url("mariadb", "soak")
     schema.sync(Database(fixtures.settings(url)))
-    conf_file = quota.write_conf(environment.PLACE, url, OPTIONS)
+    conf_file = quota.write_conf(environment.DIRECTORY, url, OPTIONS)
     stack = stacks.Stack()
     try:
         stack.start()

@@ -48,8 +48,8 @@ class Stack:
         self.hosts: list[str] = []
         self.agents: list[Service] = []
         self.further: list[Service] = []
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        self.starter = Starter(self.programs / "python", self.place)
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.starter = Starter(self.programs / "python", self.workdir)
         self.bus = RabbitMQ()
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
@@ -65,18 +65,18 @@ class Stack:
 
     def _set_up(self, conductor: Sequence[str], api: str, config: str) -> None:
         self.setup = tuple(conductor), api, config
-        (self.place / "extra.conf").write_text(config)
+        (self.workdir / "extra.conf").write_text(config)
         self.api = self._web("api", api, self._api_port, API_THREADS, *self.config_files())
         self.conductor = self._cyborg("conductor", *conductor)
 
     def config_files(self, host: str = "") -> list[str]:
         """Return the arguments that name the configuration, as Cyborg's programs take them."""
         names = ["cyborg", "extra", *([host] if host else [])]
-        return [f"--config-file={self.place / name}.conf" for name in names]
+        return [f"--config-file={self.workdir / name}.conf" for name in names]
 
     def add_conductor(self, host: str) -> Service:
         """Add a conductor like the first one, with this host name: it is started, and ended with the test."""
-        configuration.write_host(self.place, host)
+        configuration.write_host(self.workdir, host)
         made = self._cyborg(f"conductor-{host}", *self.setup[0], host=host)
         self.further.append(made)
         made.start()
@@ -85,7 +85,7 @@ class Stack:
     def _name_hosts(self, count: int) -> None:
         for number in range(len(self.hosts), count):
             host = f"fake-host-{number}"
-            configuration.write_host(self.place, host)
+            configuration.write_host(self.workdir, host)
             self.hosts.append(host)
             self.agents.append(self._cyborg(f"agent-{host}", "cyborg-agent", host=host))
 
@@ -98,15 +98,15 @@ class Stack:
     def _cyborg(self, name: str, program: str, *arguments: str, host: str = "") -> Service:
         command = [str(self.programs / program), *arguments, *self.config_files(host)]
         return Service(
-            name, command, self.place, lambda output: "Created RPC server for service" in output, starter=self.starter
+            name, command, self.workdir, lambda output: "Created RPC server for service" in output, starter=self.starter
         )
 
     def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
         serve = str(pathlib.Path(__file__).with_name("serve.py"))
         command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
-        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.place)}
+        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.workdir)}
         url = f"http://127.0.0.1:{port}"
-        return Service(name, command, self.place, lambda _output: _serves(url), environ, starter=self.starter)
+        return Service(name, command, self.workdir, lambda _output: _serves(url), environ, starter=self.starter)
 
     # --- the start ---
 
@@ -122,10 +122,10 @@ class Stack:
     def _start_beside_the_bus(self) -> None:
         """While the bus starts, which takes longest, do everything that does not need it."""
         urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
-        configuration.write(self.place, **urls)
+        configuration.write(self.workdir, **urls)
         self.placement.launch()
         sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
-        Service("dbsync", sync, self.place, bool, starter=self.starter).finish()
+        Service("dbsync", sync, self.workdir, bool, starter=self.starter).finish()
         self.api.launch()
         self.placement.wait()
         for host in self.hosts:
@@ -179,7 +179,7 @@ class Stack:
         self.bus.close()
         self.nova.close()
         self.records.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
     # --- users ---

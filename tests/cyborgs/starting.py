@@ -65,11 +65,11 @@ class Starter:
     :param not_imported: packages that it does not import itself; its programs may.
     """
 
-    def __init__(self, python: pathlib.Path, place: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
+    def __init__(self, python: pathlib.Path, workdir: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
         command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py")), *not_imported]
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
-        self._log = place / "starter.log"
+        self._log = workdir / "starter.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True

@@ -26,7 +26,7 @@ class PointsTestCase(quota.QuotaTestCase):
     conductor = quota.POINTED_CONDUCTOR
 
     def setUp(self) -> None:
-        self.points = environment.PLACE / f"points-{os.getpid()}"
+        self.points = environment.DIRECTORY / f"points-{os.getpid()}"
         shutil.rmtree(self.points, ignore_errors=True)
         self.points.mkdir(parents=True)
         os.environ["CYBORG_QUOTA_TEST_POINTS"] = str(self.points)  # the conductor inherits it

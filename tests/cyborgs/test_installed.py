@@ -33,7 +33,7 @@ def same(one: pathlib.Path, other: pathlib.Path) -> bool:
 class TestInstalled(quota.QuotaTestCase):
     def setUp(self) -> None:
         super().setUp()
-        [self.site_packages] = environment.PLACE.glob("env/lib/python*/site-packages")
+        [self.site_packages] = environment.DIRECTORY.glob("env/lib/python*/site-packages")
 
     @property
     def config(self) -> str:  # type: ignore[override]
@@ -67,7 +67,7 @@ class TestInstalled(quota.QuotaTestCase):
         unit = configparser.RawConfigParser()
         unit.read(installing.TOP / "etc/systemd/cyborg-quota-expirer.service")
         replacements = {
-            "/opt/cyborg/venv": str(environment.PLACE / "env"),
+            "/opt/cyborg/venv": str(environment.DIRECTORY / "env"),
             "/etc/cyborg_quota/cyborg_quota.conf": str(conf_file),
         }
         command = unit["Service"]["ExecStart"]

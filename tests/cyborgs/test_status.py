@@ -129,7 +129,7 @@ class TestWithCyborg(quota.QuotaTestCase):
             self.assertIn(expected, text)
 
     def test_cyborgs_database_is_down(self) -> None:
-        conf_file = self.stack.place / "extra.conf"
+        conf_file = self.stack.workdir / "extra.conf"
         before = conf_file.read_text()
         self.addCleanup(conf_file.write_text, before)
         conf_file.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")

@@ -57,7 +57,7 @@ class TestWsgiServers(quota.QuotaTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.port = machine.free_port()
-        self.directory = self.stack.place / f"wsgi-{self.port}"
+        self.directory = self.stack.workdir / f"wsgi-{self.port}"
         self.directory.mkdir()
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         # Like /etc/cyborg/cyborg.conf, which Cyborg finds without an option: in a snap, oslo.config reads this
@@ -65,7 +65,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         self.cyborg_conf = self.directory / "etc/cyborg/cyborg.conf"
         self.cyborg_conf.parent.mkdir(parents=True)
         names = ("cyborg.conf", "extra.conf")
-        self.cyborg_conf.write_text("".join((self.stack.place / name).read_text() for name in names))
+        self.cyborg_conf.write_text("".join((self.stack.workdir / name).read_text() for name in names))
 
     def adapt(self, name: str, changes: Mapping[str, str]) -> pathlib.Path:
         """Return the documented file with the test's own paths and port.
@@ -114,7 +114,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         self.assert_agree()
 
     def test_uwsgi(self) -> None:
-        changes = {"processes = 4": "processes = 1", "/opt/cyborg/venv": str(environment.PLACE / "env")}
+        changes = {"processes = 4": "processes = 1", "/opt/cyborg/venv": str(environment.DIRECTORY / "env")}
         path = self.adapt("cyborg-api-uwsgi.ini", changes)
         self.serve(str(self.stack.programs / "uwsgi"), "--ini", str(path))
         self.walk_through()
@@ -149,14 +149,14 @@ class TestWsgiServers(quota.QuotaTestCase):
 
         mod_wsgi has the system's libpython, which may not load the standard library of another build.
         """
-        place = self.directory / "venv"
-        packages = place / f"lib/{PYTHON}/site-packages"
+        workdir = self.directory / "venv"
+        packages = workdir / f"lib/{PYTHON}/site-packages"
         packages.parent.mkdir(parents=True)
-        packages.symlink_to(environment.PLACE / f"env/lib/{PYTHON}/site-packages")
-        (place / "bin").mkdir()
-        (place / "bin/python3").symlink_to(f"/usr/bin/{PYTHON}")
-        (place / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-        return place
+        packages.symlink_to(environment.DIRECTORY / f"env/lib/{PYTHON}/site-packages")
+        (workdir / "bin").mkdir()
+        (workdir / "bin/python3").symlink_to(f"/usr/bin/{PYTHON}")
+        (workdir / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        return workdir
 
     def unprivileged(self) -> Sequence[str]:
         """Return a command prefix that runs a command as another user than root, with access to all files.

@@ -51,9 +51,9 @@ class Keystone:
         self._environment = environment.ensure()
         self.port = machine.free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        shutil.copytree(self._environment.template, self.place, dirs_exist_ok=True)
-        with sqlite3.connect(self.place / "keystone.sqlite") as database:
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        shutil.copytree(self._environment.template, self.workdir, dirs_exist_ok=True)
+        with sqlite3.connect(self.workdir / "keystone.sqlite") as database:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
         database.close()
         self.model = ""
@@ -67,15 +67,15 @@ class Keystone:
             return
         self.stop()
         self.model = model
-        config = environment.write_config(self.place, model)
+        config = environment.write_config(self.workdir, model)
         program = str(pathlib.Path(__file__).with_name("serve.py"))
         serve = [str(self._environment.python), program, str(self.port), str(self._threads)]
         if setpriv := shutil.which("setpriv"):
             serve = [setpriv, "--pdeathsig", "KILL", "--", *serve]
-        with (self.place / "serve.log").open("ab") as log:
+        with (self.workdir / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 serve,
-                cwd=self.place,
+                cwd=self.workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -84,12 +84,12 @@ class Keystone:
             )
         machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
         if not self._is_up():
-            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
 
     def _is_up(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -114,7 +114,7 @@ class Keystone:
 
     def close(self) -> None:
         self.stop()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
     def _log_in(self) -> Adapter:

@@ -57,12 +57,12 @@ class Cloud:
         if reason := fixtures.missing_server("mariadb"):
             raise NotAvailable(reason)
         self.keystone = Keystone(threads=1)
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        self.starter = Starter(self.programs / "python", self.place, ["eventlet"])
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.starter = Starter(self.programs / "python", self.workdir, ["eventlet"])
         self.bus = RabbitMQ()
         self.databases = {name: fixtures.fresh_url("mariadb", f"nova_{name}") for name in DATABASES}
         schema.sync(Database(fixtures.settings(self.databases["ledger"])))
-        self.quota_conf = quota.write_conf(self.place, self.databases["ledger"], options)
+        self.quota_conf = quota.write_conf(self.workdir, self.databases["ledger"], options)
         self.records = Records(self.databases["cyborg"])
         self._ports = {name: machine.free_port() for name in WEB}
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in self._ports.items()}
@@ -79,20 +79,21 @@ class Cloud:
         first, *rest = command
         path = first if "/" in first else str(self.programs / first)
         environ = self._environ()
-        return Service(name, [path, *rest], self.place, lambda output: ready in output, environ, starter=self.starter)
+        return Service(name, [path, *rest], self.workdir, lambda output: ready in output, environ, starter=self.starter)
 
     def _environ(self) -> dict[str, str]:
-        directories = {f"OS_{name}_CONFIG_DIR": str(self.place) for name in ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")}
-        return {**directories, "OS_NEUTRON_CONFIG_FILES": "neutron.conf", "CYBORG_QUOTA_TEST_POINTS": str(self.place)}
+        services = ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")
+        directories = {f"OS_{name}_CONFIG_DIR": str(self.workdir) for name in services}
+        return {**directories, "OS_NEUTRON_CONFIG_FILES": "neutron.conf", "CYBORG_QUOTA_TEST_POINTS": str(self.workdir)}
 
     def _web(self, name: str, application: str, threads: int) -> Service:
         arguments = self._files("cyborg") if name == "cyborg" else []
         command = [str(self.programs / "python"), SERVE, application, str(self._ports[name]), str(threads), *arguments]
         url = self.urls[name]
-        return Service(name, command, self.place, lambda _output: _serves(url), self._environ(), starter=self.starter)
+        return Service(name, command, self.workdir, lambda _output: _serves(url), self._environ(), starter=self.starter)
 
     def _files(self, *names: str) -> list[str]:
-        return [f"--config-file={self.place / name}.conf" for name in names if name]
+        return [f"--config-file={self.workdir / name}.conf" for name in names if name]
 
     def _nova(self, name: str, program: str, host: str = "") -> Service:
         return self._service(name, [program, *self._files("nova", host)], "Starting ")
@@ -130,9 +131,9 @@ class Cloud:
         bases = {f"{name}_database": url for name, url in self.databases.items()}
         values = {**bases, **self.urls, "bus": self.bus.url, "quota": str(self.quota_conf)}
         etc = self.programs.parent / "etc"
-        configuration.write(configuration.Places(self.place, etc, self.keystone.url, password, values))
+        configuration.write(configuration.TemplateValues(self.workdir, etc, self.keystone.url, password, values))
         for host in HOSTS:
-            configuration.write_host(self.place, host)
+            configuration.write_host(self.workdir, host)
 
     def _make_users(self) -> str:
         """Make the user of the services, and the catalogue; returns the user's password."""
@@ -168,19 +169,20 @@ class Cloud:
     def _sync(self) -> None:
         nova, cell0 = self._files("nova"), self.databases["nova_cell0"]
         cyborg, neutron = self._files("cyborg"), self._files("neutron")
-        beside = [
+        glance = f"--config-file={self.workdir}/glance-api.conf"
+        commands = [
             self._command("sync-cyborg", "cyborg-dbsync", *cyborg, "upgrade"),
-            self._command("sync-glance", "glance-manage", f"--config-file={self.place}/glance-api.conf", "db", "sync"),
+            self._command("sync-glance", "glance-manage", glance, "db", "sync"),
             self._command("sync-neutron", "neutron-db-manage", *neutron, "upgrade", "heads"),
         ]
-        for service in beside:
-            service.launch()
+        for command in commands:
+            command.launch()
         self._run("sync-api", "nova-manage", *nova, "api_db", "sync")
         self._run("map-cell0", "nova-manage", *nova, "cell_v2", "map_cell0", "--database_connection", cell0)
         self._run("create-cell", "nova-manage", *nova, "cell_v2", "create_cell", "--name", "cell1")
         self._run("sync-nova", "nova-manage", *nova, "db", "sync")
-        for service in beside:
-            service.join()
+        for command in commands:
+            command.join()
 
     def _command(self, name: str, program: str, *arguments: str) -> Service:
         return self._service(name, [program, *arguments], "")
@@ -253,7 +255,7 @@ class Cloud:
         self.bus.close()
         self.records.close()
         self.keystone.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
 

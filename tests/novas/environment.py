@@ -14,7 +14,7 @@ import sys
 from tests import installing
 from tests.installing import NotAvailable
 
-PLACE = installing.TOP / ".venv-nova"
+DIRECTORY = installing.TOP / ".venv-nova"
 REQUIREMENTS = (
     "glance==33.0.0",
     "neutron==29.0.0",  # Nova reads the ports of every server that it deletes, also with --nic none
@@ -31,17 +31,17 @@ REQUIREMENTS = (
 
 def tables_directory() -> pathlib.Path:
     """Return the directory of these services' tables: see tables.py."""
-    return PLACE / f"tables-{_stamp()[:12]}"
+    return DIRECTORY / f"tables-{_stamp()[:12]}"
 
 
 def _stamp() -> str:
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    return installing.stamp_of(str(PLACE), *REQUIREMENTS, *sources)
+    return installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
 
 
 def ensure() -> pathlib.Path:
     """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
-    return installing.ensure_services("tests.novas", PLACE, REQUIREMENTS, _stamp())
+    return installing.ensure_services("tests.novas", DIRECTORY, REQUIREMENTS, _stamp())
 
 
 if __name__ == "__main__":

@@ -148,11 +148,11 @@ class TestDeadHost(base.NovaTestCase):
 
     def test_killed_in_the_middle_of_a_spawn(self) -> None:
         """The devices stay bound and charged until the server is deleted."""
-        hold = self.cloud.place / "hold"
+        hold = self.cloud.workdir / "hold"
         self.addCleanup(hold.unlink, missing_ok=True)
         hold.touch()
         [server] = self.user.create_servers(self.two_devices)
-        reached = self.cloud.place / "hold.reached"
+        reached = self.cloud.workdir / "hold.reached"
         machine.wait_until(reached.exists, 60.0)
         self.assertTrue(reached.exists())
         reached.unlink()
