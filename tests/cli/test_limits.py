@@ -87,7 +87,7 @@ class LimitTest(LimitTestCase):
         self.assertIn("children of atlas would sum up to 101", error)
         self.assertEqual(before, self.good("limit", "list"))
 
-    def test_a_limit_holds(self) -> None:
+    def test_a_limit_is_enforced(self) -> None:
         self.assertIn("limit set --default gpu=10", self.refused(1, "reserve", "--project", "p", "gpu=1"))
         self.done("limit", "set", "--default", "gpu=1")
         self.good("reserve", "--project", "p", "gpu=1")
@@ -142,7 +142,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual((None, None), tuple(self.good("limit", "tree")[0][name] for name in ("limit", "available")))
         self.assertEqual(["p", "gpu", "not set", "0", "1", "unlimited"], table(self.call("limit", "tree").out)[1])
 
-    def test_show_goes_upwards(self) -> None:
+    def test_show_lists_the_ancestors(self) -> None:
         self.make_tree()
         self.good("reserve", "--project", "higgs", "gpu=2")
         rows = self.good("limit", "show", "--project", "higgs")

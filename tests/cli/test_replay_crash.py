@@ -134,7 +134,7 @@ class CrashTest(base.CliTestCase):
             self.assertGreater(last, 20)
             self.useFixture(fixtures.EmptyLedger("sqlite"))
 
-    def test_cut_again_and_again(self) -> None:
+    def test_cut_repeatedly(self) -> None:
         """Each run completes a few more transactions than it repeats, so the end is reached."""
         for step in (10, 11, 13):
             for is_done in (False, True):

@@ -143,7 +143,7 @@ class StartupTest(base.CliTestCase):
 
 
 class VocabularyTest(base.CliTestCase):
-    def test_every_command_has_a_description_of_its_own(self) -> None:
+    def test_every_command_has_its_own_description(self) -> None:
         shell = main.Shell()
         for name, entry in shell.command_manager:
             factory, _, _ = shell.command_manager.find_command(name.split())

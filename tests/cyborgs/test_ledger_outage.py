@@ -119,7 +119,7 @@ class TestUnavailable(OutageTestCase):
     def test_hanging(self) -> None:
         self.check("is_dead")
 
-    def test_many_deletes_at_once(self) -> None:
+    def test_many_concurrent_deletes(self) -> None:
         """Until the breaker opens, only a few calls wait, so that the other threads stay free."""
         instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
         with self.make_unavailable("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:

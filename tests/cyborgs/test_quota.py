@@ -102,7 +102,7 @@ class TestRefused(quota.QuotaTestCase):
         self.assertIn("resource class CUSTOM_RARE cannot be charged: no [cyborg] resource_rule matches", answer.message)
         self.assertEqual(["Initial"], self.records.states([arq]))
 
-    def test_the_last_one_goes_to_one_of_many(self) -> None:
+    def test_the_last_accelerator_is_granted_once(self) -> None:
         self.set_limit(1)
         arqs = self.client.created(self.profile, 6)
         with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -36,7 +36,7 @@ class TestMaximum(quota.QuotaTestCase):
         self.client.created(self.profile, 2)
         self.assert_refused(self.profile, 1)
 
-    def test_more_than_the_maximum_at_once(self) -> None:
+    def test_more_than_the_maximum_in_one_call(self) -> None:
         self.assert_refused(self.new_profile({"resources:FPGA": "6"}), 6)
 
     def test_bound_or_deleted_arqs_are_not_counted(self) -> None:

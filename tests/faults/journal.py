@@ -14,8 +14,7 @@ import pathlib
 from collections.abc import Iterator
 
 ASK, OK = "ask", "ok"
-"""An entry's word says that a call was made, or that it was answered; any other word is the name of the call's error.
-"""
+"""The words of an entry: the call was made, or it was answered. Any other word is the name of the error."""
 
 
 @dataclasses.dataclass(frozen=True)

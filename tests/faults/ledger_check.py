@@ -205,8 +205,7 @@ def _problems_of(thing: str, entries: Sequence[Entry], rows: Sequence[Any]) -> l
 
 
 def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
-    """Repeat the reserves in flight, then release them or let them expire: this must charge nothing and leave nothing.
-    """
+    """Repeat the reserves in flight, then release them or let them expire: counters must return to zero."""
     rows = {thing: [row for row in found if row.state == "reserved"] for thing, found in _rows_by_thing(sql).items()}
     before = _counters(sql)
     for thing, flying in rows.items():

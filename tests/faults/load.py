@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that attach and detach until they are stopped, as conductors do, and record calls and answers in a journal.
-"""
+"""Workers that attach and detach until they are stopped, as conductors do, and record calls in a journal."""
 
 from __future__ import annotations
 
@@ -145,8 +144,7 @@ class Thing:
 def work(
     caller: Caller, worker: str, rng: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
 ) -> None:
-    """Reserve; commit most, roll back some, leave some in flight for a time; release the oldest; until ``is_over()``.
-    """
+    """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``."""
     held: list[tuple[Thing, bool]] = []
     while not is_over():
         thing = Thing.named(f"{worker}-{rng.getrandbits(60)}", projects)

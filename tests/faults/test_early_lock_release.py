@@ -172,9 +172,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.assertEqual([], self.states("a"))
 
     def test_a_retry_that_finds_the_call_done_is_durable(self) -> None:
-        """The connection breaks before the log is flushed; the retry finds the call done, and must flush before it
-        answers.
-        """
+        """The connection breaks before the log is flushed; the retry finds the call done, and flushes the log."""
         lost = hooks.Interleaved(self.engine, FLUSHES_LOG, self.raise_disconnect)
         self.useFixture(lost)
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))

@@ -243,8 +243,7 @@ class TestFailover(FailoverTestCase):
             time.sleep(0.05)
 
     def lagging(self, ledger: Ledger) -> None:
-        """The control, and a statement of the operator guide: lost reservations are named, and the rest is consistent.
-        """
+        """The control, as in the operator guide: lost reservations are named, and the rest is consistent."""
         with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD):
             self.wait_until_served(ledger, 20.0)
             self.pair.replica.kill()

@@ -107,8 +107,7 @@ class TestFullDisk(base.BackendTestCase):
             self.addCleanup(self.server.stop)  # first
 
     def test_the_expirer(self) -> None:
-        """The expirer logs the problem in one line, leaves no batch half done, and continues when there is space again.
-        """
+        """The expirer logs one line, leaves no batch half done, and continues when there is space again."""
         self.fill_ledger()
         filler = self.disk / "filler"
         self.fill(filler)

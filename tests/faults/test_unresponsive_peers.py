@@ -170,8 +170,7 @@ class TestCallerPaused(base.BackendTestCase):
 
     @contextlib.contextmanager
     def paused(self, call: Callable[[QuotaEngine], object]) -> Iterator[None]:
-        """Another client that has changed a usage row in this call, and is suspended there; it is resumed at the end.
-        """
+        """Another client has changed a usage row in this call, and is suspended there; it is resumed at the end."""
 
         def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
             # The server's timeout is then one or two seconds. A caller cannot be suspended inside a single statement.
@@ -197,7 +196,7 @@ class TestCallerPaused(base.BackendTestCase):
         self.assertEqual(6, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
         self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
 
-    def test_who_tells_of_limits(self) -> None:
+    def test_notices_between_two_statements(self) -> None:
         self.ledger.engine.reserve(self.hot, {"gpu": self.ledger.limits["gpu"] - 1})
         with self.paused(lambda engine: engine.notices(base.ADMIN)):
             self.ledger.engine.reserve(self.hot, {"gpu": 1})

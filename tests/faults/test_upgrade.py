@@ -77,7 +77,7 @@ def upgrade_under_old(ledger: Ledger, seconds: float, seed: int) -> None:
 
 
 class TestUpgrade(base.BackendTestCase):
-    def test_the_old_release_beside_the_new(self) -> None:
+    def test_the_old_release_with_the_new_one(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "upgraded"), revision="a1c0"))
         self.assertRaises(exceptions.DatabaseBehind, ledger.engine.reserve, base.ADMIN, {"gpu": 1})
         ledger.engine.close()
@@ -85,7 +85,7 @@ class TestUpgrade(base.BackendTestCase):
         report = ledger.assert_right()
         self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
 
-    def test_this_release_beside_a_next_one(self) -> None:
+    def test_this_release_with_the_next_one(self) -> None:
         """The db sync of a future release, while this release's workers run: no caller gets an error."""
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "next")))
         with ledger.crew(3, random.randrange(2**32), ("hot", "cold"), retry_seconds=20.0):

@@ -227,7 +227,7 @@ class TestTree(DriftTestCase):
         self.assertEqual(10, self.subtree("root"))
         self.assert_healed()
 
-    def test_the_usage_row_of_a_root_that_holds_nothing_deleted(self) -> None:
+    def test_the_usage_row_of_an_unused_root_deleted(self) -> None:
         """A limit on the subtree is compared with this total: its loss must be detected."""
         self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'fpga'")
         self.assertEqual(
@@ -265,7 +265,7 @@ class TestCallsOnDrift(DriftTestCase):
         else:
             getattr(self.engine, self.call)(self.context, **named)
 
-    def test_the_own_row_too_low(self) -> None:
+    def test_own_row_too_low(self) -> None:
         self.execute("UPDATE quota_usages SET used = 0, reserved = 0 WHERE project_id = 'p1'")
         self.make_call()
         self.assertEqual(CALLS[self.call][1], self.figures())

@@ -105,7 +105,7 @@ class TestDeltas(InputTestCase):
             self.refused(exceptions.UnknownResource, "reserve", {resource: 1})
         self.assert_untouched()
 
-    def test_amount_that_is_none(self) -> None:
+    def test_amount_that_is_no_integer(self) -> None:
         bad = (
             True, False, 1.0, 1.5, float("nan"), float("inf"), "1", "", None, 0, Index(0), [1], b"1",
             1j, datetime.timedelta(1), MAX_AMOUNT + 1, -MAX_AMOUNT - 1, -(2**31), 2**63, 2**64,
@@ -173,7 +173,7 @@ class TestClaims(InputTestCase):
         for claims in (None, 7, Claim("a", {"gpu": 1})):
             self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
 
-    def test_what_is_no_claim(self) -> None:
+    def test_not_a_claim(self) -> None:
         for claim in (None, {"gpu": 1}, ("a", {"gpu": 1}), "a"):
             self.refused_by_both(
                 exceptions.InvalidClaim, lambda claim=claim: [base.claim("a", gpu=1), claim]
@@ -247,7 +247,7 @@ class TestNames(InputTestCase):
                 )
         self.assert_untouched()
 
-    def test_what_cannot_be_printed(self) -> None:
+    def test_values_that_cannot_be_printed(self) -> None:
         for value in (10**5000, NoRepr()):
             self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, consumer=value)
         self.assert_untouched()
@@ -302,7 +302,7 @@ class TestNames(InputTestCase):
                 (row,) = self.engine.list_reservations(base.ADMIN, **named)
                 self.assertEqual(amount, row.delta)
 
-    def test_what_looks_like_sql(self) -> None:
+    def test_names_that_look_like_sql(self) -> None:
         names = [
             "'; DROP TABLE reservations; --", '" OR 1=1 --', "' OR ''='", "%", "_", "%s", "%(b_id)s",
             ":b_id", "?", "$1", "\\", "\\'", "NULL", "None", "0", "`x`", "{x}", "/* */",
@@ -339,13 +339,13 @@ class TestSelections(InputTestCase):
                 self.refused(exceptions.InvalidSelection, call, **named)
         self.assert_untouched()
 
-    def test_lists_that_are_none(self) -> None:
+    def test_invalid_lists(self) -> None:
         for call in self.CALLS:
             for reservations in ([], (), iter(()), {}, "", self.uuid, 7, True, object()):
                 self.refused(exceptions.InvalidSelection, call, reservations)
         self.assert_untouched()
 
-    def test_ids_that_are_none(self) -> None:
+    def test_invalid_ids(self) -> None:
         bad = (
             None, 7, True, b"abc", "", " ", self.uuid + " ", " " + self.uuid, self.uuid.upper() + "x",
             self.uuid[:-1], self.uuid + "0", "x" * 10_000, "a\0", "a\n", "\ud800", "\u0663" * 36,

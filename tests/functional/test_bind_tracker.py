@@ -305,7 +305,7 @@ class TestLongBinds(BindTrackerTestCase):
         bind.commit(bound)
         self.assertEqual((1, 0), self.figures())
 
-    def test_commit_and_extend_at_once(self) -> None:
+    def test_concurrent_commit_and_extend(self) -> None:
         for _ in range(10):
             (bind,) = self.reserve("busy")
             other = threading.Thread(target=bind.extend, args=(600,))

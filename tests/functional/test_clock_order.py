@@ -43,7 +43,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
         self.other.rollback(self.context, consumer=consumer)
         self.step_back()
 
-    def test_commit_finds_what_is_in_flight(self) -> None:
+    def test_commit_finds_reservations_in_flight(self) -> None:
         for named in ({"consumer": "c"}, {"group": "g"}):
             self.reserve()
             self.roll_back()
@@ -54,9 +54,8 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.step_back()
         self.assert_invariants()
 
-    def test_release_finds_what_is_committed(self) -> None:
-        """The call that Cyborg makes when an accelerator is unbound: if it finds nothing, the charge is never released.
-        """
+    def test_release_finds_committed_reservations(self) -> None:
+        """Cyborg makes this call when an accelerator is unbound: if it finds nothing, the charge stays for ever."""
         for named in ({"consumer": "c"}, {"group": "g"}):
             self.reserve()
             self.roll_back()

@@ -36,8 +36,7 @@ CONNECT_SECONDS = 1
 
 
 class TestRetryIntervals(base.LedgerTestCase):
-    """Retries after a conflict follow at shorter intervals, relative to the remaining time, the longer the call takes.
-    """
+    """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
 
     def waits(self, error: Exception) -> list[tuple[float, float]]:
         """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""

@@ -22,8 +22,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE = 200, 20_000
 MOST_MORE_ROWS = 60
-"""The number of additional rows (on SQLite: steps) that a query may read in the large cloud, because of another plan.
-"""
+"""The number of additional rows (on SQLite: steps) that a query may read in the large cloud."""
 
 Call = Callable[[QuotaEngine], object]
 

@@ -181,7 +181,7 @@ class TestFence(OriginTestCase):
         other.administration.detach_projects(base.ADMIN, "keystone", keep=True)
         other.administration.set_limit(base.ADMIN, "gpu", 3, "dom")
 
-    def test_after_the_look_up_and_before_the_charge(self) -> None:
+    def test_after_the_lookup_and_before_the_charge(self) -> None:
         limits = self.engine_limits()
         real, asked = limits.get_constraints, []
 

@@ -80,7 +80,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
         self.refused("[limits] driver", "stars", limits={"driver": "stars"})
 
-    def test_a_url_that_is_none(self) -> None:
+    def test_an_invalid_url(self) -> None:
         for url in (SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "):
             self.refused("[database] connection", database={"connection": url})
 

@@ -51,7 +51,7 @@ class ExpiryTestCase(base.LedgerTestCase):
 class TestSweep(ExpiryTestCase):
     """expire(): which reservations it ends, and what it returns."""
 
-    def test_counts_what_it_ended(self) -> None:
+    def test_returns_the_number_expired(self) -> None:
         uuids = self.make_swept(3)
         (early,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
         self.assertEqual(3, self.quotas.expire(base.ADMIN))
@@ -99,7 +99,7 @@ class TestSweep(ExpiryTestCase):
         self.assertEqual(6, self.quotas.expire(base.ADMIN))
         self.assertEqual((0, 0), self.figures("p2", "fpga"))
 
-    def test_only_what_is_in_flight(self) -> None:
+    def test_only_reservations_in_flight(self) -> None:
         uuids = self.make_swept(2)
         for uuid in uuids:
             self.set_expire(uuid, utc_now() + HOUR)

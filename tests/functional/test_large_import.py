@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports that move many projects: charges wait for a few statements only, and an import is complete or has no effect.
-"""
+"""Imports that move many projects: charges wait for a few statements only, and an import is atomic."""
 
 from __future__ import annotations
 
@@ -97,10 +96,7 @@ class TestBound(LargeImportTestCase):
     projects = 60
 
     def test_too_many_rows_are_refused(self) -> None:
-        """The number of projects moved in one import is bounded; a dry run reports the error too.
-
-        Nothing is written.
-        """
+        """The number of moved projects is bounded, and a dry run reports the error too. Nothing is written."""
         self.patch(limit_changes, "MOST_MOVED_ROWS", 119)
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)

@@ -118,14 +118,14 @@ class TestCern(LimitsTestCase):
         self.set("web", 10)
         self.set("operations", 50)
 
-    def test_a_limit_can_be_set_below_what_is_held_and_then_nothing_new_is_created(self) -> None:
+    def test_a_limit_can_be_set_below_the_usage_and_refuses_new_reserves(self) -> None:
         self.hold("simulation", 10)
         self.set("simulation", 5)
         self.assertEqual(["simulation"], self.blockers("simulation"))
         (row,) = self.admin.list_over(base.ADMIN)
         self.assertEqual(("simulation", 5, 10, -5), (row.project_id, row.limit, row.subtree, row.available))
 
-    def test_resources_may_be_used_at_every_level_and_the_parent_alone_is_named(self) -> None:
+    def test_resources_can_be_used_at_every_level_and_only_the_parent_is_named(self) -> None:
         """A leaf has not reached its limit, but its parent has: the parent itself holds the rest."""
         self.hold("physics", 25)
         self.assertEqual([], self.blockers("higgs", 5))
@@ -139,7 +139,7 @@ class TestCern(LimitsTestCase):
         self.set("simulation", 25)
         self.assertEqual(["physics"], self.blockers("simulation", 11))
 
-    def test_exactly_what_fits_every_level_can_be_created(self) -> None:
+    def test_the_exact_remaining_amount_can_be_reserved(self) -> None:
         self.hold("web", 5)
         self.hold("workflow", 30)
         self.hold("higgs", 10)
@@ -276,7 +276,7 @@ class TestTree(LimitsTestCase):
     def refused(self, call: Any, *args: Any) -> str:
         return str(self.assertRaises(exceptions.ProjectRefused, call, base.ADMIN, *args))
 
-    def test_unknown_ones(self) -> None:
+    def test_unknown_projects(self) -> None:
         self.assertIn("nowhere", self.refused(self.admin.add_project, "a", "nowhere"))
         self.assertIn("not known", self.refused(self.admin.move_project, "a", None))
         self.assertIn("not known", self.refused(self.admin.remove_project, "a"))
@@ -366,8 +366,7 @@ class TestUnlimitedAndZero(LimitsTestCase):
 
 
 class TestSwitching(LimitsTestCase):
-    """The limit driver is changed on a ledger in use: the totals are right under every driver, and nothing is repaired.
-    """
+    """The limit driver of a ledger in use is changed: the totals are right under every driver, without repair."""
 
     def test_from_database_to_none_and_back(self) -> None:
         self.set(None, 10)

@@ -22,8 +22,7 @@ FEW, MANY = 250, 1000
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """Return the number of lines of our own code that a call executes; each iteration of a comprehension counts as one.
-    """
+    """Return the number of our own lines that a call executes; each iteration of a comprehension counts."""
     count = 0
 
     def in_frame(_frame: types.FrameType, event: str, _argument: Any) -> Any:

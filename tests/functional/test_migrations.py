@@ -287,7 +287,7 @@ class TestInterrupted(MigrationTestCase):
                 self.assertEqual(0, exit_status(second))
         self.assertIn("slow", {table.name for table in self.tables()})
 
-    def test_two_at_once_and_one_killed(self) -> None:
+    def test_two_concurrently_and_one_killed(self) -> None:
         """The one that waits takes over."""
         for before in (None, *revisions()[:-1]):
             tables = self.prepare(before)

@@ -130,9 +130,8 @@ class TestPooled(PgBouncerTestCase):
         self.assert_invariants()
         self.assert_log_is_quiet()
 
-    def test_what_a_transaction_needs_is_set(self) -> None:
-        """Regardless of the defaults of PostgreSQL; in a transaction of several statements, and in a single statement.
-        """
+    def test_session_settings_are_set(self) -> None:
+        """Regardless of PostgreSQL's defaults; in a transaction of several statements, and in a single statement."""
         names = ("transaction_isolation", "statement_timeout", "idle_in_transaction_session_timeout")
         expected = ["read committed", f"{STATEMENT_SECONDS}s", f"{STATEMENT_SECONDS * 625}ms"]
 
@@ -186,7 +185,7 @@ class TestOptionMissing(PgBouncerTestCase):
 
     is_option_set = False
 
-    def test_it_works_and_says_which_option_is_missing(self) -> None:
+    def test_it_works_and_logs_which_option_is_missing(self) -> None:
         self.useFixture(
             MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9)
         )  # one variant of each statement

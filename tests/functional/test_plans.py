@@ -194,8 +194,7 @@ class TestPlannedAgain(PlanTestCase):
 
 
 class TestOnlyTheUniqueKeys(PlanTestCase):
-    """Without its unique keys, a lookup has no plan but a sequential scan: so no statistics can select another index.
-    """
+    """Without its unique keys, a lookup needs a sequential scan: so no statistics can select another index."""
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()

@@ -103,8 +103,7 @@ class TestWhoMaySet(PolicyTestCase):
         self.assertFalse(self.may(oslo_context.RequestContext(overwrite=False), "higgs"))
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
-        """Between the check and the write the project gets another parent, for whose administrator it was not checked.
-        """
+        """Between the check and the write, the project is moved below another parent."""
         asked = []
         may_set = policy.Policy.may_set
 

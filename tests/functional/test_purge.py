@@ -100,7 +100,7 @@ class TestEnded(PurgeTestCase):
         self.assertEqual([2, 2, 1], counts)
         self.assertEqual([], self.stored())
 
-    def test_what_was_purged_is_unknown(self) -> None:
+    def test_purged_rows_are_unknown(self) -> None:
         uuids = self.end_each_way()
         self.quotas.purge(base.ADMIN, 0)
         for call in ("commit", "rollback", "release", "extend"):
@@ -127,7 +127,7 @@ class TestFold(PurgeTestCase):
         self.assertNotIn(row.uuid, uuids)
         self.assertEqual((6, 0), self.figures())
 
-    def test_a_folded_one_is_unknown(self) -> None:
+    def test_a_merged_row_is_unknown(self) -> None:
         uuids = [self.held(1) for _ in range(2)]
         self.quotas.purge(base.ADMIN, 0)
         for call in ("commit", "rollback", "release", "extend"):

@@ -399,9 +399,8 @@ class TestSources(ReconcilerTestCase):
         [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
         self.assertEqual("ghost", done.arq)
 
-    def test_of_what_is_bound(self) -> None:
-        """Charged by another source, or without a source, and different from the attachment: reported, and not changed.
-        """
+    def test_of_bound_arqs(self) -> None:
+        """Charged with another source, or without one, and different from the attachment: reported, not changed."""
         for arq, source in (("none", None), ("west", "west"), ("east", "east")):
             self.cloud.bind(arq, gpu=1)
             self.adopt(arq, source, gpu=2)
@@ -410,7 +409,7 @@ class TestSources(ReconcilerTestCase):
         self.assertEqual(["east"], [difference.arq for difference in self.of("east").heal(report, force=True)])
         self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())
 
-    def test_what_is_charged_by_a_repair(self) -> None:
+    def test_source_of_a_charge_by_a_repair(self) -> None:
         self.cloud.bind("free")
         self.of("east").heal(self.of("east").find())
         self.assertEqual({"free": "east"}, self.live())

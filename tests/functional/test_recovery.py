@@ -31,7 +31,7 @@ class TestCommitBound(base.LedgerTestCase):
     def states(self) -> dict[str | None, str]:
         return {row.consumer: row.state for row in self.quotas.list_reservations(base.ADMIN)}
 
-    def test_only_what_is_bound(self) -> None:
+    def test_only_bound_arqs(self) -> None:
         for arq in ("bound", "not bound", "our own", "of another project"):
             self.reserve(arq)
         self.cloud.bind("bound")
@@ -99,11 +99,11 @@ class TestCommitBound(base.LedgerTestCase):
             self.cloud.bind(arq)
             real = self.cloud.bound_of
 
-            def meanwhile(arqs: set[str], settle=settle, arq=arq, real=real) -> object:  # type: ignore[no-untyped-def]
+            def settle_before(arqs: set[str], settle=settle, arq=arq, real=real) -> object:  # type: ignore[no-untyped-def]
                 settle(self.context, consumer=arq)
                 return real(arqs)
 
-            self.cloud.bound_of = meanwhile  # type: ignore[assignment,method-assign]
+            self.cloud.bound_of = settle_before  # type: ignore[assignment,method-assign]
             self.recover()
             self.cloud.bound_of = real  # type: ignore[method-assign]
         self.assertEqual({"commit": "committed", "rollback": "rolled_back"}, self.states())

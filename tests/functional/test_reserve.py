@@ -54,7 +54,7 @@ class TestLimits(base.LedgerTestCase):
         self.refused({"gpu": 1})
         self.assertEqual((0, 4), self.figures())
 
-    def test_all_that_is_over_is_named_and_sorted(self) -> None:
+    def test_all_violations_are_named_and_sorted(self) -> None:
         self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 0, (None, "gpu.A100"): 7})
 
         error = self.refused({"gpu.A100": 8, "gpu": 2, "fpga": 1})
@@ -64,7 +64,7 @@ class TestLimits(base.LedgerTestCase):
         for resource in ("fpga", "gpu", "gpu.A100"):
             self.assertIn(f"resource {resource}:", str(error))
 
-    def test_only_what_is_over_is_named(self) -> None:
+    def test_only_violations_are_named(self) -> None:
         self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 9})
         error = self.refused({"gpu": 2, "fpga": 1})
         self.assertEqual(["gpu"], [over.resource for over in error.overs])

@@ -120,7 +120,7 @@ class TestLostCommit(base.LedgerTestCase):
     def test_rollback(self) -> None:
         self.settle("rollback", "rolled_back", (8, 0))
 
-    def test_release_of_what_is_in_flight(self) -> None:
+    def test_release_of_a_reservation_in_flight(self) -> None:
         self.settle("release", "rolled_back", (8, 0))
 
     def test_extend(self) -> None:
@@ -135,7 +135,7 @@ class TestLostCommit(base.LedgerTestCase):
         self.assertEqual(["released"] * 2, self.states(*uuids))
         self.assertEqual((0, 0), self.figures())
 
-    def test_commit_of_what_is_overdue(self) -> None:
+    def test_commit_of_an_overdue_reservation(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2})
         self.make_overdue(uuid)
         lost = self.lose()

@@ -165,7 +165,7 @@ class TestSync(SchemaTestCase):
         self.assertRaises(exceptions.DatabaseForeign, schema.sync, self.database)
         self.assertEqual(before, self.shape())
 
-    def test_several_at_once(self) -> None:
+    def test_several_concurrently(self) -> None:
         """One makes the tables; the others wait until that is committed, and change nothing."""
         fork = multiprocessing.get_context("fork")
         start = fork.Barrier(4)

@@ -235,7 +235,7 @@ class TestAllOrNone(base.LedgerTestCase):
         self.quotas.expire(base.ADMIN)
         self.assertRaises(EXPIRED, self.quotas.extend, self.context, self.uuids)
 
-    def test_one_unknown(self) -> None:
+    def test_one_of_several_unknown(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
             self.assertRaises(NOT_FOUND, getattr(self.quotas, call), self.context, [*self.uuids, "unknown"])
         self.assertEqual(["reserved"] * 3, self.states(*self.uuids))

@@ -110,7 +110,7 @@ class TestOtherProject(TenancyTestCase):
                 self.assertIn(call, words)
         self.assert_untouched()
 
-    def test_one_of_the_list_is_another_project_s(self) -> None:
+    def test_one_of_the_list_belongs_to_another_project(self) -> None:
         mine = self.engine.reserve(STRANGER, {"gpu": 1})
         before = hooks.tables(self.sql)
         for call in SETTLING:
@@ -257,7 +257,7 @@ class TestAncestors(base.LedgerTestCase):
         self.assertEqual((0, 1, 4), (over.used, over.reserved, over.subtree))
         self.assertIn("subtree 4", str(error))
 
-    def test_the_own_subtree_without_its_total(self) -> None:
+    def test_own_subtree_without_its_total(self) -> None:
         """A parent sees its own usage; the total would reveal that of its children."""
         self.quotas.reserve(base.ADMIN, {"gpu": 1}, project_id="p1")
         root = base.Context("root")
@@ -265,7 +265,7 @@ class TestAncestors(base.LedgerTestCase):
         (over,) = error.overs
         self.assertEqual((0, 1, None), (over.used, over.reserved, over.subtree))
 
-    def test_the_own_usage_beside_a_hidden_one(self) -> None:
+    def test_own_usage_is_shown_with_a_hidden_one(self) -> None:
         self.limits.limits["p1", "gpu"] = 1
         overs = self.refused(self.context).overs
         self.assertEqual(

@@ -196,7 +196,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual({"p1": 3, "domain": 3}, self.subtrees())
 
-    def test_a_domain_that_lies_below_something_is_left_there(self) -> None:
+    def test_a_domain_below_another_project_is_not_moved(self) -> None:
         """Left over from another limit driver: the tree is not written again at every charge."""
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, whatever Nova's answers."""
+"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, and ignores errors."""
 
 from __future__ import annotations
 

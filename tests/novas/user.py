@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user of the cloud: through the `openstack` command, and through the services' APIs where a command would be slow.
-"""
+"""A user of the cloud: through the `openstack` command, or through the services' APIs, which are faster."""
 
 from __future__ import annotations
 

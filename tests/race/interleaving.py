@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call is interrupted before each of its statements, and another call runs there until it ends or waits for a lock.
-"""
+"""Interrupts one call before each of its statements, and runs another call there until it ends or waits for a lock."""
 
 from __future__ import annotations
 

@@ -76,8 +76,7 @@ class TestFence(InterleavingTestCase):
             self.assertEqual({"left": 0, "right": 0, "root": 0}, trees.subtrees(connection, "gpu"))
 
     def test_a_charge_in_progress_is_repeated_on_the_new_path(self) -> None:
-        """Rule 1: it waits for the row of the moved project, finds another generation there, and reads the path again.
-        """
+        """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
         moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))

@@ -42,7 +42,7 @@ def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
 
 
 class TestSiblings(LimitRaceTestCase):
-    def test_the_sum_of_siblings_set_at_once_stays_within_the_parent(self) -> None:
+    def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
         """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
         self.set(None, 0)
         children = [f"child{number}" for number in range(PROCESSES)]
@@ -58,7 +58,7 @@ class TestSiblings(LimitRaceTestCase):
             limits = [row.limit for row in self.admin.list_limits(base.ADMIN) if row.project_id in children]
             self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
 
-    def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
+    def test_the_parent_lowered_and_a_child_raised_concurrently(self) -> None:
         """Each change is valid alone, but not both."""
         self.set(None, 0)
         self.make_tree({"parent": None, "child": "parent"})
@@ -198,7 +198,7 @@ class TestOvercommitted(LimitRaceTestCase):
 
     policy = StrictTwoLevel
 
-    def test_ten_children_of_one_parent_with_a_hundred_left(self) -> None:
+    def test_ten_children_compete_for_the_limit_of_their_parent(self) -> None:
         self.set(None, 100)
         children = [f"child{number}" for number in range(10)]
         self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})

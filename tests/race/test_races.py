@@ -114,7 +114,7 @@ class TestDeliveryRace(RaceTestCase):
             self.assertEqual((0, 3), self.figures(context.project_id))
         self.assert_invariants()
 
-    def test_a_group_committed_twice_at_once_is_counted_once(self) -> None:
+    def test_concurrent_commits_of_a_group_are_counted_once(self) -> None:
         for turn in range(5):
             context = base.Context(f"p{turn}")
             self.engine.reserve_many(context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2})], group="g")
@@ -159,8 +159,7 @@ class TestSettleRace(RaceTestCase):
     }
 
     def settle(self, context: base.Context, uuid: str) -> str:
-        """Commit, rollback and expire concurrently; returns the final state, after checking the answers of the others.
-        """
+        """Commit, rollback and expire concurrently; returns the final state, after checking the other answers."""
         commit, rollback, expired, _ = race(
             functools.partial(self.answer, functools.partial(self.engine.commit, context, [uuid])),
             functools.partial(self.answer, functools.partial(self.engine.rollback, context, [uuid])),

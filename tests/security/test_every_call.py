@@ -376,8 +376,7 @@ class TestAdmin(EveryCallTestCase):
         self.assertEqual(["released"], self.states(self.uuids["flying"]))
 
     def test_a_string_that_equals_every_other(self) -> None:
-        """The project is determined by the characters of its name, and not by the comparison methods of a str subclass.
-        """
+        """The project is determined by the characters of its name, and not by the methods of a str subclass."""
 
         class Agreeable(str):
             __slots__ = ()

@@ -222,7 +222,7 @@ class TestCommandLine(cli.CliTestCase):
                 output = self.call("usage", "list").err
                 self.shown_safely(output)
 
-    def test_tables_of_what_is_in_the_database(self) -> None:
+    def test_tables_of_database_content(self) -> None:
         """Written by hand, or by a release that accepted it: it changes neither the table nor the terminal's state."""
         (row,) = self.good("reserve", "--project", "p", "--consumer", "c", "--group", "g", "gpu=1")
         sql = sa.create_engine(self.url, poolclass=sa.NullPool)

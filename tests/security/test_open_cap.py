@@ -88,7 +88,7 @@ class TestCap(CapTestCase):
         self.fill(1)
         self.refused({"gpu": 1})
 
-    def test_what_is_committed_does_not_count(self) -> None:
+    def test_committed_reservations_do_not_count(self) -> None:
         for _ in range(3):
             self.quotas.commit(self.context, self.fill(CAP))
         self.quotas.adopt(base.ADMIN, [Claim(None, {"gpu": 1})] * (CAP + 1), "p1")
@@ -146,7 +146,7 @@ class TestCap(CapTestCase):
                 self.quotas.reserve(base.Context(project), {"gpu": 1})
             self.assertRaises(TOO_MANY, self.quotas.reserve, base.Context(project), {"gpu": 1})
 
-    def test_a_project_that_holds_much_is_counted_not_refused(self) -> None:
+    def test_large_amounts_are_counted_not_refused(self) -> None:
         """If the amounts exceed half of the cap, they prove nothing, and the reservations are counted."""
         self.quotas.adopt(base.ADMIN, [Claim(None, {"gpu": 10**6})], "p1")
         self.fill(CAP)

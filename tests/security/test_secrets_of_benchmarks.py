@@ -65,7 +65,7 @@ class TestRuns(base.BaseTestCase):
 class TestFailures(base.BaseTestCase):
     """On a server that is down: the traceback passes through all libraries."""
 
-    def test_what_is_said(self) -> None:
+    def test_output(self) -> None:
         schemes = {"MARIADB": "mysql+pymysql", "POSTGRESQL": "postgresql+psycopg2"}
         urls = {
             f"CYBORG_QUOTA_TEST_{name}": f"{scheme}://root:{QUOTED}@127.0.0.1:{closed_port()}/db"

@@ -87,8 +87,7 @@ class Server(Startable):
 
     @abc.abstractmethod
     def _initialization(self, data: Path) -> list[str]:
-        """Return the command that makes an empty cluster in this directory; [] if the server makes it when it starts.
-        """
+        """Return the command that makes an empty cluster in this directory; [] if the first start makes it."""
 
     @abc.abstractmethod
     def _command(self, data: Path) -> list[str]:

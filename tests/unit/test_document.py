@@ -56,7 +56,7 @@ class TestRead(base.BaseTestCase):
             list(found.parents.items()),
         )
 
-    def test_what_may_be_missing(self) -> None:
+    def test_optional_keys(self) -> None:
         for text in ("{}", "defaults:", "projects:", "projects: []", "projects: [{id: a, limits: , children: }]"):
             self.assertEqual({}, read(text).defaults)
 
@@ -155,7 +155,7 @@ class TestFuzz(base.BaseTestCase):
 
     @settings
     @hypothesis.given(st.lists(st.tuples(names_of_projects, st.integers(0, 9), st.integers(-1, 2**62)), max_size=12))
-    def test_what_is_written_reads_as_the_same(self, rows: list[tuple[str, int, int]]) -> None:
+    def test_written_documents_read_the_same(self, rows: list[tuple[str, int, int]]) -> None:
         """With any names: yes, null, 1e5, -, a quote or an emoji."""
         known: list[str | None] = [None]
         parents: dict[str, str | None] = {}
@@ -174,7 +174,7 @@ class TestFuzz(base.BaseTestCase):
 
 
 class TestApply(base.BaseTestCase):
-    def test_what_is_not_mentioned_stays(self) -> None:
+    def test_unmentioned_projects_stay(self) -> None:
         before = LimitTree(
             {"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, InitialLimits()
         )

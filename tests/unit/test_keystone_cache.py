@@ -124,7 +124,7 @@ class TestOutage(CacheTestCase):
         self.assertEqual(("it is away", STALE), (error.reason, error.seconds))
         self.assertIn("for 600 s (it is away)", str(error))
 
-    def test_without_any_answer_the_error_comes_at_once(self) -> None:
+    def test_without_an_answer_the_error_is_immediate(self) -> None:
         self.make_unavailable()
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
         self.assertEqual(0.0, error.seconds)

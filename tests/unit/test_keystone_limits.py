@@ -96,7 +96,7 @@ class TestTwoLevels(DriverTestCase):
             [Constraint("p1", "gpu", 3), Constraint("dom", "gpu", 8, "subtree")], self.constraints("p1", "dom")
         )
 
-    def test_where_nothing_is_set_the_default_holds_for_both(self) -> None:
+    def test_without_limits_the_default_applies_to_both(self) -> None:
         self.assertEqual(
             [Constraint("p1", "gpu", 10), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
         )
@@ -153,7 +153,7 @@ class TestMissing(DriverTestCase):
             str(error),
         )
 
-    def test_the_service_is_called_by_its_name_where_that_is_known(self) -> None:
+    def test_the_service_is_named_if_its_name_is_known(self) -> None:
         self.driver = self.make_driver(service_name="cyborg", names={"gpu": "accelerator_gpu"})
         error = self.assertRaises(exceptions.LimitNotSet, self.constraints)
         self.assertIn("--service cyborg --region RegionOne --default-limit N accelerator_gpu", str(error))
@@ -164,7 +164,7 @@ class TestMissing(DriverTestCase):
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
         self.assertEqual({("p1", "gpu"): 10}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"]))
 
-    def test_what_is_refused_is_shown_as_zero(self) -> None:
+    def test_refused_resources_are_shown_as_zero(self) -> None:
         self.assertEqual(
             {("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"])
         )
@@ -314,7 +314,7 @@ class TestFaults(DriverTestCase):
         self.now += 10
         self.assertEqual(10, self.constraints()[0].limit)
 
-    def test_what_keystoneauth_raises(self) -> None:
+    def test_errors_of_keystoneauth(self) -> None:
         for error, words in (
             (ksa.ConnectTimeout("x"), "does not respond in time"),
             (ksa.ConnectFailure("x"), "cannot be reached"),
@@ -330,7 +330,7 @@ class TestFaults(DriverTestCase):
             self.now += 10
             self.assertIn(words, self.unavailable())
 
-    def test_what_keystone_answers(self) -> None:
+    def test_responses_of_keystone(self) -> None:
         for answer, words in (
             (Response(401, {}), "does not authenticate the user of [oslo_limit]"),
             (Response(403, {}), "may not read /endpoints/endpoint-1 in Keystone. It needs the role reader"),
@@ -374,11 +374,11 @@ class TestSharing(DriverTestCase):
         barrier = threading.Barrier(8)
         results: list[list[Constraint]] = []
 
-        def look() -> None:
+        def read_limit() -> None:
             barrier.wait(30)
             results.append(self.constraints())
 
-        threads = [threading.Thread(target=look) for _ in range(8)]
+        threads = [threading.Thread(target=read_limit) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -39,7 +39,7 @@ class TestConfiguration(base.BaseTestCase):
         error = self.assertRaises(exceptions.ConfigurationError, make_engine, made)
         self.assertEqual("[oslo_limit] lacks auth_type: set it to password.", str(error))
 
-    def test_what_is_missing(self) -> None:
+    def test_missing_options(self) -> None:
         self.assertIn("[oslo_limit] lacks auth_url", self.refused(oslo_limit__auth_url=None))
         self.assertIn("endpoint_id", self.refused(oslo_limit__endpoint_id=None))
 

@@ -97,7 +97,7 @@ class TestGuard(GuardTestCase):
         self.assertTrue(self.ledger.retried.is_set())
         self.assertEqual(7, self.guard.call(lambda value: value, 7))
 
-    def test_retried_until_nothing_is_left(self) -> None:
+    def test_retried_until_all_are_done(self) -> None:
         self.ledger.left = [True, False, False]
         self.guard.want_retry()
         self.wait_for_end()
@@ -113,7 +113,7 @@ class TestGuard(GuardTestCase):
         self.assertFalse(self.guard.reaches())
         self.assertTrue(self.guard.is_open)
 
-    def test_closed_for_good(self) -> None:
+    def test_closed_permanently(self) -> None:
         self.guard.close()
         self.guard.want_retry()
         self.assertIsNone(self.guard._thread)

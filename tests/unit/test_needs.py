@@ -28,7 +28,7 @@ class TestMissing(base.BaseTestCase):
         Sample().run(result)
         return result
 
-    def test_skips_and_says_why(self) -> None:
+    def test_skipped_with_the_reason(self) -> None:
         for value in (None, "", "0", "false"):
             self.useFixture(fx.EnvironmentVariable("CI", value))
             self.assertEqual(["no moon"], [reason for _, reason in self.ended().skipped], value)

@@ -143,7 +143,7 @@ class TestAdjust(base.BaseTestCase):
     def test_the_latest_first(self) -> None:
         self.assertEqual([Freed(5, 3), Freed(3, 1)], adjust(4, self.ROWS))
 
-    def test_what_is_committed_now_before_others(self) -> None:
+    def test_rows_committed_now_come_first(self) -> None:
         self.assertEqual([Freed(1, 2), Freed(5, 3), Freed(3, 1)], adjust(6, self.ROWS, {1}))
 
     def test_no_more_than_there_is(self) -> None:

@@ -26,7 +26,7 @@ class TestLog(base.BaseTestCase):
         self.assertEqual(1, result.testsRun)
         return output.getvalue(), "".join(text for _, text in result.failures)
 
-    def test_with_the_failure_alone(self) -> None:
+    def test_shown_with_a_failure_only(self) -> None:
         output, failure = self.output_of(fails=True)
         self.assertEqual("", output)
         self.assertIn("DEBUG [ledger] as seen by nobody", failure)

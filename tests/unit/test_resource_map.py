@@ -45,7 +45,7 @@ class TestResourceMap(base.BaseTestCase):
     def test_one_class(self) -> None:
         self.assertEqual({"fpga": 1}, resource_map("FPGA: fpga").deltas(group("FPGA")))
 
-    def test_a_model_beside_its_family(self) -> None:
+    def test_a_model_and_its_family(self) -> None:
         rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
         self.assertEqual({"gpu": 1, "gpu.A100": 1}, rules.deltas(group("PGPU", CUSTOM_A100="required")))
         for other in (group("PGPU"), group("PGPU", CUSTOM_A100="forbidden"), group("PGPU", CUSTOM_V100="required")):
@@ -70,7 +70,7 @@ class TestResourceMap(base.BaseTestCase):
         self.assertIn("resource_rule", str(error))
         self.assertEqual({}, resource_map("FPGA: fpga", refuses=False).deltas(group("CUSTOM_SSD")))
 
-    def test_rule_for_what_is_not_counted(self) -> None:
+    def test_rule_for_an_uncounted_resource(self) -> None:
         rules = ("CUSTOM_SSD: ssd", "PGPU: gpu", "PGPU: gpu.H100")
         for resource_class, missing in (("CUSTOM_SSD", "ssd"), ("PGPU", "gpu.H100")):
             error = self.assertRaises(ClassNotCounted, resource_map(*rules).deltas, group(resource_class))
