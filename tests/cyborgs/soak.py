@@ -201,9 +201,9 @@ class Soak:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long in all, about (default: 1)")
-    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="whom to kill, and what is asked for")
-    parser.add_argument("--json", type=pathlib.Path, help="write the summary to this file too")
+    parser.add_argument("--minutes", type=float, default=1.0, help="the approximate total duration (default: 1)")
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the seed of all random choices")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the summary to this file")
     arguments = parser.parse_args()
     url = fixtures.fresh_url("mariadb", "soak")
     schema.sync(Database(fixtures.settings(url)))

@@ -334,11 +334,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tools/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long, all scenarios together (default: 30)")
-    parser.add_argument("--seed", type=int, default=None, help="for the choices; drawn, and shown, when not given")
-    parser.add_argument("--only", action="append", choices=sorted(scenarios), metavar="NAME", help="may be given again")
-    parser.add_argument("--list", action="store_true", help="show the scenarios, and do nothing")
-    parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("soak.json"), help="default: soak.json")
+    parser.add_argument("--minutes", type=float, default=30.0, help="the total duration (default: 30)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="the seed of the choices (default: random; it is printed)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=sorted(scenarios), metavar="NAME", help="run this scenario; may be repeated"
+    )
+    parser.add_argument("--list", action="store_true", help="list the scenarios, and exit")
+    parser.add_argument(
+        "--json", type=pathlib.Path, default=pathlib.Path("soak.json"),
+        help="the file for the figures (default: soak.json)",
+    )
     arguments = parser.parse_args(argv)
     if arguments.list:
         print("\n".join(f"{scenario.name:12} {scenario.about}" for scenario in scenarios.values()))

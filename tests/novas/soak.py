@@ -107,9 +107,9 @@ class Soak:
 def main() -> int:
     began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=4.0, help="how long in all, about (default: 4)")
-    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="whom to kill, and what is asked for")
-    parser.add_argument("--json", type=pathlib.Path, help="write the summary to this file too")
+    parser.add_argument("--minutes", type=float, default=4.0, help="the approximate total duration (default: 4)")
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the seed of all random choices")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the summary to this file")
     arguments = parser.parse_args()
     try:
         cloud = Cloud(base.OPTIONS)

@@ -76,8 +76,10 @@ def child(reader: str, options: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=60, help="how long, both together (default: 60)")
-    parser.add_argument("--findings", type=pathlib.Path, default=TOP / ".fuzz", help="where crashes are left")
+    parser.add_argument("--seconds", type=int, default=60, help="the total duration (default: 60)")
+    parser.add_argument(
+        "--findings", type=pathlib.Path, default=TOP / ".fuzz", help="the directory for inputs that cause a crash"
+    )
     arguments = parser.parse_args()
     try:
         import atheris  # noqa: F401

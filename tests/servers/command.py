@@ -85,10 +85,12 @@ def _exit(signum: int, _frame: object) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("run", help="run a command beside the servers, and stop them behind it")
+    verb = verbs.add_parser("run", help="start the servers, run a command, and stop the servers")
     names = {kind.name: kind for kind in KINDS}
-    verb.add_argument("--only", action="append", choices=sorted(names), help="not all of them")
-    verb.add_argument("--durable", action="store_true", help="on disk, as durable as by default")
+    verb.add_argument(
+        "--only", action="append", choices=sorted(names), help="start this server; may be repeated (default: all)"
+    )
+    verb.add_argument("--durable", action="store_true", help="keep the data on disk, with the default durability")
     verb.add_argument("command", nargs="+", metavar="COMMAND")
     args = parser.parse_args(argv)
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
