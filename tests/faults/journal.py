@@ -19,11 +19,11 @@ ASK, OK = "ask", "ok"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One line. A thing is what one reserve requests: a group of its own, with a number of rows in the ledger."""
+    """One line. A request is the argument of one reserve: a group of its own, with a number of rows in the ledger."""
 
     word: str
     call: str
-    thing: str
+    request: str
     project_id: str
     rows: int
     detail: str = ""
@@ -44,14 +44,14 @@ class Journal:
         self,
         word: str,
         call: str,
-        thing: str,
+        request: str,
         project_id: str,
         rows: int,
         *,
         detail: str = "",
         seconds: float = 0.0,
     ) -> None:
-        line = json.dumps([word, call, thing, project_id, rows, detail, seconds])
+        line = json.dumps([word, call, request, project_id, rows, detail, seconds])
         os.write(self._fd, f"{line}\n".encode())
 
     def entries(self, begin: int = 0) -> Iterator[Entry]:
@@ -62,11 +62,11 @@ class Journal:
                 if line.endswith(b"\n"):
                     yield Entry(*json.loads(line))
 
-    def by_thing(self) -> dict[str, list[Entry]]:
-        """Return the entries of each thing."""
+    def by_request(self) -> dict[str, list[Entry]]:
+        """Return the entries of each request."""
         found: dict[str, list[Entry]] = collections.defaultdict(list)
         for entry in self.entries():
-            found[entry.thing].append(entry)
+            found[entry.request].append(entry)
         return dict(found)
 
     def longest_seconds(self) -> float:

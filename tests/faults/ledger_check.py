@@ -4,7 +4,7 @@
 * The invariants hold in the bare tables, and audit finds no drift.
 * No limit was exceeded at any time: a trigger checks every version of every usage row.
 * No answered call is lost or half done; a call without an answer is done completely or not at all.
-* A retried call is charged once: a thing has as many rows as it requested, or none.
+* A retried call is charged once: it has as many rows as it requested, or none.
 * Reservations in flight were requested and not settled. Requested again, they are not charged again; after they are
   settled, ``reserved`` is 0.
 """
@@ -61,7 +61,7 @@ class Report:
     """
 
     calls: int = 0
-    things: int = 0
+    requests: int = 0
     errors: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     checks: int = 0
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -115,8 +115,8 @@ def watch_limits(url: str, limits: Mapping[str, int]) -> None:
 def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
     """Check everything, after all writers have ended; settles what is in flight. ``problems`` lists the violations."""
     report = Report()
-    things = journal.by_thing()
-    report.things = len(things)
+    requests = journal.by_request()
+    report.requests = len(requests)
     for entry in journal.entries():
         if entry.word == ASK:
             report.calls += 1
@@ -129,11 +129,11 @@ def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
             report.checks += 1
             passed = connection.exec_driver_sql(_PASSED).all()
             report.problems += [f"a limit was passed: {row.project_id}: {row.held} {row.resource}" for row in passed]
-    rows = _rows_by_thing(sql)
-    for thing, entries in things.items():
+    rows = _rows_by_request(sql)
+    for request, entries in requests.items():
         report.checks += 1
-        report.problems += _problems_of(thing, entries, rows.get(thing, []))
-    report.problems += [f"{thing}: was never requested" for thing in rows.keys() - things.keys()]
+        report.problems += _problems_of(request, entries, rows.get(request, []))
+    report.problems += [f"{request}: was never made" for request in rows.keys() - requests.keys()]
     _settle_all(sql, engine, report)
     return report
 
@@ -154,7 +154,7 @@ def _check_tables(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
     report.problems += [f"audit: {drift}" for drift in engine.audit(base.ADMIN)]
 
 
-def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
+def _rows_by_request(sql: sa.Engine) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = collections.defaultdict(list)
     query = "SELECT group_id, project_id, resource, delta, consumer_id, uuid, state FROM reservations ORDER BY id"
     with sql.connect() as connection:
@@ -165,7 +165,7 @@ def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
 
 
 def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
-    """Return the possible states of a thing after these calls, and the answer that was wrong ("" if none was)."""
+    """Return the possible states of a request after these calls, and the answer that was wrong ("" if none was)."""
     states = {NONE}
     for entry in entries:
         if entry.word == ASK:  # from here on it may take effect at any time
@@ -186,49 +186,51 @@ def _took_effect(states: set[str], call: str) -> set[str]:
     return {LANDS[call].get(state, state) for state in states}
 
 
-def _problems_of(thing: str, entries: Sequence[Entry], rows: Sequence[Any]) -> list[str]:
+def _problems_of(request: str, entries: Sequence[Entry], rows: Sequence[Any]) -> list[str]:
     problems = []
-    states, lie = possible_states(entries)
-    if lie:
-        problems.append(f"{thing}: {lie}")
+    states, wrong_answer = possible_states(entries)
+    if wrong_answer:
+        problems.append(f"{request}: {wrong_answer}")
     wanted = entries[0].rows
     if len(rows) not in (0, wanted):
-        problems.append(f"{thing}: {len(rows)} rows, asked for {wanted} (charged twice, or in part)")
+        problems.append(f"{request}: {len(rows)} rows, requested {wanted} (charged twice, or in part)")
     found = {row.state for row in rows} or {NONE}
     if len(found) > 1:
-        problems.append(f"{thing}: settled in part: {sorted(found)}")
+        problems.append(f"{request}: settled in part: {sorted(found)}")
     elif states and not found <= states:
-        problems.append(f"{thing}: an answered call is lost: {found.pop()}, should be {' or '.join(sorted(states))}")
+        problems.append(f"{request}: an answered call is lost: {found.pop()}, should be {' or '.join(sorted(states))}")
     if any(row.project_id != entries[0].project_id for row in rows):
-        problems.append(f"{thing}: charged to another project")
+        problems.append(f"{request}: charged to another project")
     return problems
 
 
 def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
     """Repeat the reserves in flight, then release them or let them expire: counters must return to zero."""
-    rows = {thing: [row for row in found if row.state == "reserved"] for thing, found in _rows_by_thing(sql).items()}
+    rows = {
+        request: [row for row in stored if row.state == "reserved"] for request, stored in _rows_by_request(sql).items()
+    }
     before = _counters(sql)
-    for thing, flying in rows.items():
-        consumers = {row.consumer_id for row in flying}
-        if not flying or None in consumers:
+    for request, in_flight in rows.items():
+        consumers = {row.consumer_id for row in in_flight}
+        if not in_flight or None in consumers:
             continue
         report.checks += 1
-        context = base.Context(flying[0].project_id)
+        context = base.Context(in_flight[0].project_id)
         for consumer in consumers:
-            held_rows = {row.resource: row for row in flying if row.consumer_id == consumer}
+            held_rows = {row.resource: row for row in in_flight if row.consumer_id == consumer}
             again = engine.reserve(
-                context, {name: row.delta for name, row in held_rows.items()}, consumer=consumer, group=thing
+                context, {name: row.delta for name, row in held_rows.items()}, consumer=consumer, group=request
             )
             if sorted(again) != sorted(row.uuid for row in held_rows.values()):
-                report.problems.append(f"{thing}: asked for again, it was answered with other reservations")
+                report.problems.append(f"{request}: repeated, it was answered with other reservations")
     if _counters(sql) != before:
         report.problems.append("what was asked for again was charged again")
-    for thing, flying in rows.items():
-        if flying and flying[0].consumer_id is not None:
+    for request, in_flight in rows.items():
+        if in_flight and in_flight[0].consumer_id is not None:
             try:
-                engine.rollback(base.Context(flying[0].project_id), group=thing)
+                engine.rollback(base.Context(in_flight[0].project_id), group=request)
             except exceptions.QuotaError as error:
-                report.problems.append(f"{thing}: cannot be rolled back: {error}")
+                report.problems.append(f"{request}: cannot be rolled back: {error}")
     with sql.begin() as connection:  # without a consumer it cannot be requested again: it expires
         connection.exec_driver_sql("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
     engine.expire(base.ADMIN)

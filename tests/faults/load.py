@@ -29,7 +29,7 @@ from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
 
 MOST_HELD = 3
-"""The number of things that one worker keeps attached."""
+"""The number of requests that one worker keeps attached."""
 LIMITS = {"gpu": 24, "fpga": 16}
 """Low enough that eight workers reach the limits often."""
 
@@ -52,26 +52,26 @@ class Caller:
         self._patience_seconds = patience_seconds
         self.last_error: exceptions.QuotaError | None = None
 
-    def reserve(self, thing: Thing) -> bool:
-        """Reserve a thing; after an outage repeat it if it has consumers.
+    def reserve(self, request: Request) -> bool:
+        """Reserve; after an outage repeat it if it has consumers.
 
         (Without consumers it would be charged twice.)
         """
-        return self._call("reserve", thing, lambda: thing.reserve(self._engine), may_repeat=thing.has_consumers)
+        return self._call("reserve", request, lambda: request.reserve(self._engine), may_repeat=request.has_consumers)
 
-    def settle(self, call: str, thing: Thing) -> bool:
-        """Commit, roll back, release or extend a thing, by each kind of name."""
-        return self._call(call, thing, lambda: thing.settle(self._engine, call), may_repeat=True)
+    def settle(self, call: str, request: Request) -> bool:
+        """Commit, roll back, release or extend, by each kind of name."""
+        return self._call(call, request, lambda: request.settle(self._engine, call), may_repeat=True)
 
-    def _call(self, call: str, thing: Thing, act: Callable[[], None], *, may_repeat: bool) -> bool:
+    def _call(self, call: str, request: Request, act: Callable[[], None], *, may_repeat: bool) -> bool:
         deadline = time.monotonic() + self._patience_seconds
         while True:
-            self._note(ASK, call, thing)
+            self._note(ASK, call, request)
             began = time.monotonic()
             try:
                 act()
             except exceptions.QuotaError as error:
-                self._note(outcome_of(error), call, thing, str(error)[:200], time.monotonic() - began)
+                self._note(outcome_of(error), call, request, str(error)[:200], time.monotonic() - began)
                 self.last_error = error
                 if not isinstance(error, exceptions.DatabaseUnavailable) or not may_repeat:
                     return False
@@ -79,19 +79,19 @@ class Caller:
                     return False
                 time.sleep(0.05)
             except Exception as error:
-                self._note(outcome_of(error), call, thing, str(error)[:200])
+                self._note(outcome_of(error), call, request, str(error)[:200])
                 raise
             else:
-                self._note(OK, call, thing, "", time.monotonic() - began)
+                self._note(OK, call, request, "", time.monotonic() - began)
                 return True
 
-    def _note(self, word: str, call: str, thing: Thing, detail: str = "", seconds: float = 0.0) -> None:
-        project_id = thing.context.project_id or ""
-        self._journal.write(word, call, thing.name, project_id, thing.rows, detail=detail, seconds=seconds)
+    def _note(self, word: str, call: str, request: Request, detail: str = "", seconds: float = 0.0) -> None:
+        project_id = request.context.project_id or ""
+        self._journal.write(word, call, request.name, project_id, request.rows, detail=detail, seconds=seconds)
 
 
-class Thing:
-    """What one reserve requests: one claim with or without a consumer, or several claims of one group."""
+class Request:
+    """The argument of one reserve: one claim with or without a consumer, or several claims of one group."""
 
     def __init__(self, project_id: str, claims: Sequence[Claim], name: str | None = None) -> None:
         self.name = name or f"t-{uuid.uuid4()}"
@@ -100,8 +100,8 @@ class Thing:
         self.uuids: list[str] = []
 
     @classmethod
-    def named(cls, name: str, projects: Sequence[str]) -> Thing:
-        """Return the thing of this name.
+    def named(cls, name: str, projects: Sequence[str]) -> Request:
+        """Return the request with this name.
 
         The name determines the request, so that any reader of a journal can repeat it.
         """
@@ -145,17 +145,17 @@ def work(
     caller: Caller, worker: str, rng: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
 ) -> None:
     """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``."""
-    held: list[tuple[Thing, bool]] = []
+    held: list[tuple[Request, bool]] = []
     while not is_over():
-        thing = Thing.named(f"{worker}-{rng.getrandbits(60)}", projects)
-        if caller.reserve(thing):
+        request = Request.named(f"{worker}-{rng.getrandbits(60)}", projects)
+        if caller.reserve(request):
             way = rng.random()
             if way < 0.2:
-                caller.settle("rollback", thing)
+                caller.settle("rollback", request)
             else:
                 if way < 0.8:
-                    caller.settle("commit", thing)
-                held.append((thing, way < 0.8))
+                    caller.settle("commit", request)
+                held.append((request, way < 0.8))
             is_refused = False
         else:
             is_refused = True  # the limit may be reached until another worker releases
@@ -171,15 +171,15 @@ def release_inherited(caller: Caller, journal: Journal, worker: str, projects: S
     A request without an answer is repeated first, because it may take effect at any time. A request without a consumer
     would be charged twice if repeated, so it is left to expire.
     """
-    for name, entries in journal.by_thing().items():
+    for name, entries in journal.by_request().items():
         if not name.startswith(f"{worker}-"):
             continue
         answered = {entry.call for entry in entries if entry.word == OK}
-        thing = Thing.named(name, projects)
+        request = Request.named(name, projects)
         if answered & {"rollback", "release"} or entries[-1].word == "OverQuota":
             continue
-        if "reserve" in answered or (thing.has_consumers and caller.reserve(thing)):
-            caller.settle("release", thing)
+        if "reserve" in answered or (request.has_consumers and caller.reserve(request)):
+            caller.settle("release", request)
 
 
 class Crew:

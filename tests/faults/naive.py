@@ -32,34 +32,34 @@ class NaiveLedger:
 
     def reserve_again_with_new_uuid(self) -> None:
         """Repeat the transaction after a broken connection with a new UUID: it is charged twice."""
-        thing = self._begin()
+        request = self._begin()
         try:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
         except sa.exc.DBAPIError:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
-        self._end(thing)
+        self._end(request)
 
     def reserve_in_two_transactions(self) -> None:
         """Insert the row in one transaction, and change the counter in the next: a crash between them leaves half."""
-        thing = self._begin()
+        request = self._begin()
         with self._sql.begin() as connection:
-            self._insert(connection, thing)
+            self._insert(connection, request)
         with self._sql.begin() as connection:
             self._charge(connection)
-        self._end(thing)
+        self._end(request)
 
     def reserve_and_answer_early(self) -> None:
         """Answer before the COMMIT: the charge is lost if the COMMIT fails."""
-        thing = self._begin()
+        request = self._begin()
         try:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
-                self._end(thing)
+                self._end(request)
         except sa.exc.DBAPIError:
             pass
 
@@ -69,24 +69,24 @@ class NaiveLedger:
             query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
             if connection.execute(query, {"id": self._usage_id}).scalar_one() + 1 > limit:
                 return False
-        thing = self._begin()
+        request = self._begin()
         with self._sql.begin() as connection:
-            self._insert(connection, thing)
+            self._insert(connection, request)
             self._charge(connection)
-        self._end(thing)
+        self._end(request)
         return True
 
-    def _insert(self, connection: sa.Connection, thing: str) -> None:
+    def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}
-        connection.execute(_INSERT, {**values, "no": False, "group": thing})
+        connection.execute(_INSERT, {**values, "no": False, "group": request})
 
     def _charge(self, connection: sa.Connection) -> None:
         connection.execute(_CHARGE, {"id": self._usage_id})
 
     def _begin(self) -> str:
-        thing = f"naive-{uuid.uuid4()}"
-        self._journal.write(ASK, "reserve", thing, self._project_id, 1)
-        return thing
+        request = f"naive-{uuid.uuid4()}"
+        self._journal.write(ASK, "reserve", request, self._project_id, 1)
+        return request
 
-    def _end(self, thing: str) -> None:
-        self._journal.write(OK, "reserve", thing, self._project_id, 1)
+    def _end(self, request: str) -> None:
+        self._journal.write(OK, "reserve", request, self._project_id, 1)

@@ -9,7 +9,7 @@ import time
 import sqlalchemy as sa
 
 from cyborg_quota import Claim
-from tests.faults.load import Caller, Ledger, Thing
+from tests.faults.load import Caller, Ledger, Request
 from tests.servers import Server
 
 HOT_AND_COLD = ("hot", "warm", "cold")
@@ -71,7 +71,7 @@ def reserve_until_refused(ledger: Ledger, most: int) -> Exception | None:
     """Reserve and commit until an outage ends it. Returns the error; None if all calls succeeded."""
     caller = Caller(ledger.engine, ledger.journal, patience_seconds=0.0)
     for _ in range(most):
-        thing = Thing("p", [Claim(None, {"gpu": 1, "fpga": 1})])
-        if not (caller.reserve(thing) and caller.settle("commit", thing)):
+        request = Request("p", [Claim(None, {"gpu": 1, "fpga": 1})])
+        if not (caller.reserve(request) and caller.settle("commit", request)):
             return caller.last_error
     return None

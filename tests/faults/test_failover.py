@@ -235,7 +235,7 @@ class TestFailover(FailoverTestCase):
         seen = ledger.journal.size
         deadline = time.monotonic() + seconds
         while True:
-            done = [entry.thing.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
+            done = [entry.request.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
             if all(done.count(f"w{number}") >= 3 for number in range(WORKERS)):
                 return
             if time.monotonic() > deadline:

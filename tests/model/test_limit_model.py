@@ -120,19 +120,19 @@ class Trees(stateful.RuleBasedStateMachine):
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
-        self.wishes = PlainLimits(self.policy)
+        self.plain = PlainLimits(self.policy)
 
     def teardown(self) -> None:
         self.engine.close()
 
-    def change(self, wishes: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
+    def change(self, plain: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
         """Make the change in the engine; it must be refused exactly if the model says so.
 
         On success the model follows.
         """
-        if refusal is None and wishes.is_too_deep():
+        if refusal is None and plain.is_too_deep():
             refusal = exceptions.ProjectRefused
-        if refusal is None and not wishes.is_valid():
+        if refusal is None and not plain.is_valid():
             refusal = exceptions.LimitRefused
         try:
             getattr(self.engine.administration, call)(base.ADMIN, *args)
@@ -141,7 +141,7 @@ class Trees(stateful.RuleBasedStateMachine):
             assert isinstance(error, refusal), f"{call}{args}: {error!r}, the model has {refusal.__name__}"
             return
         assert refusal is None, f"{call}{args} was allowed, the model refuses it ({refusal.__name__})"
-        self.wishes = wishes
+        self.plain = plain
 
     @stateful.initialize(default=LIMITS)
     def begin(self, default: int) -> None:
@@ -149,54 +149,54 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.rule(limit=LIMITS)
     def set_default(self, limit: int) -> None:
-        wishes = self.wishes.copy()
-        wishes.default = limit
-        self.change(wishes, None, "set_limit", "gpu", limit)
+        plain = self.plain.copy()
+        plain.default = limit
+        self.change(plain, None, "set_limit", "gpu", limit)
 
     @stateful.rule()
     def unset_default(self) -> None:
-        wishes = self.wishes.copy()
-        wishes.default = None
-        self.change(wishes, None, "unset_limit", "gpu")
+        plain = self.plain.copy()
+        plain.default = None
+        self.change(plain, None, "unset_limit", "gpu")
 
     @stateful.rule(project=PROJECTS, limit=LIMITS)
     def set_limit(self, project: str, limit: int) -> None:
-        wishes = self.wishes.copy()
-        wishes.own[project] = limit
-        self.change(wishes, None, "set_limit", "gpu", limit, project)
+        plain = self.plain.copy()
+        plain.own[project] = limit
+        self.change(plain, None, "set_limit", "gpu", limit, project)
 
     @stateful.rule(project=PROJECTS)
     def unset_limit(self, project: str) -> None:
-        wishes = self.wishes.copy()
-        wishes.own.pop(project, None)
-        self.change(wishes, None, "unset_limit", "gpu", project)
+        plain = self.plain.copy()
+        plain.own.pop(project, None)
+        self.change(plain, None, "unset_limit", "gpu", project)
 
     @stateful.rule(project=PROJECTS, parent=PARENTS)
     def place(self, project: str, parent: str | None) -> None:
         """Add or move the project, depending on whether it exists."""
-        is_known = project in self.wishes.parents
-        wishes = self.wishes.copy()
-        wishes.parents[project] = parent
+        is_known = project in self.plain.parents
+        plain = self.plain.copy()
+        plain.parents[project] = parent
         refusal: type[Exception] | None = None
         if parent is not None and (
-            parent not in self.wishes.parents or parent == project or project in self.wishes.path(parent)
+            parent not in self.plain.parents or parent == project or project in self.plain.path(parent)
         ):
             refusal = exceptions.ProjectRefused
-        self.change(wishes, refusal, "move_project" if is_known else "add_project", project, parent)
+        self.change(plain, refusal, "move_project" if is_known else "add_project", project, parent)
 
     @stateful.rule(project=PROJECTS)
     def remove(self, project: str) -> None:
-        wishes = self.wishes.copy()
-        is_bound = project not in wishes.parents or bool(wishes.children(project)) or bool(wishes.held.get(project))
-        wishes.parents.pop(project, None)
-        wishes.own.pop(project, None)
-        wishes.held.pop(project, None)
-        self.change(wishes, exceptions.ProjectRefused if is_bound else None, "remove_project", project)
+        plain = self.plain.copy()
+        is_bound = project not in plain.parents or bool(plain.children(project)) or bool(plain.held.get(project))
+        plain.parents.pop(project, None)
+        plain.own.pop(project, None)
+        plain.held.pop(project, None)
+        self.change(plain, exceptions.ProjectRefused if is_bound else None, "remove_project", project)
 
     @stateful.rule(project=PROJECTS, amount=st.integers(1, 4))
     def hold(self, project: str, amount: int) -> None:
-        expected = self.wishes.blockers(project, amount)
-        self.wishes.parents.setdefault(project, None)  # a project that was reserved for is known from then on
+        expected = self.plain.blockers(project, amount)
+        self.plain.parents.setdefault(project, None)  # a project that was reserved for is known from then on
         try:
             uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
         except exceptions.OverQuota as error:
@@ -207,24 +207,24 @@ class Trees(stateful.RuleBasedStateMachine):
             return
         assert expected == [], f"admitted, the model has {expected}"
         self.quotas.commit(base.ADMIN, uuids)
-        self.wishes.held[project] = self.wishes.held.get(project, 0) + amount
+        self.plain.held[project] = self.plain.held.get(project, 0) + amount
 
-    @stateful.precondition(lambda self: any(self.wishes.held.values()))
+    @stateful.precondition(lambda self: any(self.plain.held.values()))
     @stateful.rule(data=st.data())
     def put(self, data: st.DataObject) -> None:
-        project = data.draw(st.sampled_from(sorted(name for name, held in self.wishes.held.items() if held)))
+        project = data.draw(st.sampled_from(sorted(name for name, held in self.plain.held.items() if held)))
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
         self.quotas.release(base.ADMIN, [first.uuid])
-        self.wishes.held[project] -= first.delta
+        self.plain.held[project] -= first.delta
 
     @stateful.invariant()
     def limits_agree(self) -> None:
-        assert self.wishes.is_valid(), self.wishes.__dict__
+        assert self.plain.is_valid(), self.plain.__dict__
         rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
         for project, row in rows.items():
-            assert row.limit == self.wishes.limit(project), (project, row, self.wishes.__dict__)
-            assert row.subtree == sum(self.wishes.held.get(name, 0) for name in self.wishes.below(project)), row
-            assert row.depth == len(self.wishes.path(project)) - 1, row
+            assert row.limit == self.plain.limit(project), (project, row, self.plain.__dict__)
+            assert row.subtree == sum(self.plain.held.get(name, 0) for name in self.plain.below(project)), row
+            assert row.depth == len(self.plain.path(project)) - 1, row
 
 
 class TestLimitModel(base.BackendTestCase):
