@@ -8,7 +8,7 @@ reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend, expir
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from oslo_config import cfg
@@ -20,6 +20,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.batch_throttle import run_batches
 from cyborg_quota.ledger.counters import Healer
+from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.origin_clearing import OriginClearing
@@ -39,6 +40,7 @@ from cyborg_quota.types import (
     Claim,
     Counters,
     Drift,
+    Headroom,
     Notice,
     Over,
     Reservation,
@@ -75,6 +77,7 @@ class DbQuotaDriver(base.QuotaDriver):
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -160,6 +163,14 @@ class DbQuotaDriver(base.QuotaDriver):
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
         return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources)
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        return self._headroom.read_many(project_ids, resources)
 
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         rows = self._untimed.read(
