@@ -128,6 +128,14 @@ class ReservationTest(base.CliTestCase):
         self.assertLess(after, self.good("reservation", "show", uuid)["expire"])
         self.assertIn("Invalid reservation expiration", self.refused(2, "extend", uuid, "--expire", "-5"))
 
+    def test_a_committed_reservation_has_no_expiry(self) -> None:
+        uuid = self.reserve("--consumer", "c", "gpu=1")
+        self.assertIsNotNone(self.good("reservation", "list")[0]["expire"])
+        self.good("commit", uuid)
+        self.assertEqual([None], [row["expire"] for row in self.good("reservation", "list")])
+        self.assertIsNone(self.good("reservation", "show", uuid)["expire"])
+        self.assertTrue(self.call("reservation", "list", "-f", "csv").out.endswith(',"committed","c","","",""\n'))
+
     def test_expire(self) -> None:
         self.assertEqual({"expired": 0}, self.good("expire"))
         uuid = self.reserve("gpu=1")
