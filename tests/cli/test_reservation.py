@@ -58,6 +58,7 @@ class ReservationTest(base.CliTestCase):
         self.assertIn("project p1, resource fpga: limit 5, used 3, reserved 2, requested 1", line)
         self.good("commit", uuid)
         usage = {"project_id": "p1", "resource": "fpga", "limit": 5, "used": 5, "reserved": 0, "available": 0}
+        usage |= {"fits": 0, "bound_by": "p1"}
         self.assertEqual([usage], self.good("usage", "list"))
         line = self.refused(1, "reserve", "--project", "p1", "fpga=1")
         self.assertIn("project p1, resource fpga: limit 5, used 5, reserved 0, requested 1", line)
