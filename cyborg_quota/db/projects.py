@@ -68,7 +68,8 @@ def paths_cte() -> sa.CTE:
 
     As ``path_cte(for_limits=True)``. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
     """
-    parent_id = sa.case((_limits_follow(), projects.c.parent_id))
+    # (The cast keeps the length, which PostgreSQL compares with that of the recursive part.)
+    parent_id = sa.cast(sa.case((_limits_follow(), projects.c.parent_id)), projects.c.parent_id.type)
     leaf = (
         sa.select(projects.c.project_id, parent_id.label("parent_id"))
         .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
