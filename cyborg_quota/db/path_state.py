@@ -25,7 +25,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import projects
+from cyborg_quota.db import dialects, projects
+from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages, reservations
 from cyborg_quota.types import RESERVED, Counters
 
@@ -65,7 +66,7 @@ def read(connection: sa.Connection, project_id: str, origin: str | None, *, coun
 
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     """
-    statement = _statement(is_postgresql=connection.dialect.name == "postgresql", count_open=count_open)
+    statement = _statement(dialects.of(connection), count_open=count_open)
     rows = connection.execute(statement, {"b_project": project_id, "b_origin": origin}).all()
     distances = sorted((row.value_1, row.project_id) for row in rows if row.kind == _PATH)
     return _state([owner for _, owner in distances], rows)
@@ -76,7 +77,7 @@ def read_many(connection: sa.Connection, project_ids: Sequence[str], origin: str
 
     The projects must be known (those with usage rows are); there may be at most MAX_PROJECTS.
     """
-    statement = _statement_for_many(is_postgresql=connection.dialect.name == "postgresql")
+    statement = _statement_for_many(dialects.of(connection))
     rows = connection.execute(statement, {"b_projects": list(project_ids), "b_origin": origin}).all()
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
@@ -105,30 +106,30 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
 
 
 @functools.cache
-def _statement(*, is_postgresql: bool, count_open: bool) -> sa.CompoundSelect[Any]:
+def _statement(dialect: Dialect, *, count_open: bool) -> sa.CompoundSelect[Any]:
     path = projects.path_cte(for_limits=True)
-    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, is_postgresql=is_postgresql)]
+    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect)]
     if count_open:
         parts.append(_open(quota_usages.c.project_id == sa.bindparam("b_project")))
     return sa.union_all(*parts)
 
 
 @functools.cache
-def _statement_for_many(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
+def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
     path = projects.paths_cte()
     return sa.union_all(
         _columns(_PATH, path.c.project_id, path.c.parent_id),
-        *_stored(path, is_postgresql=is_postgresql),
+        *_stored(path, dialect),
         _open(quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
     )
 
 
-def _stored(path: sa.CTE, *, is_postgresql: bool) -> list[sa.Select[Any]]:
+def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
     """The counters and limits of the projects on ``path``, and the default limits."""
     usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
-        return rows.where(projects.is_on_path(owner, path, is_postgresql=is_postgresql))
+        return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
 
     return [
         on_path(
