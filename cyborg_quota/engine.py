@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -271,7 +270,12 @@ class QuotaEngine:
             return list(records)
         # A resource that is not registered cannot be reserved.
         return [
-            dataclasses.replace(record, headroom=by_project[record.project_id].get(record.resource, Headroom(0)))
+            UsageRecord(
+                record.project_id,
+                record.resource,
+                record.usage,
+                by_project[record.project_id].get(record.resource, Headroom(0)),
+            )
             for record in records
         ]
 
