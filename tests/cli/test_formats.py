@@ -11,7 +11,7 @@ import yaml
 
 from tests.cli import base
 
-USAGE = ["project_id", "resource", "limit", "used", "reserved", "available"]
+USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
 
 
 class FormatTest(base.CliTestCase):
@@ -28,25 +28,29 @@ class FormatTest(base.CliTestCase):
     def test_table(self) -> None:
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.usages().splitlines()]
         self.assertEqual(USAGE, lines[1])
-        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited"], lines[3])
-        self.assertEqual(["p1", "gpu", "4", "0", "1", "3"], lines[4])
+        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", "unlimited", ""], lines[3])
+        self.assertEqual(["p1", "gpu", "4", "0", "1", "3", "3", "p1"], lines[4])
 
     def test_json(self) -> None:
         rows = self.good("usage", "list")
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(USAGE, list(rows[0]))
 
     def test_csv(self) -> None:
         rows = list(csv.reader(io.StringIO(self.usages("-f", "csv"))))
-        self.assertEqual([USAGE, ["p1", "fpga", "-1", "0", "2", ""], ["p1", "gpu", "4", "0", "1", "3"]], rows)
+        self.assertEqual(
+            [USAGE, ["p1", "fpga", "-1", "0", "2", "", "", ""], ["p1", "gpu", "4", "0", "1", "3", "3", "p1"]], rows
+        )
 
     def test_yaml(self) -> None:
         rows = yaml.safe_load(self.usages("-f", "yaml"))
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(sorted(USAGE), sorted(rows[0]))
 
     def test_value(self) -> None:
-        self.assertEqual("p1 fpga -1 0 2 None\np1 gpu 4 0 1 3\n", self.usages("-f", "value"))
+        self.assertEqual("p1 fpga -1 0 2 None None None\np1 gpu 4 0 1 3 3 p1\n", self.usages("-f", "value"))
         self.assertEqual("0\n0\n", self.usages("-f", "value", "-c", "used"))
 
     def test_no_rows(self) -> None:

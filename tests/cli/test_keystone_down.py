@@ -53,12 +53,16 @@ class KeystoneDownTest(base.CliTestCase):
 
     def test_usage_list_shows_usage_without_limits(self) -> None:
         rows = [tuple(row.values()) for row in self.unknown("-f", "json").json]
-        self.assertEqual([("p1", "gpu", None, 2, 0, None), ("p2", "gpu", None, 0, 3, None)], rows)
+        self.assertEqual(
+            [("p1", "gpu", None, 2, 0, None, None, None), ("p2", "gpu", None, 0, 3, None, None, None)], rows
+        )
         rows = [tuple(row.values()) for row in self.unknown("--project", "p1", "-f", "json").json]
-        self.assertEqual([("p1", "fpga", None, 0, 0, None), ("p1", "gpu", None, 2, 0, None)], rows)
+        self.assertEqual(
+            [("p1", "fpga", None, 0, 0, None, None, None), ("p1", "gpu", None, 2, 0, None, None, None)], rows
+        )
 
     def test_usage_list_as_a_table(self) -> None:
-        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   |"
+        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"
         self.assertIn(line, self.unknown().out)
         self.assertIn(line, self.unknown("--project", "p1").out)
 

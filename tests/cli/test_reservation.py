@@ -58,6 +58,7 @@ class ReservationTest(base.CliTestCase):
         self.assertIn("project p1, resource fpga: limit 5, used 3, reserved 2, requested 1", line)
         self.good("commit", uuid)
         usage = {"project_id": "p1", "resource": "fpga", "limit": 5, "used": 5, "reserved": 0, "available": 0}
+        usage |= {"fits": 0, "bound_by": "p1"}
         self.assertEqual([usage], self.good("usage", "list"))
         line = self.refused(1, "reserve", "--project", "p1", "fpga=1")
         self.assertIn("project p1, resource fpga: limit 5, used 5, reserved 0, requested 1", line)
@@ -127,6 +128,14 @@ class ReservationTest(base.CliTestCase):
         self.good("extend", "--project", "p1", "--consumer", "c")
         self.assertLess(after, self.good("reservation", "show", uuid)["expire"])
         self.assertIn("Invalid reservation expiration", self.refused(2, "extend", uuid, "--expire", "-5"))
+
+    def test_a_committed_reservation_has_no_expiry(self) -> None:
+        uuid = self.reserve("--consumer", "c", "gpu=1")
+        self.assertIsNotNone(self.good("reservation", "list")[0]["expire"])
+        self.good("commit", uuid)
+        self.assertEqual([None], [row["expire"] for row in self.good("reservation", "list")])
+        self.assertIsNone(self.good("reservation", "show", uuid)["expire"])
+        self.assertTrue(self.call("reservation", "list", "-f", "csv").out.endswith(',"committed","c","","",""\n'))
 
     def test_expire(self) -> None:
         self.assertEqual({"expired": 0}, self.good("expire"))

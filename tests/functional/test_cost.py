@@ -39,6 +39,7 @@ def refused(engine: QuotaEngine) -> None:
 
 OWN: dict[str, Call] = {
     "get_usages": lambda engine: engine.get_usages(base.Context("p7")),
+    "headroom": lambda engine: engine.headroom(base.Context("p7")),
     "check": lambda engine: engine.check(base.Context("p7"), {"gpu": 1, "fpga": 1}),
     "check that finds a limit": lambda engine: engine.check(base.Context("p7"), {"gpu": 2}),
     "reserve, refused": refused,
@@ -111,3 +112,27 @@ class TestCost(test_limits.LimitsTestCase):
                 usages = engine.get_usages(base.Context("p7"))
             self.assertEqual(limit, usages["gpu"].limit)
             self.assertEqual(1, len(clouds.queries(statements)), statements)
+
+    def test_headroom_is_one_statement(self) -> None:
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        clouds.add_projects(self.sql, 0, SMALL)
+        self.deepen("p7", 8)
+        engine = self.make_limited()
+        engine.reserve(base.Context("deep8"), {"fpga": 2}, consumer="open")
+        config = fixtures.make_engine(self.url, ConfigLimitDriver({"fpga": 6}))
+        self.addCleanup(config.close)
+        for quotas, fits in ((engine, 3), (config, 4)):
+            quotas.headroom(base.ADMIN, "deep8")
+            with clouds.captured() as statements:
+                headroom = quotas.headroom(base.Context("deep8"))
+            self.assertEqual(fits, headroom["fpga"].fits)
+            self.assertEqual(1, len(statements), statements)
+
+    def deepen(self, project_id: str, levels: int) -> None:
+        """Add ``levels`` levels below a project: deep1, deep2, ..."""
+        for level in range(1, levels + 1):
+            self.execute(
+                "INSERT INTO projects (project_id, parent_id, generation) VALUES (:p, :above, 0)",
+                p=f"deep{level}",
+                above=project_id if level == 1 else f"deep{level - 1}",
+            )

@@ -44,6 +44,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},
     "get_usages": {},
+    "headroom": {},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -218,7 +219,7 @@ class TestTheTable(EveryCallTestCase):
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
-            "allow_unknown_limits",
+            "allow_unknown_limits", "with_headroom",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

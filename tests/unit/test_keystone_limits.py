@@ -12,6 +12,7 @@ from keystoneauth1 import exceptions as ksa
 from oslotest import base
 
 from cyborg_quota import Constraint, exceptions
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.cache import Cache
 from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
 from cyborg_quota.limits.keystone_client import KeystoneClient
@@ -401,3 +402,33 @@ class TestSharing(DriverTestCase):
                     os._exit(status)
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         self.assertEqual(1, self.keystone.made)
+
+
+class TestManyPaths(DriverTestCase):
+    """The limits of many projects, for a list: as those of each of them, in a few requests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone.set_limit("p1", "gpu", 3)
+        self.keystone.set_limit("dom", "gpu", 8)
+
+    def assert_same(self, *paths: tuple[str, ...]) -> None:
+        states = [PathState(path, {}, {}, {}) for path in paths]
+        resources = ["fpga", "gpu", "tpu"]
+        single = [self.driver.get_path_limits(state, resources) for state in states]
+        self.assertEqual([{"tpu": path[0]} for path in paths], [each.missing for each in single])
+        driver = self.make_driver()
+        before = len(self.keystone.paths)
+        many = driver.get_limits_of_paths(states, resources)
+        asked = [path.partition("?")[0] for path in self.keystone.paths[before:]]
+        self.assertEqual([each.missing for each in single], [each.missing for each in many])
+        self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
+        self.assertNotIn("/projects", "".join(asked))
+        self.assertEqual(1, asked.count("/limits"), asked)
+
+    def test_flat(self) -> None:
+        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1",))
+
+    def test_two_levels(self) -> None:
+        self.keystone.model = "strict_two_level"
+        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1", "other"), ("dom",), ("other",))
