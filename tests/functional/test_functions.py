@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import alembic.command
 import fixtures as pyfixtures
 import sqlalchemy as sa
@@ -24,7 +26,7 @@ PASSWORD = "no-secret"
 class TestFunctions(base.BackendTestCase):
     """The ledger's user owns the tables; a test takes its privilege to create functions away."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [item for item in fixtures.SCENARIOS if item[0] == "postgresql"]
 
     def setUp(self) -> None:
         super().setUp()
@@ -37,7 +39,7 @@ class TestFunctions(base.BackendTestCase):
         self.addCleanup(self.execute, f"DROP OWNED BY {self.user}; DROP ROLE {self.user}")
         self.grant()
         self.url = sa.make_url(url).set(username=self.user, password=PASSWORD).render_as_string(hide_password=False)
-        self.log = self.useFixture(pyfixtures.FakeLogger())
+        self.log = self.useFixture(pyfixtures.FakeLogger(level=logging.WARNING))
 
     def execute(self, statement: str) -> None:
         with self.admin.connect() as connection:

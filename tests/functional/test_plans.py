@@ -18,7 +18,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, QuotaEngine
-from cyborg_quota.db import inserting, schema
+from cyborg_quota.db import new_reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.usages import Change
 from tests import base, fixtures, hooks
@@ -26,7 +26,7 @@ from tests import base, fixtures, hooks
 load_tests = testscenarios.load_tests_apply_scenarios
 
 SIZES = (0, 100, 1_000, 10_000, 100_000)
-"""How many rows the table has when a statement is prepared."""
+"""The size of the table when a statement is prepared."""
 
 SENDS_PLANS = """
     LOAD 'auto_explain';
@@ -35,7 +35,7 @@ SENDS_PLANS = """
 """
 
 HOLDER_COLUMNS = frozenset({"id", "uuid", "consumer_id", "group_id"})
-"""An index condition on one of these selects the rows of one holder."""
+"""An index condition on one of these columns selects the rows of one holder."""
 
 # Ended reservations, except for one row in ten, which is committed. The table is never analyzed.
 GROW = """
@@ -51,9 +51,9 @@ GROW = """
 
 
 class PlanTestCase(base.BackendTestCase):
-    """With a database of its own, whose tables are never analyzed by the server itself."""
+    """Tests with a database of its own, whose tables are never analyzed automatically."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         super().setUp()
@@ -93,7 +93,8 @@ class PlanTestCase(base.BackendTestCase):
         database.write(send_plans)
         run()
         plans = [json.loads(notice[notice.index("{") :]) for notice in notices if "Query Text" in notice]
-        return [plan for plan in plans if not plan["Query Text"].startswith(("SELECT WHERE", "SELECT FROM generate"))]
+        # Only the functions name the tables with their schema.
+        return [plan for plan in plans if "public." in plan["Query Text"]]
 
     def attach(self, engine: QuotaEngine, name: str) -> None:
         """Run the statements of reserve, commit, rollback and release, for one row and for several."""
@@ -107,9 +108,9 @@ class PlanTestCase(base.BackendTestCase):
 
     def attach_in_functions(self, engine: QuotaEngine, name: str) -> None:
         """The same with and without the contention check."""
-        for looks_one_in in (1, 10**9):
-            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in):
-                self.attach(engine, f"{name} {looks_one_in}")
+        for check_interval in (1, 10**9):
+            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval):
+                self.attach(engine, f"{name} {check_interval}")
 
 
 def _wrong(plans: Iterable[Any]) -> set[str]:
@@ -140,7 +141,7 @@ def _reads_one_holder(node: dict[str, Any]) -> bool:
         return bool(node["Node Type"] == "Bitmap Heap Scan")  # the scan of its index is a node of its own
     condition = node.get("Index Cond", "")
     if node.get("Scan Direction") == "Backward" and condition == "(id IS NOT NULL)":
-        return True  # max(id), which is recorded where a reservation ends: the last entry of the index alone
+        return True  # max(id), which is stored where a reservation ends: reads only the last entry of the index
     return any(f"{column} =" in condition or f"{column})::text =" in condition for column in HOLDER_COLUMNS)
 
 
@@ -166,13 +167,13 @@ class TestFunctions(PlanTestCase):
             plans = self.plans_of(engine, lambda of=engine, at=size: self.attach_in_functions(of, str(at)))  # type: ignore[misc]
             # Look up the consumers, check contention, charge (reserve and settle alike), insert, commit, roll back.
             self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
-            plans += self.plans_of_ordinary_statements(engine, size)
+            plans += self.plans_of_multi_statement_transaction(engine, size)
             wrong |= {f"{size} rows: {one}" for one in _wrong(plans)}
             engine.close()
         self.assertEqual([], sorted(wrong))
 
-    def plans_of_ordinary_statements(self, engine: QuotaEngine, size: int) -> list[Any]:
-        """Those of the transaction in several statements, which are planned each time."""
+    def plans_of_multi_statement_transaction(self, engine: QuotaEngine, size: int) -> list[Any]:
+        """Return the plans of the multi-statement transaction, whose statements are planned each time."""
         sent: list[tuple[str, Any]] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
@@ -212,16 +213,16 @@ class TestPlannedAgain(PlanTestCase):
 
 
 class TestOnlyTheUniqueKeys(PlanTestCase):
-    """No statistics can make another index serve: without its unique keys, a lookup has a sequential scan alone."""
+    """Without its unique keys, a lookup needs a sequential scan: so no statistics can select another index."""
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
         self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
-        engine.reserve(self.context, {"gpu": 1})  # the usage row is made
+        engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         (node,) = engine._driver._paths.known("p1", "gpu")  # type: ignore[attr-defined]
-        row = inserting.NewReservation(
-            inserting.new_uuid(), node.usage_id, "p1", "gpu", 1, "b", None, "reserved", 10**9, place=1
+        row = new_reservations.NewReservation(
+            new_reservations.new_uuid(), node.usage_id, "p1", "gpu", 1, "b", None, "reserved", 10**9, claim_ordinal=1
         )
         database = hooks.database_of(engine)
 
@@ -249,5 +250,5 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         self.assertEqual({"Seq Scan None", "Bitmap Heap Scan None", "Index Only Scan pk_reservations"}, found)
 
     def test_of_a_settle(self) -> None:
-        found = {one for one in self.scans(["uq_reservations_uuid"]) if "live" not in one}
+        found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}
         self.assertEqual({"Seq Scan None", "Index Only Scan pk_reservations"}, found)

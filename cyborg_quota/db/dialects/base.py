@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 
 from cyborg_quota.db import usages
-from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State

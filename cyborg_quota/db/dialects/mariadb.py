@@ -25,11 +25,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import errors, inserting, reservations, usages
+from cyborg_quota.db import errors, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.models import reservations as reservations_table
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change, ChargeShape
@@ -322,9 +322,9 @@ def _reserve_form(
     if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
         return None
     first = rows[0]
-    parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.ttl_microseconds}
-    has_source = inserting.have_source(rows)
-    has_consumers = inserting.add_row_values(parameters, rows, has_source=has_source)
+    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
+    has_source = new_reservations.have_source(rows)
+    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
     return _ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters
 
 
@@ -359,8 +359,8 @@ def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple
 
 def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
     """The values of the rows that a single-statement reserve inserts."""
-    shared = inserting.shared_values(sa.literal_column(f"'{RESERVED}'"))
-    return [{**shared, **inserting.row_values(index, has_source=form.has_source)} for index in range(form.size)]
+    shared = new_reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
+    return [{**shared, **new_reservations.row_values(index, has_source=form.has_source)} for index in range(form.size)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -368,7 +368,7 @@ def _reserve_block(form: _ReserveForm) -> _Block:
     def build() -> tuple[sa.Select[Any] | None, Sequence[_Step]]:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
-        guard = inserting.live_rows_of_consumers(form.size) if form.has_consumers else None
+        guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
         return guard, [(insert, form.size), *_charges(form.shapes)]
 
     return _Block(build)

@@ -27,8 +27,8 @@ from cyborg_quota.db import socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.models import quota_usages
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
@@ -228,11 +228,11 @@ def _charging_arrays() -> sa.Update:
         name: sa.cast(sa.bindparam(f"b_{name}", type_=sa.String), postgresql.ARRAY(kind))
         for name, kind in types.items()
     }
-    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="place", name="listed")
+    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="ordinal", name="listed")
     listed: Any = table.render_derived()
     # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
     narrow = _usage.id == sa.any_(arrays["id"])
-    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.place)
+    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
     locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
     return usages.bulk_update({name: locked.c[name] for name in names}, narrow)
 
@@ -297,7 +297,7 @@ def _charge(change: Change) -> str:
 
 def _reservation(row: NewReservation) -> str:
     """A new reservation as the function expects it."""
-    values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.place, row.source)
+    values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
     return _array([_element(value) for value in values])
 
 
