@@ -114,7 +114,7 @@ class TestFunctions(base.BackendTestCase):
         for name in (functions.RESERVE, functions.SETTLE):
             self.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC, {self.user}")
         self.attach(self.make_engine())
-        self.assertEqual(1, self.log.output.count("permission denied for function"))
+        self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
 
     def test_their_rights_and_their_tables(self) -> None:
         """They have the caller's privileges, and do not find tables by the caller's search path."""
