@@ -29,7 +29,7 @@ class TestTree(test_limits.LimitsTestCase):
         super().setUp()
         self.set(None, 0)
         self.set(None, -1, "fpga")
-        self.grow({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
+        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
         for project_id, limit in (("physics", 30), ("higgs", 15), ("web", 15), ("decays", 15)):
             self.set(project_id, limit)
             self.set(project_id, -1, "fpga")
