@@ -23,6 +23,7 @@ from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import connect, new_reservations, schema
+from cyborg_quota.db import database as database_module
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
@@ -42,7 +43,7 @@ class TestTurns(base.LedgerTestCase):
         """What a call that ends with ``error`` each time waits: the seconds that are left, and those that it waits."""
         database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
-        make = database.backoff
+        make = database_module.backoff
 
         def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
             wait = make(first_seconds, longest_seconds, ends)
@@ -54,7 +55,8 @@ class TestTurns(base.LedgerTestCase):
 
             return note
 
-        with mock.patch.object(database, "backoff", waiting), mock.patch("random.uniform", lambda _low, high: high):
+        highest = mock.patch("random.uniform", lambda _low, high: high)
+        with mock.patch.object(database_module, "backoff", waiting), highest:
             self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
         return waits
 

@@ -11,7 +11,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, prepared, projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.flat import Flat
@@ -159,14 +159,14 @@ class TestImport(ImportTestCase):
     def test_a_project_that_is_first_charged_meanwhile(self) -> None:
         """It was to be added, and is known by the time of the INSERT: it is moved then."""
         others = iter(["higgs"])
-        bare = projects.insert_many
+        bare = prepared.insert_many
 
         def late(connection: Any, *args: Any) -> None:
             for project_id in others:
                 projects.ensure(connection, project_id)
             bare(connection, *args)
 
-        self.patch(projects, "insert_many", late)
+        self.patch(moves, "insert_many", late)
         self.take(EXAMPLE)
         self.assertIn(("higgs", "physics"), self.admin.list_projects(base.ADMIN))
 
