@@ -9,7 +9,7 @@ limit_changes.py (limits and imports), thresholds.py (notices).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from oslo_config import cfg
@@ -20,6 +20,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
+from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.purge import Purger
@@ -34,6 +35,7 @@ from cyborg_quota.types import (
     MICROSECONDS,
     Claim,
     Drift,
+    Headroom,
     Notice,
     Over,
     Reservation,
@@ -67,6 +69,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -139,6 +142,14 @@ class DbQuotaDriver(base.QuotaDriver):
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
+
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources)
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        return self._headroom.read_many(project_ids, resources)
 
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
