@@ -69,7 +69,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
-        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
