@@ -15,7 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import listing, maintenance, projects, schema, sources
+from cyborg_quota.db import maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.counters import Healer
@@ -166,7 +166,7 @@ class DbQuotaDriver(base.QuotaDriver):
         after: str | None,
     ) -> list[Reservation]:
         return self._untimed.read(
-            lambda connection: listing.read(
+            lambda connection: reservations.list_reservations(
                 connection,
                 project_id=project_id,
                 state=state,
@@ -180,7 +180,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def set_source(self, uuids: Sequence[str], source: str) -> int:
         def set_of(batch: Sequence[str]) -> int:
-            return self._database.write(lambda connection: sources.give(connection, batch, source))
+            return self._database.write(lambda connection: reservations.set_source(connection, batch, source))
 
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 

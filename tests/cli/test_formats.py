@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same names and values in every format; what is unlimited is a word for persons alone."""
+"""The names and values are the same in every format; only the table shows "unlimited" as a word."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class FormatTest(base.CliTestCase):
         out = self.call("reservation", "list", "--project", "none", "-f", "csv").out
         self.assertEqual(header, out.strip().replace('"', ""))
 
-    def test_one_thing_in_every_format(self) -> None:
+    def test_one_object_in_every_format(self) -> None:
         self.assertEqual({"expired": 0}, self.call("expire", "-f", "json").json)
         self.assertEqual('"expired"\n0\n', self.call("expire", "-f", "csv").out)
         self.assertEqual({"expired": 0}, yaml.safe_load(self.call("expire", "-f", "yaml").out))
         self.assertEqual("0\n", self.call("expire", "-f", "value").out)
         self.assertIn("| expired | 0     |", self.call("expire").out)
 
-    def test_sorting_puts_what_is_missing_last_in_every_format(self) -> None:
+    def test_sorting_puts_missing_values_last_in_every_format(self) -> None:
         self.assertEqual("3\nNone\n", self.usages("-f", "value", "-c", "available", "--sort-column", "available"))
         table = self.usages("-c", "available", "--sort-column", "available")
         self.assertEqual(["3", "unlimited"], re.findall(r"(?m)^\| (3|unlimited) +\|$", table))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage list, check, audit and heal, through the command line alone."""
+"""usage list, check, audit and heal, through the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UsageTest(base.CliTestCase):
             [tuple(row.values()) for row in rows],
         )
 
-    def test_list_of_a_project_shows_what_it_has_nothing_of(self) -> None:
+    def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
         rows = self.good("usage", "list", "--project", "new")
         self.assertEqual(

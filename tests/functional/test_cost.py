@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls of a project's own user read does not grow with the cloud: rows are counted, no time is measured."""
+"""What the calls of a project's user read does not grow with the cloud. Rows are counted; no time is measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE = 200, 20_000
 MOST_MORE_ROWS = 60
-"""A query may read so many more rows (on SQLite: steps) in the large cloud: another plan, for larger tables."""
+"""The number of additional rows (on SQLite: steps) that a query may read in the large cloud."""
 
 Call = Callable[[QuotaEngine], object]
 
@@ -62,7 +62,7 @@ OWN: dict[str, Call] = {
     "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limit, new": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
 }
-"""What a project's own user, or the administrator of its parent, calls; and what an admin calls for one project."""
+"""The calls of a project's user, of the administrator of its parent, and those that an admin makes for one project."""
 
 
 class TestCost(test_limits.LimitsTestCase):
@@ -75,14 +75,14 @@ class TestCost(test_limits.LimitsTestCase):
         return engine
 
     def read(self) -> dict[str, list[int]]:
-        """The rows that each query of each call reads, in an engine that has seen nothing yet."""
+        """Return the rows that each query of each call reads, in an engine with empty caches."""
         engine = self.make_limited()
         engine.list_usages(base.ADMIN, "nobody")  # (connects, and checks the schema)
         found = {}
         for name, call in OWN.items():
             with clouds.captured() as statements:
                 call(engine)
-            found[name] = [self.rows_read(*one) for one in clouds.queries(statements)]
+            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
         return found
 
     def rows_read(self, statement: str, parameters: Any) -> int:
