@@ -27,6 +27,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
+    "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
     "limit list": ("--project", OTHER),
     "limit set": ("--project", OTHER, "gpu=7"),
@@ -39,8 +40,9 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These are about everything there is, and say so.
 OF_ALL = {
-    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project detach",
-    "project list", "reconcile", "replay", "usage audit", "usage heal",
+    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
+    "limit simulate", "project detach", "project list", "reconcile", "replay", "replay export", "usage audit",
+    "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")

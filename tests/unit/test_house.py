@@ -41,7 +41,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "validation", "conf", "engine", "attachment", "factory"},
-    "replay": LEAVES | {"", "validation", "engine", "db"},
+    "replay": LEAVES | {"", "validation", "engine", "db", "limits"},
     "cmd": LEAVES
     | {"", "replay", "validation", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
 }
