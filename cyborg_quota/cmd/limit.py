@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota import exceptions, names
+from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import TreeRow
 
@@ -49,14 +50,16 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope.add_argument("--project", metavar="ID", help="the limit of one project")
 
 
-class Set(base.Command):
+class Set(base.Lister):
     """Set limits of one project, or defaults. All of them are set, or none.
 
     A limit may be lower than the present usage: then new reservations are
     refused, and `limit over` lists the project. A limit that [limits]
-    enforcement_model does not allow is refused.
+    enforcement_model does not allow is refused. With --dry-run, prints what would
+    change, and the reasons for which it would be refused.
     """
 
+    _refusal: exceptions.LimitRefused | None = None
     example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -69,15 +72,32 @@ class Set(base.Command):
             metavar="RESOURCE=LIMIT",
             help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
         )
+        parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+        administration = self.engine.administration
+        if not parsed_args.dry_run:
+            administration.set_limits(self.context, limits, parsed_args.project)
+            return limit_file.COLUMNS, []
+        changes, self._refusal = limit_preview.preview(administration, self.context, parsed_args.project, limits)
+        return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the changes first, then raise the refusal of a dry run."""
+        super().run(parsed_args)
+        if self._refusal is not None:
+            self.app.stdout.flush()
+            raise self._refusal
+        return self.status
 
 
 class Unset(base.Command):
-    """Remove limits; the inherited limits apply again. All of them are removed, or none."""
+    """Remove limits; the inherited limits apply again. All of them are removed, or none.
+
+    Exits with 1 if one of them is not set.
+    """
 
     example = "cyborg-quota limit unset --project P gpu"
 
@@ -88,7 +108,9 @@ class Unset(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        limits = dict.fromkeys(parsed_args.resources)
+        limits = {names.check_name("resource", resource): None for resource in parsed_args.resources}
+        if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
+            limit_preview.require_set(self.engine.administration, self.context, parsed_args.project, limits)
         self.engine.administration.set_limits(self.context, limits, parsed_args.project)
 
 

@@ -64,7 +64,7 @@ class Import(base.Lister):
             from cyborg_quota.cmd import simulate
 
             return simulate.COLUMNS, simulate.rows(self, parsed_args, content)
-        return COLUMNS, [_row(change) for change in changes]
+        return COLUMNS, [change_row(change) for change in changes]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Print the changes first, then raise the refusal of a dry run."""
@@ -75,7 +75,8 @@ class Import(base.Lister):
         return self.status
 
 
-def _row(change: LimitChange) -> tuple[Any, ...]:
+def change_row(change: LimitChange) -> tuple[Any, ...]:
+    """The row of one change; the columns are COLUMNS."""
     column = formats.Optional if change.resource is None else formats.OptionalLimit
     project = formats.Default(change.project_id)
     return change.action, project, formats.Optional(change.resource), column(change.before), column(change.after)
