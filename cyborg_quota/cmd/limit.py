@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from cyborg_quota import exceptions, names
-from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview
+from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import TreeRow
 
@@ -34,10 +34,12 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = self.engine.administration.list_limits(self.context, parsed_args.project)
+        limits = paging.page(parsed_args, limits, lambda limit: (limit.project_id, limit.resource))
         return COLUMNS, [
             (formats.Default(limit.project_id), limit.resource, formats.Limit(limit.limit), limit.is_own)
             for limit in limits
@@ -117,6 +119,11 @@ class Unset(base.Command):
 class _Tree(base.Lister):
     """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser)
+        return parser
+
     def rows(
         self, parsed_args: argparse.Namespace, tree_rows: Iterable[TreeRow], *, indented: bool = True
     ) -> tuple[Sequence[str], list[Any]]:
@@ -131,7 +138,7 @@ class _Tree(base.Lister):
                 row.subtree,
                 formats.Available(row.available),
             )
-            for row in tree_rows
+            for row in paging.page(parsed_args, tree_rows, lambda row: (row.project_id, row.resource))
         ]
         if parsed_args.formatter != formats.TABLE or parsed_args.columns:
             return TREE_COLUMNS, rows
@@ -166,10 +173,23 @@ class Show(_OfProject):
 class Tree(_OfProject):
     """Show the project tree, or the subtree of one project, with limits and usage."""
 
-    example = "cyborg-quota limit tree --project physics"
+    example = "cyborg-quota limit tree --project physics --depth 1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--depth",
+            type=paging.at_least_zero,
+            metavar="N",
+            help="only N levels below the first one, as in --depth 0 for the roots or the one project",
+        )
+        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return self.rows(parsed_args, self.engine.administration.tree(self.context, parsed_args.project))
+        rows = self.engine.administration.tree(self.context, parsed_args.project)
+        if parsed_args.depth is not None:
+            rows = [row for row in rows if row.depth <= parsed_args.depth]
+        return self.rows(parsed_args, rows)
 
 
 class Over(_Tree):

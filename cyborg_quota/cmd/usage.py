@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import Usage
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import Counters, Drift
 
@@ -34,6 +34,7 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -45,6 +46,7 @@ class List(base.Lister):
         else:
             by_resource = self.engine.get_usages(self.context, parsed_args.project, allow_unknown_limits=True)
             usages = [(parsed_args.project, resource, usage) for resource, usage in by_resource.items()]
+        usages = paging.page(parsed_args, usages, lambda row: (row[0], row[1]))
         return COLUMNS, [(project, resource, *_usage_columns(usage)) for project, resource, usage in usages]
 
 

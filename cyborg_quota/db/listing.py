@@ -24,6 +24,7 @@ def read(
     group: str | None = None,
     limit: int | None = None,
     after: str | None = None,
+    resource: str | None = None,
 ) -> list[Reservation]:
     """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
     query = sa.select(
@@ -44,6 +45,7 @@ def read(
         (_row.state, state),
         (_row.consumer_id, consumer),
         (_row.group_id, group),
+        (_row.resource, resource),
     ):
         if value is not None:
             query = query.where(column == value)

@@ -181,6 +181,7 @@ class DbQuotaDriver(base.QuotaDriver):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         return self._untimed.read(
             lambda connection: listing.read(
@@ -192,6 +193,7 @@ class DbQuotaDriver(base.QuotaDriver):
                 group=group,
                 limit=limit,
                 after=after,
+                resource=resource,
             )
         )
 
