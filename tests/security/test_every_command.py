@@ -41,8 +41,8 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 # These are about everything there is, and say so.
 OF_ALL = {
     "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
-    "limit simulate", "project detach", "project list", "reconcile", "replay", "replay export", "usage audit",
-    "usage heal",
+    "limit simulate", "project detach", "project list", "reconcile", "replay", "replay export", "resource list",
+    "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")
