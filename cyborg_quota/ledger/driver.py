@@ -74,7 +74,9 @@ class DbQuotaDriver(base.QuotaDriver):
         self._tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
-        self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._thresholds = ThresholdNotifier(
+            self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
+        )
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
