@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.names import MAX_EXPIRE_SECONDS
 from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 

@@ -76,12 +76,12 @@ class Forecast(base.Lister):
         return COLUMNS, [_row(one, now) for one in forecast.forecast(selected, limits, parsed_args.within)]
 
     def _check(self, parsed_args: argparse.Namespace) -> None:
-        from cyborg_quota import names
+        from cyborg_quota import validation
         from cyborg_quota.replay import forecast
 
         for field in ("project", "resource"):
             if getattr(parsed_args, field) is not None:
-                names.check_name(field, getattr(parsed_args, field))
+                validation.check_name(field, getattr(parsed_args, field))
         if parsed_args.days is not None and parsed_args.days < forecast.MIN_DAYS:
             raise BadUsage(f"--days {parsed_args.days}: a trend needs at least {forecast.MIN_DAYS} days.")
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import TreeRow
@@ -79,11 +79,10 @@ class Set(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
-        administration = self.engine.administration
         if not parsed_args.dry_run:
-            administration.set_limits(self.context, limits, parsed_args.project)
+            self.engine.administration.set_limits(self.context, limits, parsed_args.project)
             return limit_file.COLUMNS, []
-        changes, self._refusal = limit_preview.preview(administration, self.context, parsed_args.project, limits)
+        changes, self._refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -110,9 +109,9 @@ class Unset(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        limits = {names.check_name("resource", resource): None for resource in parsed_args.resources}
+        limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
         if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
-            limit_preview.require_set(self.engine.administration, self.context, parsed_args.project, limits)
+            limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)
         self.engine.administration.set_limits(self.context, limits, parsed_args.project)
 
 
@@ -142,8 +141,8 @@ class _Tree(base.Lister):
         ]
         if parsed_args.formatter != formats.TABLE or parsed_args.columns:
             return TREE_COLUMNS, rows
-        shown = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
-        return [TREE_COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in rows]
+        indexes = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
+        return [TREE_COLUMNS[index] for index in indexes], [[row[index] for index in indexes] for row in rows]
 
 
 class _OfProject(_Tree):

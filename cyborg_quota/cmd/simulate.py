@@ -140,13 +140,13 @@ def present_limits(command: base.Lister) -> LimitSet:
         limits = command.engine.administration.list_limits(command.context)
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     stored = document.read(command.engine.administration.export_limits(command.context))
-    tree, _ = document.apply(LimitTree({}, {}, {}, driver.starts), stored)
-    return LimitSet(tree, driver.policy, command.conf.limits.missing == "unlimited")
+    tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
+    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited")
 
 
 def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
     """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
-    from cyborg_quota.ledger import limit_import
+    from cyborg_quota.ledger import limit_changes
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
@@ -156,9 +156,9 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     before = present_limits(command)
     driver = DatabaseLimitDriver.from_conf(command.conf)
     is_database = command.conf.limits.driver == "database"
-    tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.starts), wanted)
-    after = LimitSet(tree, driver.policy, before.missing_is_unlimited)
-    return before, after, limit_import.problems(driver, tree, changes)
+    tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
+    after = LimitSet(tree, driver.model, before.missing_is_unlimited)
+    return before, after, limit_changes.find_problems(driver, tree, changes)
 
 
 @contextlib.contextmanager

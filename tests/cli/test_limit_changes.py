@@ -79,7 +79,7 @@ class DryRunTest(LimitCase):
         self.assertEqual(1, len(json.loads(ended.out)))
         said = self.refused(1, "limit", "set", "--project", "right", "gpu=5")
         self.assertEqual(said, ended.err)
-        self.assertIn("would sum up to 11, and its own is 10", said)
+        self.assertIn("would sum up to 11; the limit of top is 10", said)
 
     def test_without_it_nothing_is_printed(self) -> None:
         ended = self.call("limit", "set", "--project", "right", "gpu=1")

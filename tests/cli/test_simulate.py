@@ -242,7 +242,7 @@ class BadInputTest(SimulateCase):
     def test_bad_limits(self) -> None:
         for content, part in (
             ({"defaults": {"gpuu": 3}}, "Unknown resource 'gpuu'"),
-            ({"defaults": {"gpu": "many"}}, "must be a whole number"),
+            ({"defaults": {"gpu": "many"}}, "must be an integer"),
             (["gpu"], "must be a mapping"),
         ):
             self.assertIn(part, self.refused(2, "limit", "simulate", self.limits(content), "--against", EXAMPLE))

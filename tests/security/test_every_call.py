@@ -127,7 +127,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         # Which calls look whether others wait is left to chance. Here, as mostly, none does.
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
         self.grow({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)
