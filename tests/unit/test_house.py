@@ -195,7 +195,7 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"maintenance", "moves", "limits", "path_state", "many", "notified_levels", "schema", "replays"},
+    {"history", "maintenance", "moves", "limits", "path_state", "many", "notified_levels", "schema", "replays"},
     {"database"},
     {"connect", "connection_cache", "projects"},
     {"dialects"},
