@@ -18,6 +18,9 @@ class TestExamples(base.BaseTestCase):
     def test_cli(self) -> None:
         self.assert_page("cli")
 
+    def test_concepts(self) -> None:
+        self.assert_page("concepts")
+
     def test_contributor_limit_drivers(self) -> None:
         self.assert_page("contributor/limit-drivers")
 
