@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from oslotest import base
 
 from tests import doc_examples
@@ -44,6 +46,17 @@ class TestExamples(base.BaseTestCase):
 
     def test_what_if(self) -> None:
         self.assert_page("what-if")
+
+    def test_readme_shows_the_table_of_the_page_install(self) -> None:
+        """The table of the page is compared with the output of the command."""
+
+        def table(text: str) -> list[str]:
+            return [line.strip() for line in re.findall(r"(?m)^ +[|+].*$", text)[:8]]
+
+        readme = (doc_examples.ROOT / "README.rst").read_text()
+        page = doc_examples.PAGES["doc/source/install.rst"].read_text()
+        self.assertIn("| lab        | gpu      | 4         |        5 |", table(readme)[6])
+        self.assertEqual(table(page), table(readme))
 
     def test_no_page_is_left_out(self) -> None:
         tests = {name.removeprefix("test_").replace("_", "") for name in dir(self) if name.startswith("test_")}
