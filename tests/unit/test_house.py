@@ -61,6 +61,8 @@ GUARDED = {
     "oslo_policy": {"policy"},
     "keystoneauth1": {"limits"},
     "oslo_limit": {"limits"},
+    "openstack": {"limits"},
+    "jsonschema": {"limits"},
     "cyborg": {"integrations"},
     "oslo_messaging": {"cmd", "integrations"},
     "oslo_service": {"integrations"},
