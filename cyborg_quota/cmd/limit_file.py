@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.types import LimitChange
 
@@ -34,6 +34,9 @@ class Import(base.Lister):
         parser.add_argument(
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
+        parser.add_argument(
+            "--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -42,6 +45,8 @@ class Import(base.Lister):
         name = "stdin" if parsed_args.file == "-" else parsed_args.file
         try:
             content = document.parse(_read(parsed_args.file))
+            if not parsed_args.force:
+                self._require_known(content)
             changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
@@ -50,6 +55,17 @@ class Import(base.Lister):
                 raise
             self._refusal, changes = error, error.changes
         return COLUMNS, [_row(change) for change in changes]
+
+    def _require_known(self, content: object) -> None:
+        """Raise UnknownProject if Keystone does not know a project that the file would change."""
+        if self.app.directory is None:
+            return
+        try:
+            changes = self.engine.administration.import_limits(self.context, content, dry_run=True)
+        except exceptions.LimitRefused as error:
+            changes = list(error.changes)
+        changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
+        projects.require_known(self.app, changed)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Print the changes first, then raise the refusal of a dry run."""

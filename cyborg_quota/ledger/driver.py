@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import enforcement, exceptions
-from cyborg_quota.db import listing, maintenance, path_state, projects, schema, sources, usages
+from cyborg_quota.db import holdings, listing, maintenance, path_state, projects, schema, sources, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.batch_throttle import run_batches
@@ -39,6 +39,7 @@ from cyborg_quota.types import (
     Claim,
     Counters,
     Drift,
+    Holding,
     Notice,
     Over,
     Reservation,
@@ -225,6 +226,15 @@ class DbQuotaDriver(base.QuotaDriver):
     def count_ignored_edges(self) -> dict[str, int]:
         counts = self._untimed.read(projects.count_by_origin)
         return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def is_known_project(self, project_id: str) -> bool:
+        return self._database.read(lambda connection: holdings.is_known(connection, project_id))
+
+    def list_holders(self, after: str, count: int) -> list[str]:
+        return self._untimed.read(lambda connection: holdings.holders(connection, after, count))
+
+    def list_holdings(self, project_ids: Collection[str]) -> list[Holding]:
+        return self._database.read(lambda connection: holdings.read(connection, project_ids))
 
     def clear_origin(
         self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None

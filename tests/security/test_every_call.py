@@ -79,6 +79,9 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_over": {},
     "export_limits": {},
     "import_limits": {"document": {}},
+    "is_known_project": {"project_id": VICTIM},
+    "list_holders": {},
+    "list_holdings": {"project_ids": [VICTIM]},
 }
 PACKAGE = {"attachment", "make_engine"}
 """Functions of the package itself. The first is asked below; the second reads a configuration, and no context."""
@@ -217,7 +220,7 @@ class TestTheTable(EveryCallTestCase):
         """An argument that is new here may name something of another project's."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
+            "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

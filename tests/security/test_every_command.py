@@ -40,7 +40,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 # These are about everything there is, and say so.
 OF_ALL = {
     "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project detach",
-    "project list", "reconcile", "replay", "usage audit", "usage heal",
+    "project list", "project orphans", "reconcile", "replay", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")
