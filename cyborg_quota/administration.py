@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota import exceptions, names, policy, validation
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
@@ -32,7 +32,7 @@ class Administration:
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
         self._driver = driver
         self._resources = resources
-        self._authority = policy
+        self._policy = policy
 
     @property
     def _keeper(self) -> LimitKeeper:
@@ -50,27 +50,29 @@ class Administration:
 
         The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
-        self._place(context, "add_project", project_id, parent_id, is_new=True)
+        self._set_parent(context, "add_project", project_id, parent_id, is_new=True)
 
     def move_project(self, context: Context, project_id: str, parent_id: str | None) -> None:
         """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
-        self._place(context, "move_project", project_id, parent_id, is_new=False)
+        self._set_parent(context, "move_project", project_id, parent_id, is_new=False)
 
-    def _place(self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+    def _set_parent(
+        self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool
+    ) -> None:
         validation.admin_only(context, action)
-        project_id = names.check_name("project_id", project_id)
+        project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
-        self._keeper.place(project_id, parent_id, is_new=is_new)
+        self._keeper.set_parent(project_id, parent_id, is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(names.check_name("project_id", project_id))
+        self._keeper.remove(validation.check_name("project_id", project_id))
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, or has or had usage, or has a limit. Works with all limit drivers."""
         validation.admin_only(context, "is_known_project")
-        return self._driver.is_known_project(names.check_name("project_id", project_id))
+        return self._driver.is_known_project(validation.check_name("project_id", project_id))
 
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
         """The first projects after ``after`` that have usage or a limit of their own, as the database sorts their ids.
@@ -80,7 +82,7 @@ class Administration:
         """
         validation.admin_only(context, "list_holders")
         if after:
-            after = names.check_name("after", after)
+            after = validation.check_name("after", after)
         return self._driver.list_holders(after, max(1, min(count, MAX_LISTED_PROJECTS)))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
@@ -88,7 +90,7 @@ class Administration:
         validation.admin_only(context, "list_holdings")
         if isinstance(project_ids, str) or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
-        return self._driver.list_holdings([names.check_name("project_id", name) for name in project_ids])
+        return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
         """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
@@ -165,8 +167,8 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
-            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
-        checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         if project_id is None:
             self._keeper.set_defaults(checked)
         else:
@@ -175,7 +177,7 @@ class Administration:
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
-        if not self._authority.may_set(context, project_id, parent_id):
+        if not self._policy.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized(
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
@@ -190,7 +192,7 @@ class Administration:
         try:
             keeper = self._keeper
         except exceptions.LimitsReadOnly:
-            return self._ask_driver(project_id)
+            return self._limits_of_driver(project_id)
         if project_id is not None:
             _, tree = keeper.path(project_id)
             limits = {resource: tree.limit(project_id, resource) for resource in tree.resources}
@@ -204,7 +206,7 @@ class Administration:
             LimitRecord(*key, limit=limit) for key, limit in sorted(tree.overrides.items())
         ]
 
-    def _ask_driver(self, project_id: str | None) -> list[LimitRecord]:
+    def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
             usages = self._driver.get_usages(project_id, self._resources)
             return [
@@ -223,12 +225,12 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         tree = self._keeper.tree()
         tops = tree.roots if project_id is None else [project_id]
-        return self._rows(tree, self._keeper.figures(), _walk(tops, tree.children_of))
+        return self._rows(tree, self._keeper.counters(), _walk(tops, tree.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
-        state, tree = self._keeper.path(names.check_name("project_id", project_id))
+        state, tree = self._keeper.path(validation.check_name("project_id", project_id))
         return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def _rows(

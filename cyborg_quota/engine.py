@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, names, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
@@ -18,6 +18,7 @@ from cyborg_quota.types import (
     STATES,
     Claim,
     Drift,
+    Headroom,
     Notice,
     Over,
     Reservation,
@@ -63,7 +64,7 @@ class QuotaEngine:
     def register_resource(self, resource: Any) -> None:
         """Register a resource: a name, or an object with a ``name`` (types.Resource or Cyborg's resource)."""
         name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
-        self._resources[names.check_name("resource", name)] = (
+        self._resources[validation.check_name("resource", name)] = (
             Resource(resource) if isinstance(resource, str) else resource
         )
 
@@ -113,7 +114,7 @@ class QuotaEngine:
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
-        ttl = names.expire_microseconds(expire, self._expire_seconds)
+        ttl = validation.expire_microseconds(expire, self._expire_seconds)
         uuids = self._driver.reserve(
             project_id, checked, validation.optional_name("group", group), ttl, sees_all=validation.is_admin(context)
         )
@@ -124,7 +125,7 @@ class QuotaEngine:
         """The constraints that ``deltas`` would violate now, sorted. Writes nothing."""
         project_id = validation.project_of(context, project_id)
         request = {
-            resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
+            resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
         return self._driver.check(project_id, request, sees_all=validation.is_admin(context)) if request else []
 
@@ -214,7 +215,7 @@ class QuotaEngine:
         Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
+        self._driver.extend(selection, validation.expire_microseconds(expire, self._expire_seconds))
 
     # --- queries ---
 
@@ -230,17 +231,53 @@ class QuotaEngine:
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
+    def headroom(self, context: Context, project_id: str | None = None) -> dict[str, Headroom]:
+        """{resource: Headroom(fits, bound_by, scope, limit)} of one project, for each registered resource.
+
+        ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of
+        fits + 1 is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
+        """
+        return self._driver.headroom(validation.project_of(context, project_id), self.resources)
+
     def list_usages(
-        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        allow_unknown_limits: bool = False,
+        with_headroom: bool = False,
     ) -> list[UsageRecord]:
         """The usage of all projects, or of one, sorted by project and resource. Admin only.
 
-        ``allow_unknown_limits``: as in get_usages.
+        ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
+        limits are unknown.
         """
         validation.admin_only(context, "list_usages")
-        return self._driver.list_usages(
+        records = self._driver.list_usages(
             validation.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
         )
+        return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
+
+    def _add_headroom(self, records: Sequence[UsageRecord], *, allow_unknown_limits: bool) -> list[UsageRecord]:
+        """The records with their headrooms, which are read later than the usage."""
+        project_ids = {record.project_id for record in records}
+        by_project: dict[str, dict[str, Headroom]] = {}
+        try:
+            by_project.update(self._driver.list_headroom(project_ids, self.resources))
+        except exceptions.LimitsUnavailable:
+            if not allow_unknown_limits:
+                raise
+            return list(records)
+        # A resource that is not registered cannot be reserved.
+        return [
+            UsageRecord(
+                record.project_id,
+                record.resource,
+                record.usage,
+                by_project[record.project_id].get(record.resource, Headroom(0)),
+            )
+            for record in records
+        ]
 
     def list_reservations(
         self,
@@ -266,7 +303,7 @@ class QuotaEngine:
             state=state,
             uuids=None
             if reservations is None
-            else [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
+            else [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
             consumer=validation.optional_name("consumer", consumer),
             group=validation.optional_name("group", group),
             limit=validation.row_limit(limit),
@@ -281,8 +318,8 @@ class QuotaEngine:
         Returns the number of changed reservations. An existing source is never replaced.
         """
         validation.admin_only(context, "set_source")
-        uuids = [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
-        source = names.check_name("source", source)
+        uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
+        source = validation.check_name("source", source)
         return self._driver.set_source(uuids, source) if uuids else 0
 
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
@@ -307,7 +344,7 @@ class QuotaEngine:
         validation.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
             raise exceptions.InvalidRequest("The minimum age for a purge must be a whole number of seconds.")
-        if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
+        if not 0 <= older_than_seconds <= validation.MAX_EXPIRE_SECONDS:
             raise exceptions.InvalidRequest("The minimum age for a purge must be between 0 seconds and 100 years.")
         return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
 

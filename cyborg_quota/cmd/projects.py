@@ -16,7 +16,7 @@ from cliff import columns
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.conf import keystone
@@ -65,7 +65,7 @@ def resolve(shell: Any, parsed: argparse.Namespace) -> None:
             raise BadUsage("--project-domain needs a project.")
         require_directory(shell, "--project-domain")
     for name in given:
-        text = names.check_name("project_id", getattr(parsed, name))
+        text = validation.check_name("project_id", getattr(parsed, name))
         checked = name == "project" and getattr(parsed, "must_exist", False)
         if not (checked and parsed.force_project):
             text = _resolve(shell, text, domain, checked=checked)

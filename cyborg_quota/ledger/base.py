@@ -4,13 +4,25 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import Claim, Drift, Holding, Notice, Over, Reservation, Selection, State, Usage, UsageRecord
+from cyborg_quota.types import (
+    Claim,
+    Drift,
+    Headroom,
+    Holding,
+    Notice,
+    Over,
+    Reservation,
+    Selection,
+    State,
+    Usage,
+    UsageRecord,
+)
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
@@ -69,6 +81,16 @@ class QuotaDriver(abc.ABC):
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
+
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project."""
+        raise NotImplementedError
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        """The headrooms of many projects, by resource. The projects have usage rows."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:

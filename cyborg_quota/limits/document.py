@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and the project tree as a YAML document, and back. Pure::
+"""Converts limits and the project tree to a YAML document, and back. No I/O. An example::
 
     defaults: {gpu: 10}
     projects:
@@ -9,8 +9,8 @@
       - id: physics
         limits: {gpu: 30}
 
-What a document does not mention stays as it is. Where a project stands in it is where it shall lie: at the top it is
-a root. A limit null is taken away.
+An import leaves limits and projects that the document does not contain unchanged. The position of a project in the
+document determines its parent: a project at the top level is a root. A limit of null removes the limit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Final
 
 import yaml
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
 
 MAX_LEVELS: Final = 64
-"""No tree is deeper, whatever [limits] max_depth says."""
+"""The maximum number of levels of a document, independent of [limits] max_depth."""
 
 NAME_FORMAT: Final = "cyborg-quota-name"
 
@@ -43,7 +43,7 @@ _LIMITS: Final[Mapping[str, Any]] = {
     "type": ["object", "null"],
     "propertyNames": _NAME,
     "additionalProperties": {
-        "description": f"a whole number from -1 (unlimited) to {MAX_LIMIT}",
+        "description": f"an integer from -1 (unlimited) to {MAX_LIMIT}",
         "type": ["integer", "null"],
         "minimum": UNLIMITED,
         "maximum": MAX_LIMIT,
@@ -80,7 +80,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """What a document says. ``parents`` names parents before their children; a limit None is taken away."""
+    """The contents of a document. ``parents`` has parents before their children. A limit of None is to be removed."""
 
     defaults: Mapping[str, int | None]
     overrides: Mapping[tuple[str, str], int | None]
@@ -88,31 +88,33 @@ class Document:
 
     @property
     def resources(self) -> set[str]:
-        """Everything a limit is given for."""
+        """The resources for which the document sets a limit."""
         given = [(resource, limit) for resource, limit in self.defaults.items()]
         given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
         return {resource for resource, limit in given if limit is not None}
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
-    """A key that stands twice is a mistake; YAML's own loader lets the last one win."""
+    """Rejects duplicate keys of a mapping. The loader of PyYAML would use the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!a} stands twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!a} is given twice", key.start_mark
+                    )
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep=deep)
 
 
 def parse(text: bytes | str) -> Any:
-    """The value of a YAML text, for ``read``. Raises InvalidDocument."""
+    """Parse a YAML text, for ``read``. Raises InvalidDocument."""
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
-            # The C loader calls itself for each level, and no one would catch it when the stack ends.
+            # The C loader is recursive: with too many levels it would overflow the stack and crash the process.
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_NESTING:
                 raise exceptions.InvalidDocument("the text", f"is nested more than {_MAX_NESTING} deep")
@@ -121,14 +123,14 @@ def parse(text: bytes | str) -> Any:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = "the text" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
-        raise exceptions.InvalidDocument(place, f"is no YAML: {error.problem or error.context}") from None
-    except Exception as error:  # PyYAML lets a dozen kinds out: a date that is none, a number of 5000 digits
-        raise exceptions.InvalidDocument("the text", f"is no YAML: {type(error).__name__}") from None
+        location = "the text" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
+        raise exceptions.InvalidDocument(location, f"is not valid YAML: {error.problem or error.context}") from None
+    except Exception as error:  # PyYAML raises many types, for example for an invalid date or a number of 5000 digits
+        raise exceptions.InvalidDocument("the text", f"is not valid YAML: {type(error).__name__}") from None
 
 
 def render(value: Mapping[str, Any]) -> str:
-    """The text of a document that ``write`` made."""
+    """The YAML text of a value that ``write`` returned."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
@@ -137,33 +139,33 @@ def read(value: object) -> Document:
     top = _validate("", value, "document")
     overrides: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
-        place, entry, parent_id, level = todo.pop()
-        project = _validate(place, entry, "project")
+        location, entry, parent_id, level = todo.pop()
+        project = _validate(location, entry, "project")
         project_id = project["id"]
-        if project_id in places:
-            raise exceptions.InvalidDocument(place, f"has the same id {project_id!a} as {places[project_id]}")
+        if project_id in locations:
+            raise exceptions.InvalidDocument(location, f"has the same id {project_id!a} as {locations[project_id]}")
         if level > MAX_LEVELS:
-            raise exceptions.InvalidDocument(place, f"has project {project_id!a} more than {MAX_LEVELS} levels deep")
-        places[project_id] = place
+            raise exceptions.InvalidDocument(location, f"has project {project_id!a} more than {MAX_LEVELS} levels deep")
+        locations[project_id] = location
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
             overrides[project_id, resource] = limit
-        todo += _entries(f"{place}.children", project.get("children"), project_id, level + 1)
+        todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
     return Document(top.get("defaults") or {}, overrides, parents)
 
 
 _Entry = tuple[str, object, "str | None", int]
 
 
-def _entries(place: str, entries: list[object] | None, parent_id: str | None, level: int) -> list[_Entry]:
+def _entries(location: str, entries: list[object] | None, parent_id: str | None, level: int) -> list[_Entry]:
     """The entries of a list of projects, in reverse order, because ``read`` takes them from the end."""
-    return [(f"{place}[{index}]", entry, parent_id, level) for index, entry in enumerate(entries or ())][::-1]
+    return [(f"{location}[{index}]", entry, parent_id, level) for index, entry in enumerate(entries or ())][::-1]
 
 
-def _validate(place: str, value: object, definition: str) -> dict[str, Any]:
+def _validate(location: str, value: object, definition: str) -> dict[str, Any]:
     """Check one document or project against its definition in SCHEMA, without the projects below it.
 
     ``read`` validates the projects one by one, and not jsonschema by recursion: aliases can make a few lines of YAML
@@ -174,7 +176,7 @@ def _validate(place: str, value: object, definition: str) -> dict[str, Any]:
         shallow = {key: [] if key in _LISTS and isinstance(part, list) else part for key, part in value.items()}
     error = next(_validators()[definition].iter_errors(shallow), None)
     if error is not None:
-        raise exceptions.InvalidDocument(*_explain(place, error))
+        raise exceptions.InvalidDocument(*_explain(location, error))
     return value  # type: ignore[return-value]
 
 
@@ -192,7 +194,7 @@ def _validators() -> dict[str, Any]:
             yield jsonschema.ValidationError("type")
 
     def is_name(value: object) -> bool:
-        return not isinstance(value, str) or bool(names.check_name("name", value))
+        return not isinstance(value, str) or bool(validation.check_name("name", value))
 
     formats = jsonschema.FormatChecker(formats=())
     formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(is_name)
@@ -204,22 +206,22 @@ def _validators() -> dict[str, Any]:
     return {name: validator(schema, format_checker=formats) for name, schema in definitions.items()}
 
 
-def _explain(place: str, error: Any) -> tuple[str, str]:
-    """(place, reason) of an error of jsonschema."""
+def _explain(location: str, error: Any) -> tuple[str, str]:
+    """(location, reason) of an error of jsonschema."""
     for part in error.absolute_path:
-        place += f".{part}" if isinstance(part, str) and _IDENTIFIER.fullmatch(part) else f"[{_shown(part)}]"
-    place = place.lstrip(".") or "the document"
+        location += f".{part}" if isinstance(part, str) and _IDENTIFIER.fullmatch(part) else f"[{_shown(part)}]"
+    location = location.lstrip(".") or "the document"
     key = f"has the key {_shown(error.instance)}, which " if "propertyNames" in error.absolute_schema_path else ""
     if error.validator == "additionalProperties":
         known = error.schema["properties"]
         unknown = next(name for name in error.instance if name not in known)
-        return place, f"has an unknown key {_shown(unknown)}; known are {', '.join(known)}"
+        return location, f"has an unknown key {_shown(unknown)}; known are {', '.join(known)}"
     if error.validator == "required":
-        return place, f"has no {next(name for name in error.validator_value if name not in error.instance)}"
+        return location, f"has no {next(name for name in error.validator_value if name not in error.instance)}"
     if error.validator == "format":
-        return place, f"{key}must be a name, not {_shown(error.instance)}: {error.cause.reason}"
+        return location, f"{key}must be a name, not {_shown(error.instance)}: {error.cause.reason}"
     hint = "; write it in quotes" if error.validator_value == "string" and _is_scalar(error.instance) else ""
-    return place, f"{key}must be {error.schema['description']}, not {_shown(error.instance)}{hint}"
+    return location, f"{key}must be {error.schema['description']}, not {_shown(error.instance)}{hint}"
 
 
 def _is_scalar(value: object) -> bool:
@@ -236,24 +238,24 @@ def _shown(value: object) -> str:
 
 
 def write(tree: LimitTree) -> dict[str, Any]:
-    """The document of everything that is set, and of the whole tree."""
+    """The document that contains all limits and the whole project tree."""
     limits: dict[str, dict[str, int]] = {}
     for (project_id, resource), limit in sorted(tree.overrides.items()):
         limits.setdefault(project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": project_id}
+        project: dict[str, Any] = {"id": project_id}
         if project_id in limits:
-            found["limits"] = limits[project_id]
+            project["limits"] = limits[project_id]
         if project_id in tree.children_of:
-            found["children"] = [entry(child) for child in tree.children_of[project_id]]
-        return found
+            project["children"] = [entry(child) for child in tree.children_of[project_id]]
+        return project
 
     return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(root) for root in tree.roots]}
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:
-    """The book as the document wants it, and what that changes: the defaults, then project by project."""
+    """Apply a document to a copy of the tree. Returns the copy and the changes: defaults first, then by project."""
     after = tree.copy()
     changes = []
     for resource, limit in document.defaults.items():
@@ -274,13 +276,13 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
 
 
 def _put(
-    where: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
+    limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
 ) -> list[LimitChange]:
-    before = where.get(key)
+    before = limits.get(key)
     if before == limit:
         return []
     if limit is None:
-        del where[key]
+        del limits[key]
         return [LimitChange("unset limit", project_id, resource, before, None)]
-    where[key] = limit
+    limits[key] = limit
     return [LimitChange("set limit", project_id, resource, before, limit)]

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that do not answer: a suspended server, a lock that is not released, a client whose machine has crashed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, fixtures, hooks, trees
+from tests.faults import outages
+from tests.faults.load import Crew, Ledger
+from tests.faults.proxy import Proxy
+from tests.faults.test_outages import OwnServerTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SHORT_TIMEOUTS = {"statement_timeout_seconds": 1, "retry_seconds": 1.0, "connect_timeout_seconds": 1}
+
+
+class TestPaused(OwnServerTestCase):
+    """The server is suspended: its kernel still acknowledges packets, but no answer comes."""
+
+    def test_a_caller_gets_an_error_in_time(self) -> None:
+        """Callers on a pooled connection, and callers that open a new one."""
+        server = self.start()
+        times = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
+        engine = self.ledger_on(server).make_engine(**times)
+        self.addCleanup(engine.close)
+        engine.reserve(base.ADMIN, {"gpu": 1})
+        waited: list[float] = []
+
+        def call() -> None:
+            began = time.monotonic()
+            with contextlib.suppress(exceptions.DatabaseUnavailable):
+                engine.reserve(base.ADMIN, {"gpu": 1})
+                waited.append(999.0)
+            waited.append(time.monotonic() - began)
+
+        server.pause()
+        self.addCleanup(server.resume)
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(4, len(waited))
+        # One statement timeout, not two: no other variant of the call is tried, and no retry follows after the
+        # deadline.
+        self.assertLess(max(waited), 7.0)
+
+    def test_silent_from_an_early_statement(self) -> None:
+        """The server is silent from the n-th statement of a process on: SQLAlchemy's queries, our settings, our schema
+        check.
+        """
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "words")))
+        numbers = range(1, 5)
+        wires = {number: self.useFixture(Proxy(ledger.url)) for number in numbers}
+        waited: dict[int, float] = {}
+
+        def call(number: int) -> None:
+            wire = wires[number]
+
+            def freeze(count: int) -> bool:
+                wire.is_dead = wire.is_dead or count == number
+                return False
+
+            wire.is_cut = freeze
+            engine = ledger.make_engine(wire.url, **SHORT_TIMEOUTS)
+            began = time.monotonic()
+            with contextlib.suppress(exceptions.DatabaseUnavailable):
+                engine.reserve(base.Context("p"), {"gpu": 1})
+            waited[number] = time.monotonic() - began
+            engine.close()
+
+        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in numbers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(15.0)
+        self.assertEqual([True] * len(numbers), [wires[number].is_dead for number in numbers])
+        self.assertEqual(set(numbers), set(waited))
+
+    def test_under_load(self) -> None:
+        server = self.start()
+        ledger = self.ledger_on(server)
+        outages.pause_server(ledger, server, 2.5, random.randrange(2**32), **SHORT_TIMEOUTS)
+        self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+
+
+class TestSlow(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_a_slow_transaction_is_not_interrupted(self) -> None:
+        """A connection is not closed while the server answers, however long the whole transaction takes."""
+        engine = self.make_engine(statement_timeout_seconds=1)
+        sleep = "SELECT SLEEP(0.6)" if self.backend == "mariadb" else "SELECT pg_sleep(0.6)"
+        runs = []
+
+        def work(connection: sa.Connection) -> None:
+            runs.append(1)
+            for _ in range(4):
+                connection.exec_driver_sql(sleep)
+
+        hooks.database_of(engine).write(work)
+        self.assertEqual([1], runs)
+
+    def test_a_row_lock_that_is_not_released(self) -> None:
+        """A caller waits for a locked row for one statement timeout; it tries no other variant, and does not retry."""
+        engine = self.make_engine(statement_timeout_seconds=2, retry_seconds=1.0)
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with sql.begin() as other:
+            other.exec_driver_sql("UPDATE quota_usages SET used = used")
+            began = time.monotonic()
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+            self.assertLess(time.monotonic() - began, 3.5)
+        # (MariaDB does not notice that a client has gone: a statement that waits there longer would still be executed.)
+        engine.reserve(self.context, {"gpu": 1})
+        self.assertEqual((0, 1), self.figures())
+
+    def test_two_row_locks_that_are_released_late(self) -> None:
+        """Each lock is released in time, but both together take too long: the caller's result is what was done."""
+        engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=1.0)
+        trees.plant(hooks.database_of(engine), {"top": None, "p1": "top"})
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+        sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+
+        def hold(project_id: str, seconds: float) -> None:
+            with sql.begin() as other:
+                other.exec_driver_sql(f"UPDATE quota_usages SET used = used WHERE project_id = '{project_id}'")
+                held.wait()
+                time.sleep(seconds)
+
+        held = threading.Barrier(3)
+        # (MariaDB locks rows in the order of their IDs, so the row of "top", made second, is locked last.)
+        threads = [threading.Thread(target=hold, args=arguments) for arguments in (("p1", 1.5), ("top", 3.3))]
+        for holder in threads:
+            holder.start()
+        held.wait()
+        try:
+            engine.reserve(self.context, {"gpu": 1})
+            charged = 1
+        except exceptions.DatabaseUnavailable:
+            charged = 0
+        for holder in threads:
+            holder.join()
+        time.sleep(0.5)
+        self.assertEqual((0, charged), self.figures())
+
+
+class TestCallerPaused(base.BackendTestCase):
+    """A client is suspended inside a transaction, as after a crash of its machine: the server is not notified."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "paused")))
+        self.hot = base.Context("p")
+        self.ledger.engine.rollback(self.hot, self.ledger.engine.reserve(self.hot, {"gpu": 1}))
+
+    @contextlib.contextmanager
+    def paused(self, call: Callable[[QuotaEngine], object]) -> Iterator[None]:
+        """Another client has changed a usage row in this call, and is suspended there; it is resumed at the end."""
+
+        def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
+            # The server's timeout is then one or two seconds. A caller cannot be suspended inside a single statement.
+            engine = self.ledger.make_engine(statement_timeout_seconds=3)
+            hooks.database_of(engine)._runs_single_statements = False
+            engine.get_usages(self.hot)
+            with hooks.Interleaved(
+                engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True
+            ):
+                call(engine)
+
+        self.ledger.engine.close()
+        with Crew(call_and_stop, 1) as crew:
+            os.waitid(os.P_PID, crew.pids[0], os.WSTOPPED | os.WNOWAIT)
+            yield
+            os.kill(crew.pids[0], signal.SIGCONT)
+
+    def test_others_get_its_rows(self) -> None:
+        with self.paused(lambda engine: engine.reserve(self.hot, {"gpu": 2}, consumer="c")):
+            self.ledger.engine.reserve(self.hot, {"gpu": 4})
+            self.assertEqual(4, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
+        # It was only slow: it repeats the whole call, and is not charged twice.
+        self.assertEqual(6, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
+        self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
+
+    def test_notices_between_two_statements(self) -> None:
+        self.ledger.engine.reserve(self.hot, {"gpu": self.ledger.limits["gpu"] - 1})
+        with self.paused(lambda engine: engine.notices(base.ADMIN)):
+            self.ledger.engine.reserve(self.hot, {"gpu": 1})
+
+
+class TestCallerIdle(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_between_two_calls(self) -> None:
+        """No call leaves a transaction open, and the connection serves the next call."""
+        self.limits.limits[None, "gpu"] = 2
+        calls: dict[str, Callable[[QuotaEngine], object]] = {
+            "reserve": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "again": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
+            "commit": lambda engine: engine.commit(self.context, consumer="c"),
+            "refused": lambda engine: self.assertRaises(
+                exceptions.OverQuota, engine.reserve, self.context, {"gpu": 2}, consumer="d"
+            ),
+            "of an unknown consumer": lambda engine: self.assertRaises(
+                exceptions.ReservationNotFound, engine.commit, self.context, consumer="x"
+            ),
+            "usages": lambda engine: engine.get_usages(self.context),
+            "release": lambda engine: engine.release(self.context, consumer="c"),
+            "expire": lambda engine: engine.expire(base.ADMIN),
+        }
+        opened: list[int] = []
+        engines = {}
+        for name, call in calls.items():
+            # (The server waits for one second, or two.)
+            engine = engines[name] = self.make_engine(statement_timeout_seconds=3)
+            call(engine)
+            sa.event.listen(hooks.database_of(engine).engine, "connect", lambda *_: opened.append(1))
+        time.sleep(2.5)
+        for name, engine in engines.items():
+            engine.get_usages(self.context)
+            engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual([], opened, name)

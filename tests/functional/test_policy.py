@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may set a project's limit. CERN's rule: the administrator of its parent, and not one further up."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import fixtures as fx
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+from oslo_policy import policy as oslo_policy
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine, exceptions, policy
+from tests import base
+from tests.functional import test_limits
+
+
+@dataclasses.dataclass
+class User(base.Context):
+    """A context with roles, like that of Cyborg."""
+
+    roles: Any = ()
+
+
+class PolicyTestCase(test_limits.LimitsTestCase):
+    scenarios: list[Any] = []
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 0)
+        self.make_tree({"atlas": None, "physics": "atlas", "higgs": "physics", "simulation": "physics"})
+        for project_id, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
+            self.set(project_id, limit)
+        self.rules = pathlib.Path(self.useFixture(fx.TempDir()).path, "policy.yaml")
+
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        engine = super().make_limited(**changes)
+        self.conf = cfg.ConfigOpts()
+        cyborg_quota.conf.register_opts(self.conf)
+        self.conf([], default_config_files=[], default_config_dirs=[])
+        engine._authority = policy.Policy(self.conf)
+        return engine
+
+    def may(self, context: Any, project_id: str | None, limit: int = 5) -> bool:
+        try:
+            self.admin.set_limit(context, "gpu", limit, project_id)
+        except exceptions.NotAuthorized as error:
+            self.assertNotIn(str(project_id), str(error))
+            return False
+        return True
+
+
+class TestWhoMaySet(PolicyTestCase):
+    def test_an_admin_may_everywhere(self) -> None:
+        for project_id in (None, "atlas", "higgs", "unknown"):
+            self.admin.set_limit(base.ADMIN, "gpu", 50 if project_id == "atlas" else 0, project_id)
+
+    def test_the_administrator_of_the_parent_may(self) -> None:
+        self.assertTrue(self.may(User("physics", roles=["member", "admin"]), "higgs"))
+        self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")
+        self.admin.set_limits(User("physics", roles=["admin"]), {"gpu": 4, "fpga": None}, "higgs")
+
+    def test_the_administrator_of_a_project_further_up_may_not(self) -> None:
+        self.assertFalse(self.may(User("atlas", roles=["admin"]), "higgs"))
+        self.assertTrue(self.may(User("atlas", roles=["admin"]), "physics", 20))
+
+    def test_the_project_s_own_administrator_may_not(self) -> None:
+        self.assertFalse(self.may(User("higgs", roles=["admin"]), "higgs"))
+        self.assertFalse(self.may(User("simulation", roles=["admin"]), "higgs"))
+
+    def test_a_member_of_the_parent_may_not(self) -> None:
+        self.assertFalse(self.may(User("physics", roles=["member"]), "higgs"))
+
+    def test_a_context_without_roles_may_not_and_does_not_crash(self) -> None:
+        for context in (base.Context("physics"), User("physics", roles=None), object()):
+            self.assertFalse(self.may(context, "higgs"))
+
+    def test_the_parent_of_a_root_matches_no_context(self) -> None:
+        """oslo.policy compares strings: a context without a project must not match the missing parent of a root."""
+        for project_id in (None, "None", ""):
+            self.assertFalse(self.may(User(project_id, roles=["admin"]), "atlas"))
+        self.make_tree({"None": None, "child": "None"})
+        self.assertFalse(self.may(User(None, roles=["admin"]), "child", 0))
+        self.assertTrue(self.may(User("None", roles=["admin"]), "child", 0))
+
+    def test_only_an_admin_sets_defaults_and_the_tree(self) -> None:
+        parent = User("physics", roles=["admin"])
+        self.assertFalse(self.may(parent, None))
+        for call, args in (
+            (self.admin.add_project, ("x", "physics")),
+            (self.admin.move_project, ("higgs", None)),
+            (self.admin.remove_project, ("higgs",)),
+            (self.admin.import_limits, ({},)),
+        ):
+            self.assertRaises(exceptions.NotAuthorized, call, parent, *args)
+
+    def test_an_oslo_context(self) -> None:
+        context = oslo_context.RequestContext(project_id="physics", roles=["admin"], overwrite=False)
+        self.assertTrue(self.may(context, "higgs"))
+        self.assertFalse(self.may(oslo_context.RequestContext(overwrite=False), "higgs"))
+
+    def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
+        """Between the check and the write, the project is moved below another parent."""
+        asked = []
+        may_set = policy.Policy.may_set
+
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
+            if not asked:
+                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
+            asked.append(parent_id)
+            return answer
+
+        self.set("physics", 20)
+        self.patch(policy.Policy, "may_set", check_then_move)
+        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
+        self.assertEqual(["physics", "atlas"], asked)
+
+    def test_an_engine_without_a_configuration_requires_an_admin(self) -> None:
+        self.engine._authority = policy.Policy()
+        self.admin = self.engine.administration
+        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
+        self.assertTrue(self.may(base.ADMIN, "higgs"))
+
+
+class TestPolicyFile(PolicyTestCase):
+    def write(self, text: str) -> None:
+        self.rules.write_text(text)
+        self.engine._authority = policy.Policy(self.conf)
+        policy.Policy(self.conf)._rules(self.conf)  # registers the options
+        self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
+        self.admin = self.engine.administration
+
+    def test_another_rule(self) -> None:
+        self.write('"cyborg_quota:limit:set": "is_admin:True or role:quota_manager"\n')
+        self.assertTrue(self.may(User("elsewhere", roles=["quota_manager"]), "higgs"))
+        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
+
+    def test_a_rule_that_binds_admins_too(self) -> None:
+        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
+        self.assertFalse(self.may(base.ADMIN, "higgs"))
+
+    def test_a_file_that_is_wrong(self) -> None:
+        self.write("{")
+        error = self.assertRaises(exceptions.ConfigurationError, self.may, base.ADMIN, "higgs")
+        self.assertIn("[oslo_policy] policy_file", str(error))
+
+    def test_the_tools_of_oslo_policy_find_the_rule(self) -> None:
+        (rule,) = policy.list_rules()
+        self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
+        self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))

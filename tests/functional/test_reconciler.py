@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger compared with Cyborg's records: what is found, and what is repaired. The records are set by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from unittest import mock
+
+import testscenarios
+from oslotest import base as plain
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, format_amounts
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class Cloud:
+    """Cyborg's side: {arq: Attached}."""
+
+    def __init__(self) -> None:
+        self.arqs: dict[str, Attached] = {}
+        self.others: set[str] = {"an ARQ that is not bound"}
+
+    def bind(self, arq: str, project_id: str | None = "p1", instance: str = "i1", **deltas: int) -> None:
+        self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1})
+
+    def bound(self) -> Iterator[Attached]:
+        yield from list(self.arqs.values())
+
+    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
+        return {arq: found for arq, found in self.arqs.items() if arq in arqs}
+
+    def unbound_of(self, arqs: Collection[str]) -> set[str]:
+        return set(arqs) - set(self.arqs) - self.others
+
+    def is_empty(self) -> bool:
+        return not self.arqs and not self.others
+
+
+class TestCompare(plain.BaseTestCase):
+    """The comparison, without a ledger."""
+
+    def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
+        report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
+        return [difference.problem for difference in report.differences]
+
+    def test_kinds(self) -> None:
+        bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
+        both = [Charge("1", "p1", "gpu", 1), Charge("2", "p1", "gpu.A100", 1)]
+        self.assertEqual([], self.problems({"a": both}, bound))
+        self.assertEqual(["not charged"], self.problems({}, bound))
+        self.assertEqual(["not attached"], self.problems({"a": both}))
+        self.assertEqual(["wrong amount"], self.problems({"a": both[:1]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [*both, Charge("3", "p1", "fpga", 1)]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 2), both[1]]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [Charge("1", "p2", "gpu", 1)]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [*both, Charge("3", "p2", "gpu", 1)]}, bound))
+
+    def test_in_flight(self) -> None:
+        bound = Attached("a", "p1", "i", {"gpu": 1})
+        self.assertEqual([], self.problems({}, bound, in_flight="a"))
+        self.assertEqual([], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, in_flight="a"))
+
+    def test_not_counted(self) -> None:
+        bound = Attached("a", "p1", "i", {})
+        self.assertEqual([], self.problems({}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
+
+    def test_by_a_removed_rule(self) -> None:
+        """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
+        old = Charge("1", "p1", "vgpu", 1)
+        new = Charge("2", "p1", "gpu", 1)
+        bound = Attached("a", "p1", "i", {"gpu": 1})
+        self.assertEqual(["wrong amount"], self.problems({"a": [old]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [old, new]}, bound))
+        self.assertEqual([], self.problems({"b": [old]}))
+        [ghost] = compare({"b": [old, new]}, (), (), ("gpu",)).differences
+        self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
+
+    def test_no_project(self) -> None:
+        """An ARQ from before Cyborg stored projects cannot be charged."""
+        self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
+
+    def test_compared(self) -> None:
+        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
+        charges = {arq: [Charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
+        report = compare(charges, (), bound, ("gpu",))
+        self.assertEqual(4, report.compared)
+        self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
+
+    def test_shown(self) -> None:
+        self.assertEqual("nothing", format_amounts({}))
+        amounts = {("p2", "gpu"): 1, ("p1", "gpu.A100"): 1, ("p1", "gpu"): 1}
+        self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", format_amounts(amounts))
+
+
+class ReconcilerTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.cloud = Cloud()
+        self.waits: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.meanwhile()
+
+    def reconciler(self, share: int = 100) -> Reconciler:
+        return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=30, share=share, wait=self.wait)
+
+    def charge(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
+        context = base.Context(project_id)
+        uuids = self.quotas.reserve(context, deltas or {"gpu": 1}, consumer=arq, group="i1")
+        self.quotas.commit(context, uuids)
+        return uuids
+
+    def found(self) -> list[tuple[str, str]]:
+        return [(difference.arq, difference.problem) for difference in self.reconciler().find().differences]
+
+
+class TestDifferences(ReconcilerTestCase):
+    def test_nothing(self) -> None:
+        self.cloud.bind("a")
+        self.charge("a")
+        self.assertEqual([], self.found())
+        self.assertEqual([], self.waits)
+
+    def test_each_kind(self) -> None:
+        self.cloud.bind("free")
+        self.charge("ghost")
+        self.cloud.bind("other")
+        self.charge("other", "p2")
+        self.cloud.bind("more", gpu=1, **{"gpu.A100": 1})
+        self.charge("more")
+        expected = [
+            ("free", "not charged"),
+            ("ghost", "not attached"),
+            ("more", "wrong amount"),
+            ("other", "wrong project"),
+        ]
+        self.assertEqual(expected, self.found())
+        self.assertEqual([30], self.waits)
+
+    def test_grace(self) -> None:
+        """Differences that settle within the grace period were binds in progress, in each direction."""
+        self.cloud.bind("late commit")
+        self.charge("late release")
+
+        def settle() -> None:
+            self.charge("late commit")
+            self.quotas.release(self.context, consumer="late release")
+
+        self.meanwhile = settle
+        self.assertEqual([], self.found())
+
+    def test_another_difference_than_before_the_grace(self) -> None:
+        """Released, and charged again: this is not the same difference."""
+        self.charge("a")
+
+        def again() -> None:
+            self.quotas.release(self.context, consumer="a")
+            self.charge("a")
+
+        self.meanwhile = again
+        self.assertEqual([], self.found())
+
+    def test_in_flight(self) -> None:
+        self.cloud.bind("a")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+        self.assertEqual([], self.found())
+
+    def test_other_charges_are_not_changed(self) -> None:
+        """Charges by no rule, and charges without a consumer, do not belong to Cyborg."""
+        self.charge("by hand", fpga=1)
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual([], self.found())
+
+    def test_page_by_page(self) -> None:
+        for number in range(7):
+            self.charge(f"a{number}")
+            self.cloud.bind(f"a{number}")
+        self.charge("ghost")
+        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
+            self.assertEqual([("ghost", "not attached")], self.found())
+
+
+class TestHeal(ReconcilerTestCase):
+    def heal(self, **named: object) -> list[str]:
+        reconciler = self.reconciler()
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
+
+    def test_each_kind(self) -> None:
+        self.limits.limits[None, "gpu"] = 0  # limits do not undo an attachment
+        self.limits.limits["p2", "gpu"] = 9
+        self.cloud.bind("free")
+        self.charge("ghost", "p2")
+        self.cloud.bind("other")
+        self.charge("other", "p2")
+        self.cloud.bind("more", "p2", gpu=1, **{"gpu.A100": 1})
+        self.charge("more", "p2")
+        self.assertEqual(["free", "ghost", "more", "other"], self.heal())
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual((1, 0), self.figures("p2"))
+        self.assertEqual((1, 0), self.figures("p2", "gpu.A100"))
+        self.assertEqual([], self.found())
+
+    def test_a_rule_was_changed(self) -> None:
+        """Its resource is another one, or one less: what the old rule had charged is released."""
+        for arq, before in (("replaced", {"fpga": 1}), ("dropped", {"gpu": 1, "fpga": 1})):
+            self.charge(arq, **before)
+            self.cloud.bind(arq)
+        self.assertEqual([("dropped", "wrong amount"), ("replaced", "wrong amount")], self.found())
+        self.assertEqual(["dropped", "replaced"], self.heal())
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
+        self.assertEqual([], self.found())
+
+    def test_groups(self) -> None:
+        """An adopted charge can be released by its instance, like that of a bind."""
+        self.cloud.bind("a", instance="i1")
+        self.cloud.bind("b", instance="i2")
+        self.heal()
+        self.quotas.release(self.context, group="i2")
+        self.assertEqual((1, 0), self.figures())
+
+    def test_unbound_during_the_repair(self) -> None:
+        """Unbound, and released, after the comparison: the charge that comes too late is released."""
+        self.cloud.bind("a")
+        report = self.reconciler().find()
+        del self.cloud.arqs["a"]
+        self.reconciler().heal(report)
+        self.assertEqual((0, 0), self.figures())
+
+    def test_bound_during_the_repair(self) -> None:
+        """A charge that was not released is used by the next bind: it is released, and charged again."""
+        self.charge("a")
+        report = self.reconciler().find()
+        self.cloud.bind("a")
+        self.reconciler().heal(report)
+        self.assertEqual((1, 0), self.figures())
+        self.assertEqual([], self.found())
+
+    def test_bound_differently_during_the_repair(self) -> None:
+        """Not repaired now; the next reconciliation sees the result."""
+        self.cloud.bind("a")
+        report = self.reconciler().find()
+        self.quotas.reserve(self.context, {"gpu": 2}, consumer="a")
+        self.assertEqual([], self.reconciler().heal(report))
+        self.assertEqual((0, 2), self.figures())
+
+    def after_release(self, meanwhile: Callable[[], object]) -> mock._patch[mock.Mock]:
+        """Call ``act`` immediately after the first release."""
+        real, things = self.engine.release, [meanwhile]
+
+        def release(*arguments: Any, **named: Any) -> None:
+            real(*arguments, **named)
+            if things:
+                things.pop()()
+
+        return mock.patch.object(self.engine, "release", side_effect=release)
+
+    def test_bound_differently_after_its_release(self) -> None:
+        """It is reported neither as repaired nor as unchanged; the others are reported as repaired."""
+        for arq in ("a", "b"):
+            self.charge(arq, gpu=2)
+            self.cloud.bind(arq)
+        report = self.reconciler().find()
+        with (
+            self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
+            self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged,
+        ):
+            changed = self.reconciler().heal(report)
+        self.assertEqual(
+            [("a", "released, not charged"), ("b", "wrong amount")],
+            [(difference.arq, difference.problem) for difference in changed],
+        )
+        self.assertEqual((1, 3), self.figures())
+        text = "\n".join(logged.output)
+        self.assertIn("Not repaired, only released: ARQ a: wrong amount; charged p1 gpu=2, attached p1 gpu=1: ", text)
+        self.assertNotIn("Repaired: ARQ a", text)
+
+    def test_bound_during_the_repair_and_charged_differently(self) -> None:
+        """After all others were repaired: this one is reported as an error, and the list is still returned."""
+        self.charge("a")
+        self.cloud.bind("b")
+        report = self.reconciler().find()
+        self.cloud.bind("a")
+        with (
+            self.after_release(lambda: self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")),
+            self.assertLogs(reconciler_module.LOG.logger, "WARNING") as logged,
+        ):
+            changed = self.reconciler().heal(report)
+        self.assertEqual(["a", "b"], [difference.arq for difference in changed])
+        self.assertIn("ARQ a was bound during the repair, but could not be charged: Consumer 'a'", logged.output[-1])
+        self.assertEqual((1, 3), self.figures())
+
+    def test_repeated(self) -> None:
+        """By two hosts concurrently, or by one that crashed in the middle."""
+        self.cloud.bind("a")
+        self.charge("ghost")
+        report = self.reconciler().find()
+        for _ in range(2):
+            self.reconciler().heal(report)
+        self.assertEqual((1, 0), self.figures())
+
+    def test_too_many_changes(self) -> None:
+        for number in range(11):
+            self.cloud.bind(f"a{number}", instance=f"i{number}")
+        reconciler = self.reconciler(share=50)
+        report = reconciler.find()
+        error = self.assertRaises(reconciler_module.TooManyChanges, reconciler.heal, report)
+        self.assertEqual((11, 11, 50), (error.changes, error.compared, error.share))
+        self.assertIn("--force", str(error))
+        self.assertEqual((0, 0), self.figures())
+        counts: list[int] = []
+        reconciler.heal(report, force=True, progress=counts.append)
+        self.assertEqual((11, 0), self.figures())
+        self.assertEqual(11, sum(counts))
+
+    def test_a_few_changes_need_no_force(self) -> None:
+        for number in range(10):
+            self.cloud.bind(f"a{number}")
+        reconciler = self.reconciler(share=0)
+        reconciler.heal(reconciler.find())
+        self.assertEqual((10, 0), self.figures())
+
+    def test_every_change_is_logged(self) -> None:
+        self.cloud.bind("a")
+        self.charge("ghost")
+        with self.assertLogs(reconciler_module.LOG.logger, "INFO") as logged:
+            self.heal()
+        text = "\n".join(logged.output)
+        self.assertIn("ARQ a (not charged): was charged nothing, is charged p1 gpu=1", text)
+        self.assertIn("ARQ ghost (not attached): was charged p1 gpu=1, is charged nothing", text)
+
+    def test_down_in_the_middle(self) -> None:
+        """Finished repairs stay; the rest is found again."""
+        self.cloud.bind("a", instance="i1")
+        self.cloud.bind("b", "p2", instance="i2")
+        report = self.reconciler().find()
+        real = self.engine.adopt
+        gone = exceptions.DatabaseUnavailable("it is gone", 6.0)
+        with mock.patch.object(self.engine, "adopt") as adopt:
+
+            def second_fails(*args: object, **named: object) -> object:
+                if adopt.call_count > 1:
+                    raise gone
+                return real(*args, **named)
+
+            adopt.side_effect = second_fails
+            self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
+        self.assertEqual([("b", "not charged")], self.found())
+
+
+class TestSources(ReconcilerTestCase):
+    """Two Cyborgs, and a caller that gives no source, on one ledger."""
+
+    def of(self, source: str) -> Reconciler:
+        return Reconciler(
+            self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=0, share=100, source=source, wait=self.wait
+        )
+
+    def adopt(self, arq: str, source: str | None, **deltas: int) -> None:
+        self.quotas.adopt(base.ADMIN, [Claim(arq, deltas or {"gpu": 1}, source=source)], "p1")
+
+    def live(self) -> dict[str | None, str | None]:
+        """Return {consumer: source} of the charges."""
+        return {row.consumer: row.source for row in self.quotas.list_reservations(base.ADMIN, state="committed")}
+
+    def test_only_its_own_are_released(self) -> None:
+        for source in ("east", "west", None):
+            self.adopt(f"ghost of {source}", source)
+        reconciler = self.of("east")
+        report = reconciler.find()
+        found = {
+            difference.arq: (difference.is_own, difference.is_certain, difference.sources)
+            for difference in report.differences
+        }
+        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, False, "none")}, found)
+        for options in ({"only_certain": True}, {"force": True}):
+            reconciler.heal(self.of("east").find(), **options)
+            self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
+
+    def test_claimed(self) -> None:
+        """Only the charges that a comparison covers: of accelerators, or of bound ARQs."""
+        self.cloud.bind("bound")
+        self.adopt("bound", None, fpga=1)
+        self.adopt("ghost", None)
+        self.adopt("by hand", None, fpga=1)
+        self.adopt("theirs", "west")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
+        self.assertEqual(3, self.of("east").claim_source())
+        self.assertEqual(0, self.of("east").claim_source())
+        self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
+        [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
+        self.assertEqual("ghost", done.arq)
+
+    def test_of_bound_arqs(self) -> None:
+        """Charged with another source, or without one, and different from the attachment: reported, not changed."""
+        for arq, source in (("none", None), ("west", "west"), ("east", "east")):
+            self.cloud.bind(arq, gpu=1)
+            self.adopt(arq, source, gpu=2)
+        report = self.of("east").find()
+        self.assertEqual(["wrong amount"] * 3, [difference.problem for difference in report.differences])
+        self.assertEqual(["east"], [difference.arq for difference in self.of("east").heal(report, force=True)])
+        self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())
+
+    def test_source_of_a_charge_by_a_repair(self) -> None:
+        self.cloud.bind("free")
+        self.of("east").heal(self.of("east").find())
+        self.assertEqual({"free": "east"}, self.live())
+
+
+class TestCertain(ReconcilerTestCase):
+    def certain(self) -> list[str]:
+        reconciler = self.reconciler()
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), only_certain=True)]
+
+    def test_only_deleted_or_unbound_arqs(self) -> None:
+        """Not ARQs that Cyborg is about to bind or unbind, nor bound ARQs without a charge."""
+        self.cloud.others = {"is being unbound"}
+        self.cloud.bind("not charged")
+        self.cloud.bind("wrong amount", gpu=2)
+        for arq in ("gone", "is being unbound", "wrong amount"):
+            self.charge(arq)
+        self.assertEqual(["gone"], self.certain())
+        self.assertEqual(["is being unbound", "not charged", "wrong amount"], [arq for arq, _ in self.found()])
+
+    def assert_shrunk(self, lost: int, charged: int, *, is_empty: bool) -> None:
+        for only_certain in (True, False):
+            reconciler = self.reconciler()
+            report = reconciler.find()
+            error = self.assertRaises(
+                reconciler_module.RecordsShrunk, reconciler.heal, report, only_certain=only_certain
+            )
+            self.assertEqual((lost, charged, is_empty), (error.lost, error.charged, error.is_empty))
+        self.assertEqual((charged, 0), self.figures())
+        reconciler = self.reconciler()
+        self.assertEqual(lost, len(reconciler.heal(reconciler.find(), force=True)))
+
+    def test_an_empty_record(self) -> None:
+        """A wrong database, or a new one: nothing is released, however few they are."""
+        self.cloud.others = set()
+        self.charge("a")
+        self.assert_shrunk(1, 1, is_empty=True)
+
+    def test_a_shrunken_record(self) -> None:
+        """An old backup has less than half of the charged ARQs."""
+        for number in range(11):
+            self.charge(f"a{number}")
+            if number < 5:
+                self.cloud.bind(f"a{number}")
+        self.assert_shrunk(6, 11, is_empty=False)
+
+    def test_half_is_not_shrunken(self) -> None:
+        """A small number is not either: an outage at the end of an instance leaves as many."""
+        for count, bound in ((12, 6), (5, 0)):
+            for number in range(count):
+                self.charge(f"{count} {number}")
+                if number < bound:
+                    self.cloud.bind(f"{count} {number}")
+            self.assertEqual(count - bound, len(self.certain()))

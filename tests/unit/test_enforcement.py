@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which constraints a request would violate, without a database."""
+
+from __future__ import annotations
+
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from cyborg_quota import enforcement
+from cyborg_quota.exceptions import OverQuota
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over
+
+FIGURES = {("p", "gpu"): Counters(used=3, reserved=2, subtree=9)}
+names = st.sampled_from(("p", "root"))
+resources = st.sampled_from(("gpu", "fpga"))
+constraints = st.lists(
+    st.builds(
+        Constraint, names, resources, st.integers(-1, 12), st.sampled_from(("project", "subtree"))
+    )
+)
+figures = st.dictionaries(
+    st.tuples(names, resources),
+    st.builds(Counters, st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)),
+)
+requests = st.dictionaries(resources, st.integers(1, 9))
+
+
+class TestFindViolations(base.BaseTestCase):
+    def find_violations(self, limit: int, amount: int, scope: str = "project") -> list[Over]:
+        constraint = Constraint("p", "gpu", limit, scope)  # type: ignore[arg-type]
+        return enforcement.find_violations("p", [constraint], FIGURES, {"gpu": amount})
+
+    def test_up_to_the_limit(self) -> None:
+        self.assertEqual([], self.find_violations(6, 1))
+        self.assertEqual([Over("p", "gpu", "project", 6, 2, 3, 2)], self.find_violations(6, 2))
+
+    def test_subtree(self) -> None:
+        self.assertEqual([], self.find_violations(10, 1, "subtree"))
+        (over,) = self.find_violations(10, 2, "subtree")
+        self.assertEqual((3, 2, 9), (over.used, over.reserved, over.subtree))
+
+    def test_zero_and_unlimited(self) -> None:
+        self.assertEqual(1, len(self.find_violations(0, 1)))
+        self.assertEqual([], self.find_violations(UNLIMITED, MAX_AMOUNT))
+
+    def test_a_project_s_limit_does_not_bind_below(self) -> None:
+        constraint = Constraint("root", "gpu", 0)
+        self.assertEqual([], enforcement.find_violations("p", [constraint], FIGURES, {"gpu": 1}))
+
+    @given(constraints, figures, requests)
+    def test_agrees_with_the_bounds_of_the_charge(
+        self,
+        given_constraints: list[Constraint],
+        given_figures: dict[tuple[str, str], Counters],
+        request: dict[str, int],
+    ) -> None:
+        """The violations are found exactly if the conditional UPDATE would refuse the request."""
+        limits_by_scope = enforcement.limits_by_scope(given_constraints)
+        refuses = False
+        for (project_id, resource, scope), limit in limits_by_scope.items():
+            now = given_figures.get((project_id, resource), Counters())
+            held = now.subtree if scope == "subtree" else now.used + now.reserved
+            if scope == "subtree" or project_id == "p":
+                refuses |= resource in request and held > limit - request[resource]
+        found = enforcement.find_violations("p", given_constraints, given_figures, request)
+        self.assertEqual(refuses, bool(found))
+        self.assertEqual(sorted(found), found)
+
+
+class TestLimitsByScope(base.BaseTestCase):
+    def test_the_tightest_and_no_unlimited(self) -> None:
+        found = enforcement.limits_by_scope(
+            [
+                Constraint("p", "gpu", 7),
+                Constraint("p", "gpu", 3),
+                Constraint("p", "gpu", UNLIMITED),
+                Constraint("p", "gpu", 0, "subtree"),
+                Constraint("p", "fpga", UNLIMITED),
+            ]
+        )
+        self.assertEqual({("p", "gpu", "project"): 3, ("p", "gpu", "subtree"): 0}, found)
+
+
+class TestRequested(base.BaseTestCase):
+    def test_positive_only_summed(self) -> None:
+        claims = [
+            Claim("a", {"gpu": 2, "fpga": -1}),
+            Claim("b", {"gpu": 3}),
+            Claim(None, {"gpu": -9}),
+        ]
+        self.assertEqual({"gpu": 5}, enforcement.requested(claims))
+
+
+class TestOverflowing(base.BaseTestCase):
+    def test_at_the_end_of_the_counter(self) -> None:
+        held = {"gpu": Counters(used=MAX_AMOUNT - 3, reserved=2)}
+        self.assertEqual([], enforcement.overflowing(held, {"gpu": 1}))
+        self.assertEqual(["gpu"], enforcement.overflowing(held, {"gpu": 2, "fpga": MAX_AMOUNT}))
+
+
+class TestRedact(base.BaseTestCase):
+    def test_own_usage_is_shown(self) -> None:
+        own_violation = Over("p", "gpu", "project", 5, 1, 4, 1)
+        above = Over("root", "gpu", "subtree", 5, 1, 4, 1, 9)
+        seen = enforcement.redact([own_violation, above], "p")
+        self.assertEqual(repr(own_violation), repr(seen[0]))
+        self.assertEqual((None, None, None), (seen[1].used, seen[1].reserved, seen[1].subtree))
+        self.assertEqual((5, 1), (seen[1].limit, seen[1].requested))
+        for figure in ("used", "reserved", "subtree"):
+            self.assertNotIn(figure, str(seen[1]))
+
+
+class TestOverQuota(base.BaseTestCase):
+    """The error that contains them."""
+
+    OVERS = (Over("p", "gpu", "project", 5, 1, 4, 1), Over("p", "fpga", "project", 0, 2, 0, 0))
+
+    def test_sorted_data_and_message(self) -> None:
+        error = OverQuota(iter(self.OVERS))
+        self.assertEqual(["fpga", "gpu"], [over.resource for over in error.overs])
+        self.assertEqual(
+            "Quota exceeded: project p, resource fpga: limit 0, used 0, reserved 0, requested 2; "
+            "project p, resource gpu: limit 5, used 4, reserved 1, requested 1",
+            str(error),
+        )
+
+    def test_not_changed_by_its_reader(self) -> None:
+        over = copy.copy(OverQuota(self.OVERS).overs[0])
+        self.assertRaises(AttributeError, setattr, over, "limit", 9)
