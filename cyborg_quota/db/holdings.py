@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import project_limits, projects, quota_usages
 from cyborg_quota.types import Holding
 
@@ -15,7 +14,7 @@ _usage = quota_usages.c
 _limit = project_limits.c
 
 
-def is_known(connection: Connection, project_id: str) -> bool:
+def is_known(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project is in the tree, has a usage row, or has a limit of its own."""
     return any(
         connection.execute(sa.select(table.c.project_id).where(table.c.project_id == project_id).limit(1)).first()
@@ -23,7 +22,7 @@ def is_known(connection: Connection, project_id: str) -> bool:
     )
 
 
-def holders(connection: Connection, after: str, count: int) -> list[str]:
+def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
     """The first ``count`` projects with an id greater than ``after`` that have usage or a limit, in the order of ids.
 
     SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE ... ORDER BY project_id LIMIT :count)
@@ -39,7 +38,7 @@ def holders(connection: Connection, after: str, count: int) -> list[str]:
     return [row.project_id for row in connection.execute(query)]
 
 
-def read(connection: Connection, project_ids: Collection[str]) -> list[Holding]:
+def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holding]:
     """The usage and the limits of these projects by resource, sorted."""
     some = sorted(project_ids)
     limits = {

@@ -201,7 +201,7 @@ DB_LEVELS = (
     {"database"},
     {"connect", "connection_cache", "moves", "path_state", "projects"},
     {"dialects"},
-    {"maintenance", "new_reservations", "replays", "reservations", "usages"},
+    {"holdings", "maintenance", "new_reservations", "replays", "reservations", "usages"},
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
