@@ -58,7 +58,7 @@ class Import(base.Lister):
 
     def _require_known(self, content: object) -> None:
         """Raise UnknownProject if Keystone does not know a project that the file would change."""
-        if self.app.directory is None:
+        if not self.app.uses_keystone:
             return
         try:
             changes = self.engine.administration.import_limits(self.context, content, dry_run=True)

@@ -21,6 +21,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import base, projects
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.conf import keystone
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
@@ -105,8 +106,13 @@ class Shell(app.App):
         return cyborg_quota.make_engine(self.conf)
 
     @functools.cached_property
-    def directory(self) -> ProjectDirectory | None:
-        """The projects of Keystone, at first use; None if Keystone is not configured."""
+    def uses_keystone(self) -> bool:
+        """Whether [oslo_limit] has credentials for Keystone."""
+        return keystone.has_credentials(self.conf)
+
+    @functools.cached_property
+    def directory(self) -> ProjectDirectory:
+        """The projects of Keystone, connected at first use. Raises ConfigurationError. ``uses_keystone`` is true."""
         return projects.make_directory(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:

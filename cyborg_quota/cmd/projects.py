@@ -19,10 +19,9 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.conf import keystone
 
 if TYPE_CHECKING:
-    from cyborg_quota.limits.keystone_projects import ProjectDirectory
+    from cyborg_quota.limits.keystone_projects import Project, ProjectDirectory
 
 LOG = logging.getLogger(__name__)
 
@@ -35,10 +34,8 @@ _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_l
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
 
 
-def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory | None:
-    """The projects of Keystone; None if [oslo_limit] has no credentials. No I/O. Raises ConfigurationError."""
-    if not keystone.has_credentials(conf):
-        return None
+def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory:
+    """The projects of Keystone. Imports openstacksdk, which takes a second. No I/O. Raises ConfigurationError."""
     try:
         from cyborg_quota.limits.keystone_projects import ProjectDirectory
     except ImportError as error:
@@ -50,9 +47,9 @@ def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory | None:
 
 def require_directory(shell: Any, what: str) -> ProjectDirectory:
     """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
-    directory: ProjectDirectory | None = shell.directory
-    if directory is None:
+    if not shell.uses_keystone:
         raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
+    directory: ProjectDirectory = shell.directory
     return directory
 
 
@@ -80,13 +77,13 @@ def _resolve(shell: Any, text: str, domain: str | None, *, checked: bool) -> str
     """
     if not checked and domain is None and _LOOKS_LIKE_ID.fullmatch(text):
         return text
-    directory: ProjectDirectory | None = shell.directory
-    if directory is None:
+    if not shell.uses_keystone:
         return text
     if not checked and domain is None and shell.engine.administration.is_known_project(shell.context, text):
         return text
     try:
-        return directory.find(text, domain).project_id
+        project: Project = shell.directory.find(text, domain)
+        return project.project_id
     except exceptions.UnknownProject as error:
         hint = _FORCE if checked and domain is None else ""
         raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
@@ -105,8 +102,9 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
     """
     if not getattr(parsed, "reports_new_project", False) or parsed.project is None:
         return None
-    is_checked = shell.directory is not None and not parsed.force_project
-    if is_checked or shell.engine.administration.is_known_project(shell.context, parsed.project):
+    if (shell.uses_keystone and not parsed.force_project) or shell.engine.administration.is_known_project(
+        shell.context, parsed.project
+    ):
         return None
     return (
         f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before. If the id "
@@ -116,10 +114,9 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
 
 def require_known(shell: Any, project_ids: Collection[str]) -> None:
     """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
-    directory: ProjectDirectory | None = shell.directory
-    if directory is None or not project_ids:
+    if not shell.uses_keystone or not project_ids:
         return
-    unknown = directory.unknown(project_ids)
+    unknown = shell.directory.unknown(project_ids)
     if unknown:
         more = ", ".join(map(ascii, unknown[1:_MAX_SHOWN])) + (", ..." if len(unknown) > _MAX_SHOWN else "")
         others = f"Nor has it {len(unknown) - 1} others: {more}. " if len(unknown) > 1 else ""

@@ -246,39 +246,3 @@ class TestRights(ProjectNamesTestCase):
         self.write_config(self.keystone.people.member_of_the_first)
         error = self.refused(1, "limit", "set", "--project", "x", "gpu=1")
         self.assertIn("role reader on the system", error)
-
-
-class TestOutage(ProjectNamesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.silent("limit", "set", "--default", "gpu=5")
-        self.silent("limit", "set", "--project", self.named("physics"), "gpu=7")
-        self.good("reserve", "--project", self.named("physics"), "--consumer", "c", "gpu=1")
-        self.keystone.stop()
-        self.addCleanup(self.keystone.start, "flat")
-
-    def test_a_name_needs_keystone_and_an_id_does_not(self) -> None:
-        self.assert_names_need_keystone()
-        self.assert_limits_need_keystone_or_force()
-        self.assert_tables_leave_names_out()
-
-    def assert_names_need_keystone(self) -> None:
-        for argv in (["usage", "list"], ["limit", "show"], ["release", "--consumer", "c"]):
-            error = self.refused(1, *argv, "--project", self.named("physics"))
-            self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", error)
-            self.assertNotIn("--force", error)
-        self.good("usage", "list", "--project", self.physics)
-        self.good("limit", "show", "--project", self.physics)
-        self.silent("release", "--project", self.physics, "--consumer", "c")
-
-    def assert_limits_need_keystone_or_force(self) -> None:
-        error = self.refused(1, "limit", "set", "--project", self.physics, "gpu=8")
-        self.assertIn("To use an id without Keystone, add --force.", error)
-        self.silent("limit", "set", "--project", self.physics, "--force", "gpu=8")
-        self.assertIn("cannot be reached", self.refused(1, "project", "orphans"))
-
-    def assert_tables_leave_names_out(self) -> None:
-        ended = self.call("limit", "list", "--names", "-f", "json")
-        self.assertEqual(0, ended.status)
-        self.assertRegex(ended.err, r"\AWARNING: The names of the projects are unknown: [^\n]*\n\Z")
-        self.assertEqual([None, None], [row["project_name"] for row in ended.json])
