@@ -244,6 +244,7 @@ def list_reservations(
     group: str | None = None,
     limit: int | None = None,
     after: str | None = None,
+    resource: str | None = None,
 ) -> list[Reservation]:
     """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
     query = sa.select(
@@ -264,6 +265,7 @@ def list_reservations(
         (_row.state, state),
         (_row.consumer_id, consumer),
         (_row.group_id, group),
+        (_row.resource, resource),
     ):
         if value is not None:
             query = query.where(column == value)

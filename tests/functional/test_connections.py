@@ -22,7 +22,7 @@ from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import connect, new_reservations, schema
+from cyborg_quota.db import connect, database, new_reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
@@ -40,7 +40,7 @@ class TestRetryIntervals(base.LedgerTestCase):
 
     def waits(self, error: Exception) -> list[tuple[float, float]]:
         """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
-        database = hooks.database_of(self.make_engine(retry_seconds=1.0))
+        ledger_database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
         make = database.backoff
 
@@ -55,7 +55,7 @@ class TestRetryIntervals(base.LedgerTestCase):
             return note
 
         with mock.patch.object(database, "backoff", waiting), mock.patch("random.uniform", lambda _low, high: high):
-            self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
+            self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, mock.Mock(side_effect=error))
         return waits
 
     def test_after_a_conflict(self) -> None:

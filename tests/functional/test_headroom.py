@@ -6,6 +6,9 @@ tests/model/test_headroom_model.py compares it with reserves on random trees.
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
@@ -29,7 +32,7 @@ class TestTree(test_limits.LimitsTestCase):
         super().setUp()
         self.set(None, 0)
         self.set(None, -1, "fpga")
-        self.grow({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
+        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
         for project_id, limit in (("physics", 30), ("higgs", 15), ("web", 15), ("decays", 15)):
             self.set(project_id, limit)
             self.set(project_id, -1, "fpga")
@@ -129,7 +132,7 @@ class TestTree(test_limits.LimitsTestCase):
 
     def test_the_list_is_read_in_batches(self) -> None:
         clouds.add_projects(self.sql, 0, 60)
-        self.engine.list_usages(base.ADMIN)  # connects
+        self.engine.list_usages(base.ADMIN, with_headroom=True)  # connects
         with clouds.captured() as statements:
             plain = self.engine.list_usages(base.ADMIN)
         self.useFixture(MonkeyPatch("cyborg_quota.db.path_state.MAX_PROJECTS", 16))
@@ -141,6 +144,27 @@ class TestTree(test_limits.LimitsTestCase):
         self.assertEqual(len(clouds.queries(statements)) + batches, len(clouds.queries(more)))
         (one,) = [each for each in records if (each.project_id, each.resource) == ("p7", "gpu")]
         self.assertEqual(Headroom(1, "p7", "subtree", 1), one.headroom)
+
+
+class TestPlan(test_limits.LimitsTestCase):
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+
+    def test_the_statement_is_not_compiled(self) -> None:
+        """JIT took a second: with sequential scans off, reading all default limits costs more than its threshold."""
+        self.set(None, 5)
+        for call in (self.engine.headroom, self.engine.get_usages):
+            with clouds.captured() as statements:
+                call(self.context)
+            self.assertNotIn("JIT", self.explain(*statements[-1]))
+        if self.database.read(lambda connection: connection.exec_driver_sql("SELECT pg_jit_available()").scalar()):
+            self.assertIn("JIT", self.explain(*statements[-1], "SET LOCAL jit = on"))  # the set-up of this test
+
+    def explain(self, statement: str, parameters: Any, before: str = "SELECT 1") -> str:
+        def work(connection: sa.Connection) -> str:
+            connection.exec_driver_sql(before)
+            return str(connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).all())
+
+        return self.database.read(work)
 
 
 class TestDrivers(base.LedgerTestCase):

@@ -191,6 +191,9 @@ def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
         # All statements find their rows by keys. A plan with a sequential scan is good only for a small table, but the
         # session keeps the plan when the table has grown.
         values["enable_seqscan"] = "off"
+        # A sequential scan that cannot be avoided (all default limits) then has a huge estimated cost, so that the
+        # statement would be compiled first, which takes a second.
+        values["jit"] = "off"
     return values
 
 
