@@ -106,10 +106,9 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
         shell.context, parsed.project
     ):
         return None
-    return (
-        f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before. If the id "
-        f"is wrong, remove the limit with `limit unset`."
-    )
+    notice = f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before."
+    remedy = " If the id is wrong, remove the limit with `limit unset`."
+    return notice if getattr(parsed, "dry_run", False) else notice + remedy
 
 
 def require_known(shell: Any, project_ids: Collection[str]) -> None:
