@@ -240,6 +240,17 @@ class TreeRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """What a project holds of one resource: its usage, and its own limit (None: no limit is set for it)."""
+
+    project_id: str
+    resource: str
+    used: int
+    reserved: int
+    limit: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Notice:
     """The usage of a project has crossed a threshold of its limit.
 

@@ -66,8 +66,32 @@ def add_amounts(parser: argparse.ArgumentParser, *, nargs: str = "+") -> None:
     )
 
 
+PROJECT_HELP = "the project's ID or, if Keystone is configured, its name"
+
+
 def add_project(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    parser.add_argument("--project", required=required, metavar="ID", help="the project's ID")
+    """Add --project and --project-domain. The name of a project is resolved before the command runs."""
+    parser.add_argument("--project", required=required, metavar="PROJECT", help=PROJECT_HELP)
+    add_project_domain(parser)
+
+
+def add_project_domain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--project-domain",
+        metavar="DOMAIN",
+        help="the domain of the project (ID or name), for a name that several domains have",
+    )
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add --force to a command whose project Keystone must know, if it is configured."""
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        dest="force_project",
+        help="the project is an ID; do not ask Keystone whether it exists",
+    )
+    parser.set_defaults(must_exist=True)
 
 
 def add_consumer_and_group(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,8 @@ class List(base.Lister):
 def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
-    scope.add_argument("--project", metavar="ID", help="the limit of one project")
+    scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
+    arguments.add_project_domain(parser)
 
 
 class Set(base.Lister):
@@ -67,6 +68,8 @@ class Set(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        arguments.add_force(parser)
+        parser.set_defaults(reports_new_project=True)
         parser.add_argument(
             "limits",
             nargs="+",

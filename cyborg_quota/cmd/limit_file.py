@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.replay_export import add_chart, add_since
 from cyborg_quota.types import LimitChange
@@ -36,6 +36,9 @@ class Import(base.Lister):
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
         parser.add_argument(
+            "--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"
+        )
+        parser.add_argument(
             "--against",
             metavar="TRACE|ledger",
             help="with --dry-run: print, instead of the changes, which claims they would have "
@@ -53,6 +56,8 @@ class Import(base.Lister):
             raise BadUsage("--against needs --dry-run: an import is not simulated.")
         try:
             content = read_document(parsed_args.file)
+            if not parsed_args.force:
+                self._require_known(content)
             changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
@@ -65,6 +70,17 @@ class Import(base.Lister):
 
             return simulate.COLUMNS, simulate.rows(self, parsed_args, content)
         return COLUMNS, [change_row(change) for change in changes]
+
+    def _require_known(self, content: object) -> None:
+        """Raise UnknownProject if Keystone does not know a project that the file would change."""
+        if not self.app.uses_keystone:
+            return
+        try:
+            changes = self.engine.administration.import_limits(self.context, content, dry_run=True)
+        except exceptions.LimitRefused as error:
+            changes = list(error.changes)
+        changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
+        projects.require_known(self.app, changed)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Print the changes first, then raise the refusal of a dry run."""

@@ -21,6 +21,7 @@ class List(base.Lister):
     """
 
     example = "cyborg-quota resource list -f json"
+    has_names = False
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         descriptions = self.conf.quota.resource_descriptions

@@ -44,8 +44,8 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 # These commands affect all projects, as their help says.
 OF_ALL = {
     "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
-    "limit simulate", "project detach", "project list", "reconcile", "replay", "replay export", "resource list",
-    "usage audit", "usage heal",
+    "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
+    "resource list", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")

@@ -62,6 +62,8 @@ GUARDED = {
     "oslo_policy": {"policy"},
     "keystoneauth1": {"limits"},
     "oslo_limit": {"limits"},
+    "openstack": {"limits"},
+    "jsonschema": {"limits"},
     "cyborg": {"integrations"},
     "oslo_messaging": {"cmd", "integrations"},
     "oslo_service": {"integrations"},
@@ -200,7 +202,7 @@ DB_LEVELS = (
     {"database"},
     {"connect", "connection_cache", "moves", "path_state", "projects"},
     {"dialects"},
-    {"maintenance", "new_reservations", "replays", "reservations", "usages"},
+    {"holdings", "maintenance", "new_reservations", "replays", "reservations", "usages"},
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
