@@ -240,6 +240,17 @@ class TreeRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """What a project holds of one resource: its usage, and its own limit (None: no limit is set for it)."""
+
+    project_id: str
+    resource: str
+    used: int
+    reserved: int
+    limit: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Notice:
     """The usage of a project has crossed a threshold of its limit.
 
@@ -254,8 +265,16 @@ class Notice:
     now: int
 
     def __str__(self) -> str:
-        where = {0: "below every threshold", 101: "over the limit"}.get(self.now, f"at {self.now} % of the limit")
-        return f"project {self.project_id}, resource {self.resource}: {where} (held {self.held}, limit {self.limit})"
+        return (
+            f"project {self.project_id}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
+        )
+
+    @property
+    def where(self) -> str:
+        """The level that was reached, in words."""
+        if self.now in (0, 101):
+            return "over the limit" if self.now else "below every threshold"
+        return "at the limit" if self.held == self.limit else f"at {self.now} % of the limit"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

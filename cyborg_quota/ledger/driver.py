@@ -15,7 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import maintenance, projects, reservations, schema
+from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.counters import Healer
@@ -36,6 +36,7 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
+    Holding,
     Notice,
     Over,
     Reservation,
@@ -68,8 +69,10 @@ class DbQuotaDriver(base.QuotaDriver):
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
-        self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
-        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
+        self._thresholds = ThresholdNotifier(
+            self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
+        )
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -164,6 +167,7 @@ class DbQuotaDriver(base.QuotaDriver):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         return self._untimed.read(
             lambda connection: reservations.list_reservations(
@@ -175,6 +179,7 @@ class DbQuotaDriver(base.QuotaDriver):
                 group=group,
                 limit=limit,
                 after=after,
+                resource=resource,
             )
         )
 
@@ -202,6 +207,15 @@ class DbQuotaDriver(base.QuotaDriver):
     def count_ignored_edges(self) -> dict[str, int]:
         counts = self._untimed.read(projects.count_by_origin)
         return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def is_known_project(self, project_id: str) -> bool:
+        return self._database.read(lambda connection: holdings.is_known(connection, project_id))
+
+    def list_holders(self, after: str, count: int) -> list[str]:
+        return self._untimed.read(lambda connection: holdings.holders(connection, after, count))
+
+    def list_holdings(self, project_ids: Collection[str]) -> list[Holding]:
+        return self._database.read(lambda connection: holdings.read(connection, project_ids))
 
     def clear_origin(
         self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None

@@ -64,7 +64,7 @@ class LimitTest(LimitTestCase):
     def test_set_list_and_unset(self) -> None:
         self.done("limit", "set", "--default", "gpu=10")
         self.done("limit", "set", "fpga=5", "--default")
-        self.done("limit", "set", "--project", "p", "gpu=20", "fpga=-1")
+        self.assertEqual(0, self.call("limit", "set", "--project", "p", "gpu=20", "fpga=-1").status)
         rows = self.good("limit", "list")
         self.assertEqual(["project_id", "resource", "limit", "is_own"], list(rows[0]))
         self.assertEqual(
@@ -79,6 +79,28 @@ class LimitTest(LimitTestCase):
         self.assertIn("| (default)  | gpu      | 10        | True   |", table)
         self.assertIn("| p          | fpga     | unlimited | True   |", table)
         self.done("limit", "unset", "--default", "gpu", "fpga")
+
+    def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
+        """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
+        self.done("project", "add", "atlas")
+        self.done("limit", "set", "--project", "atlas", "gpu=7")
+        self.good("reserve", "--project", "physics", "fpga=-1")
+        self.done("limit", "set", "--project", "physics", "gpu=7")
+        self.refused(2, "limit", "set", "--project", "atlsa", "tpu=7")
+
+        ended = self.call("limit", "set", "--project", "atlsa", "gpu=7")
+        self.assertEqual((0, ""), (ended.status, ended.out))
+        self.assertRegex(ended.err, r"\Acyborg-quota: Project 'atlsa' is new: [^\n]*`limit unset`\.\n\Z")
+        self.done("limit", "set", "--project", "atlsa", "gpu=8")
+
+    def test_what_needs_keystone(self) -> None:
+        for argv in (
+            ["limit", "list", "--names"],
+            ["project", "orphans"],
+            ["usage", "list", "--project", "p", "--project-domain", "d"],
+        ):
+            self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
+        self.assertIn("needs a project", self.refused(2, "usage", "list", "--project-domain", "d"))
 
     def test_several_are_set_together_or_not_at_all(self) -> None:
         self.make_tree()

@@ -80,6 +80,9 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_over": {},
     "export_limits": {},
     "import_limits": {"document": {}},
+    "is_known_project": {"project_id": VICTIM},
+    "list_holders": {},
+    "list_holdings": {"project_ids": [VICTIM]},
 }
 PACKAGE = {"attachment", "make_engine"}
 """Functions of the package. The first is called below; the second reads a configuration, and takes no context."""
@@ -218,7 +221,7 @@ class TestTheTable(EveryCallTestCase):
         """A new argument may name an object of another project."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
+            "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

@@ -63,23 +63,29 @@ class TestRead(base.BaseTestCase):
     def test_the_offender_is_named(self) -> None:
         one = "projects: [{id: a, children: [{id: b, %s}]}]"
         for text, *words in (
-            ("", "the document must be a mapping", "not nothing"),
+            ("", "the document must be a mapping of defaults and projects, not nothing"),
             ("- a", "not a list"),
-            ("limits: {gpu: 1}", "unknown key 'limits'", "defaults, projects"),
-            (one % "limit: {gpu: 1}", "projects[0].children[0]", "unknown key 'limit'"),
-            (one % "limits: [gpu]", "projects[0].children[0].limits", "not a list"),
-            (one % "limits: {gpu: many}", "projects[0].children[0].limits: 'gpu'", "not text"),
-            (one % "limits: {gpu: 1.5}", "not a float"),
-            (one % "limits: {gpu: yes}", "not yes or no"),
-            (one % "limits: {gpu: -2}", "between -1"),
-            (one % f"limits: {{gpu: {MAX_LIMIT + 1}}}", str(MAX_LIMIT)),
-            (one % "limits: {5: 1}", "needs a name, not a int; write it in quotes"),
-            (one % "children: {id: c}", "must be a list of projects"),
-            (one % "children: [c]", "projects[0].children[0].children[0]", "not text"),
-            (one % "children: [{id: a}]", "'a' is already at projects[0]"),
-            ("projects: [{limits: {gpu: 1}}]", "projects[0].id needs a name, not nothing"),
-            ("projects: [{id: 123}]", "write it in quotes"),
-            ("projects: [{id: ' a'}]", "blank"),
+            ("limits: {gpu: 1}", "the document has an unknown key 'limits'; known are defaults, projects"),
+            ("defaults: [gpu]", "defaults must be a mapping of resources to limits, not a list"),
+            (one % "limit: {gpu: 1}", "projects[0].children[0] has an unknown key 'limit'; known are id, limits, chi"),
+            (one % "limits: [gpu]", "projects[0].children[0].limits must be a mapping", "not a list"),
+            (one % "limits: {gpu: many}", "projects[0].children[0].limits.gpu must be an integer", "not 'many'"),
+            (one % "limits: {gpu.A100: 1.5}", "projects[0].children[0].limits['gpu.A100'] must be", "not 1.5"),
+            (one % "limits: {gpu: 1.0}", "must be an integer", "not 1.0"),
+            (one % "limits: {gpu: yes}", "not True"),
+            (one % "limits: {gpu: '1'}", "not '1'"),
+            (one % "limits: {gpu: -2}", "from -1 (unlimited)", "not -2"),
+            (one % f"limits: {{gpu: {MAX_LIMIT + 1}}}", f"to {MAX_LIMIT}, not {MAX_LIMIT + 1}"),
+            (one % "limits: {5: 1}", "limits has the key 5, which must be a name, not 5; write it in quotes"),
+            (one % "limits: {'gpu ': 1}", "has the key 'gpu ', which must be a name, not 'gpu ': it must not begin"),
+            (one % "children: {id: c}", "children must be a list of projects, not a mapping"),
+            (one % "children: [c]", "projects[0].children[0].children[0] must be a mapping of id, limits", "not 'c'"),
+            ("projects: [{id: a, children: [{id: a}]}]", "children[0] has the same id 'a' as projects[0]"),
+            ("projects: [{limits: {gpu: 1}}]", "projects[0] has no id"),
+            ("projects: [{id: }]", "projects[0].id must be a name, not nothing"),
+            ("projects: [{id: [a]}]", "projects[0].id must be a name, not a list"),
+            ("projects: [{id: 123}]", "projects[0].id must be a name, not 123; write it in quotes"),
+            ("projects: [{id: ' a'}]", "projects[0].id must be a name, not ' a': it must not begin or end with a bla"),
             ("defaults: {gpu: 1, gpu: 2}", "line 1", "'gpu' is given twice"),
             ("defaults: {gpu: 1", "line 2", "is not valid YAML"),
             ("a: !!python/object:os.system {}", "is not valid YAML"),
@@ -90,7 +96,7 @@ class TestRead(base.BaseTestCase):
             self.refused(text, *words)
 
     def test_a_cycle_by_alias_is_a_duplicate_project(self) -> None:
-        self.refused("projects: [&a {id: a, children: [*a]}]", "'a' is already at projects[0]")
+        self.refused("projects: [&a {id: a, children: [*a]}]", "has the same id 'a' as projects[0]")
         self.refused("projects: &a [*a]", "projects[0] must be a mapping")
 
     def test_an_alias_may_avoid_repetition(self) -> None:
@@ -102,7 +108,9 @@ class TestRead(base.BaseTestCase):
             f"{new}: &{new} [{','.join(['*' + old] * 8)}]\n" for old, new in zip("abcdefghi", "bcdefghij", strict=True)
         )
         self.refused(text, "unknown key 'a'")
-        self.refused(text.replace("a: &a", "projects: &a", 1).split("\n")[0], "not text")
+        self.refused(text.replace("a: &a", "projects: &a", 1).split("\n")[0], "not 'x'")
+        bomb = text.replace("a: &a", "defaults: &z\n  gpu: &a", 1)  # a value of 8 ** 10 parts
+        self.refused(bomb.replace("b: &b", "projects: &b", 1).split("c: &c")[0], "defaults.gpu must be", "not a list")
 
     def test_any_depth(self) -> None:
         """The C parser recurses for each level: without a check of the depth, the process would crash."""
