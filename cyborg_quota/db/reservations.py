@@ -312,6 +312,12 @@ def count_open(connection: sa.Connection, usage_id: int) -> int:
     return int(_COUNT_OPEN(connection, {"b_usage_id": usage_id}).scalar_one())
 
 
+def open_of_row(usage_id: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """A subquery: the number of open reservations of the usage row with this id."""
+    is_open = _row.state == sa.literal_column(f"'{RESERVED}'")
+    return sa.select(sa.func.count()).where(_row.usage_id == usage_id, is_open).scalar_subquery()
+
+
 def count_open_negative(connection: sa.Connection, usage_id: int) -> int:
     """The number of open reservations with a negative delta."""
     return int(_COUNT_OPEN_NEGATIVE(connection, {"b_usage_id": usage_id}).scalar_one())
