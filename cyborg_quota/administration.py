@@ -81,14 +81,17 @@ class Administration:
         Works with all limit drivers.
         """
         validation.admin_only(context, "list_holders")
-        if after:
+        if after != "":
             after = validation.check_name("after", after)
-        return self._driver.list_holders(after, max(1, min(count, MAX_LISTED_PROJECTS)))
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise exceptions.InvalidRequest(f"The count must be an integer of at least 1, not {safe_repr(count)}.")
+        return self._driver.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """The usage and the own limits of at most MAX_LISTED_PROJECTS projects. Works with all limit drivers."""
         validation.admin_only(context, "list_holdings")
-        if isinstance(project_ids, str) or len(project_ids) > MAX_LISTED_PROJECTS:
+        is_list = isinstance(project_ids, (list, tuple, set, frozenset))
+        if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
         return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
