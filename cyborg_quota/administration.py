@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,19 @@ from cyborg_quota import exceptions, names, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Counters, LimitChange, LimitRecord, TreeRow
+from cyborg_quota.types import (
+    MAX_LIMIT,
+    MICROSECONDS,
+    ORIGINS,
+    UNLIMITED,
+    Author,
+    Counters,
+    HistoryDifference,
+    HistoryEntry,
+    LimitChange,
+    LimitRecord,
+    TreeRow,
+)
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -19,20 +33,29 @@ if TYPE_CHECKING:
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except that a policy rule may permit set_limit to others.
+    """Limits and projects. All calls need an admin's context, except limit_history, and set_limit if policy permits.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``count_ignored_edges``, ``ignored_edges_warning`` and ``detach_projects``.
+    ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects`` and the calls on the history.
+
+    A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
+    def __init__(
+        self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy, *, require_reason: bool = False
+    ) -> None:
         self._driver = driver
         self._resources = resources
         self._authority = policy
+        self._require_reason = require_reason
 
     @property
     def _keeper(self) -> LimitKeeper:
         return self._driver.keeper
+
+    def _author(self, context: Context, reason: str | None) -> Author:
+        """Who makes a change, and why. Raises InvalidRequest, ReasonRequired."""
+        return validation.author_of(context, validation.check_reason(reason, is_required=self._require_reason))
 
     # --- projects ---
 
@@ -41,27 +64,40 @@ class Administration:
         validation.admin_only(context, "list_projects")
         return sorted(self._keeper.tree().parents.items())
 
-    def add_project(self, context: Context, project_id: str, parent_id: str | None = None) -> None:
+    def add_project(
+        self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
+    ) -> None:
         """Add a project to the tree, under a known parent or (None) as a root.
 
         The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
-        self._place(context, "add_project", project_id, parent_id, is_new=True)
+        self._place(context, "add_project", project_id, parent_id, reason, is_new=True)
 
-    def move_project(self, context: Context, project_id: str, parent_id: str | None) -> None:
+    def move_project(
+        self, context: Context, project_id: str, parent_id: str | None, *, reason: str | None = None
+    ) -> None:
         """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
-        self._place(context, "move_project", project_id, parent_id, is_new=False)
+        self._place(context, "move_project", project_id, parent_id, reason, is_new=False)
 
-    def _place(self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+    def _place(
+        self,
+        context: Context,
+        action: str,
+        project_id: str,
+        parent_id: str | None,
+        reason: str | None,
+        *,
+        is_new: bool,
+    ) -> None:
         validation.admin_only(context, action)
         project_id = names.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
-        self._keeper.place(project_id, parent_id, is_new=is_new)
+        self._keeper.place(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
-    def remove_project(self, context: Context, project_id: str) -> None:
+    def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(names.check_name("project_id", project_id))
+        self._keeper.remove(names.check_name("project_id", project_id), self._author(context, reason))
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
         """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
@@ -93,6 +129,7 @@ class Administration:
         keep: bool = False,
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
+        reason: str | None = None,
     ) -> list[tuple[str, str]]:
         """Remove the edges that ``origin`` (keystone) added; returns them as (project_id, parent_id).
 
@@ -108,31 +145,56 @@ class Administration:
             raise exceptions.InvalidRequest(
                 f"[limits] driver = {origin} uses these edges and would add them again; change the driver first."
             )
-        return self._driver.clear_origin(origin, keep=keep, dry_run=dry_run, progress=progress)
+        author = self._author(context, reason) if not dry_run else Author()
+        return self._driver.clear_origin(origin, author, keep=keep, dry_run=dry_run, progress=progress)
 
     # --- limits ---
 
-    def set_limit(self, context: Context, resource: str, limit: int, project_id: str | None = None) -> None:
+    def set_limit(
+        self,
+        context: Context,
+        resource: str,
+        limit: int,
+        project_id: str | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
         """Set the limit of a project or, with ``project_id`` None, the default of the resource.
 
         The limit may be below the present usage. The policy rule cyborg_quota:limit:set decides who may set the limit
-        of a project; by default an admin, or an administrator of the direct parent. Raises NotAuthorized,
-        UnknownResource, LimitRefused.
+        of a project; by default an admin, or an administrator of the direct parent. ``reason`` is recorded in the
+        history (see limit_history). Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
         """
-        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id)
+        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id, reason)
 
-    def unset_limit(self, context: Context, resource: str, project_id: str | None = None) -> None:
+    def unset_limit(
+        self, context: Context, resource: str, project_id: str | None = None, *, reason: str | None = None
+    ) -> None:
         """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
-        self._set(context, "unset_limit", {_text(resource): None}, project_id)
+        self._set(context, "unset_limit", {_text(resource): None}, project_id, reason)
 
-    def set_limits(self, context: Context, limits: Mapping[str, int | None], project_id: str | None = None) -> None:
+    def set_limits(
+        self,
+        context: Context,
+        limits: Mapping[str, int | None],
+        project_id: str | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one."""
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
-        self._set(context, "set_limits", checked, project_id)
+        self._set(context, "set_limits", checked, project_id, reason)
 
-    def _set(self, context: Context, action: str, limits: Mapping[str, int | None], project_id: str | None) -> None:
+    def _set(
+        self,
+        context: Context,
+        action: str,
+        limits: Mapping[str, int | None],
+        project_id: str | None,
+        reason: str | None,
+    ) -> None:
         if project_id is None:
             validation.admin_only(context, action)
         project_id = validation.optional_name("project_id", project_id)
@@ -140,11 +202,12 @@ class Administration:
         if unknown:
             raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
         checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
+        author = self._author(context, reason)
         if project_id is None:
-            self._keeper.set_defaults(checked)
+            self._keeper.set_defaults(checked, author)
         else:
             self._keeper.set_limits(
-                project_id, checked, lambda parent_id: self._may_set(context, action, project_id, parent_id)
+                project_id, checked, author, lambda parent_id: self._may_set(context, action, project_id, parent_id)
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
@@ -230,7 +293,9 @@ class Administration:
         validation.admin_only(context, "export_limits")
         return document.write(self._keeper.tree())
 
-    def import_limits(self, context: Context, document: object, *, dry_run: bool = False) -> list[LimitChange]:
+    def import_limits(
+        self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
+    ) -> list[LimitChange]:
         """Apply a document to the limits and the project tree, atomically. Returns the changes.
 
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
@@ -246,10 +311,102 @@ class Administration:
         unknown = wanted.resources - set(self._resources)
         if unknown:
             raise exceptions.UnknownResource(unknown, self._resources)
-        return keeper.apply(wanted, dry_run=dry_run)
+        author = self._author(context, reason) if not dry_run else Author()
+        return keeper.apply(wanted, author, dry_run=dry_run)
+
+    # --- history ---
+
+    def limit_history(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+    ) -> list[HistoryEntry]:
+        """The recorded changes of limits and of the project tree, newest first. Works with all limit drivers.
+
+        ``project_id``: only the changes of this project's own limits and place. ``since``: a time (naive means UTC), or
+        the greatest age. ``limit``: the maximum number of entries. ``marker``: the id of the entry after which the list
+        starts. A context that is not an admin's gets only the changes of its own project's limits, without the author
+        and without the ids of parents. Raises NotAuthorized, InvalidRequest.
+        """
+        is_admin = validation.is_admin(context)
+        if project_id is not None or not is_admin:
+            project_id = validation.project_of(context, project_id)
+        entries = self._driver.history.entries(
+            project_id=project_id,
+            since=_utc(since),
+            limit=validation.row_limit(limit),
+            before=None if marker is None else _entry_id(marker),
+        )
+        return entries if is_admin else [_without_others(entry) for entry in entries]
+
+    def verify_limit_history(self, context: Context) -> list[HistoryDifference]:
+        """Replay the history from its last checkpoint; return what it does not explain.
+
+        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint_limits`` then records the present
+        state. Raises DatabaseUnavailable if the limits keep changing meanwhile.
+        """
+        validation.admin_only(context, "verify_limit_history")
+        return self._driver.history.verify()
+
+    def checkpoint_limits(self, context: Context, *, reason: str | None = None) -> int:
+        """Record all present limits and the tree in the history. Returns the number of entries written.
+
+        The next verification starts there, so differences before the checkpoint are no longer reported.
+        """
+        validation.admin_only(context, "checkpoint_limits")
+        return self._driver.history.checkpoint(self._author(context, reason))
+
+    def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
+        """Replace the entries of the history that are older than this by one checkpoint.
+
+        Returns the number of entries deleted.
+        """
+        validation.admin_only(context, "purge_limit_history")
+        if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int) or older_than_seconds < 0:
+            raise exceptions.InvalidRequest(
+                f"An age must be a whole number of seconds, not {safe_repr(older_than_seconds)}."
+            )
+        seconds = min(older_than_seconds, names.MAX_EXPIRE_SECONDS)
+        return self._driver.history.purge(seconds * MICROSECONDS, validation.author_of(context, None))
 
     def _is_known(self, resource: object) -> bool:
         return isinstance(resource, str) and resource in self._resources
+
+
+def _without_others(entry: HistoryEntry) -> HistoryEntry:
+    """The entry without the values that the users of its project may not see: the author, and other projects (I8)."""
+    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
+    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
+
+
+def _entry_id(marker: object) -> tuple[int, int]:
+    """The generation and the number of the id of an entry. Raises InvalidRequest."""
+    numbers = marker.split("-") if isinstance(marker, str) and marker.isascii() else []
+    if len(numbers) != 2 or not all(number.isdigit() and len(number) <= 10 for number in numbers):
+        raise exceptions.InvalidRequest(f"A marker must be the id of an entry, as in 12-0, not {safe_repr(marker)}.")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _utc(moment: object) -> datetime.datetime | datetime.timedelta | None:
+    """A time as naive UTC, or an age. Raises InvalidRequest."""
+    if moment is None:
+        return None
+    if isinstance(moment, datetime.timedelta):
+        if datetime.timedelta(0) <= moment <= datetime.timedelta(seconds=names.MAX_EXPIRE_SECONDS):
+            return moment
+        raise exceptions.InvalidRequest(f"An age must lie between 0 and 100 years, not {safe_repr(moment)}.")
+    if not isinstance(moment, datetime.datetime):
+        raise exceptions.InvalidRequest(f"A time must be a datetime or a timedelta, not {safe_repr(moment)}.")
+    if moment.utcoffset() is None:
+        return moment
+    try:
+        return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        raise exceptions.InvalidRequest(f"The time {safe_repr(moment)} cannot be converted to UTC.") from None
 
 
 def _text(resource: object) -> str:

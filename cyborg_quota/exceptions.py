@@ -133,6 +133,13 @@ class InvalidDocument(InvalidRequest):
         super().__init__(f"Invalid document of limits: {short_place} {reason}.")
 
 
+class ReasonRequired(InvalidRequest):
+    """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
+
+    def __init__(self) -> None:
+        super().__init__("A change of limits needs a reason here ([limits] require_reason): give one, as in --reason.")
+
+
 class UsageOverflow(InvalidRequest):
     """The sum does not fit into the counter of the project, which is a 32-bit integer."""
 

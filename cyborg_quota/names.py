@@ -36,12 +36,17 @@ def check_name(field: str, value: object) -> str:
         raise exceptions.InvalidName(field, value, f"it has {len(value)} characters, at most {MAX_NAME_CHARS} fit")
     if value != value.strip():
         raise exceptions.InvalidName(field, value, "it must not begin or end with a blank")
-    if not value.isprintable() and any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in value):
+    if not has_only_printable(value):
         raise exceptions.InvalidName(field, value, "it must not contain control characters")
     length = len(value.encode())
     if length > MAX_NAME_BYTES:
         raise exceptions.InvalidName(field, value, f"it has {length} bytes in UTF-8, at most {MAX_NAME_BYTES} fit")
     return _plain(value)
+
+
+def has_only_printable(text: str) -> bool:
+    """Whether the text has no control characters, lone surrogates, or line separators."""
+    return text.isprintable() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in text)
 
 
 def _plain(value: str) -> str:

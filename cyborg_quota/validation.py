@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from cyborg_quota import exceptions, names
-from cyborg_quota.types import MAX_AMOUNT, Claim, Selection
+from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_CHARS, MAX_REASON_CHARS, Author, Claim, Selection
 
 _UUID_CHARS = 36
 
@@ -22,12 +23,15 @@ class Context(Protocol):
     def is_admin(self) -> bool: ...
 
 
-def admin_context() -> Context:
-    """An admin's context, for programs whose user can read the password of the database."""
+def admin_context(user_id: str | None = None) -> Context:
+    """An admin's context, for programs whose user can read the password of the database.
+
+    ``user_id``: who runs the program, for the history of limits.
+    """
     from oslo_context.context import RequestContext
 
     # overwrite=False: otherwise the request ID of this context would appear in each log line of the thread.
-    return cast(Context, RequestContext(is_admin=True, overwrite=False))
+    return cast(Context, RequestContext(user_id=user_id, is_admin=True, overwrite=False))
 
 
 def is_admin(context: Context) -> bool:
@@ -39,6 +43,39 @@ def admin_only(context: Context, action: str) -> None:
     """Raise NotAuthorized unless the context is an admin's."""
     if not is_admin(context):
         raise exceptions.NotAuthorized(action)
+
+
+def check_reason(reason: object, *, is_required: bool) -> str | None:
+    """The reason of a change of limits, or None. Raises InvalidRequest, ReasonRequired."""
+    if reason is None:
+        if is_required:
+            raise exceptions.ReasonRequired
+        return None
+    if not isinstance(reason, str):
+        raise exceptions.InvalidRequest(f"The reason must be a string, not {safe_repr(reason)}.")
+    text = str.__str__(reason).strip()
+    if not text or len(text) > MAX_REASON_CHARS or not names.has_only_printable(text):
+        raise exceptions.InvalidRequest(
+            f"The reason must be one line of 1 to {MAX_REASON_CHARS} characters, not {safe_repr(text)}."
+        )
+    return text
+
+
+def author_of(context: Context, reason: str | None) -> Author:
+    """Who calls, for the history of limits. A value of the context that is not a valid name is recorded escaped."""
+    user_id, project_id, request_id = (
+        _recordable(getattr(context, name, None)) for name in ("user_id", "project_id", "request_id")
+    )
+    return Author(user_id, project_id, request_id, reason)
+
+
+def _recordable(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    try:
+        return names.check_name("context", value)
+    except exceptions.InvalidName:
+        return safe_repr(value)[:MAX_NAME_CHARS]
 
 
 def optional_name(field: str, name: str | None) -> str | None:

@@ -62,6 +62,7 @@ class Set(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        arguments.add_reason(parser)
         parser.add_argument(
             "limits",
             nargs="+",
@@ -73,7 +74,9 @@ class Set(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         limits = arguments.once_each(parsed_args.limits, "limits")
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+        self.engine.administration.set_limits(
+            self.context, limits, parsed_args.project, reason=parsed_args.reason
+        )
 
 
 class Unset(base.Command):
@@ -84,12 +87,15 @@ class Unset(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        arguments.add_reason(parser)
         parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         limits = dict.fromkeys(parsed_args.resources)
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+        self.engine.administration.set_limits(
+            self.context, limits, parsed_args.project, reason=parsed_args.reason
+        )
 
 
 class _Tree(base.Lister):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.types import LimitChange
 
@@ -34,6 +34,7 @@ class Import(base.Lister):
         parser.add_argument(
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -42,7 +43,9 @@ class Import(base.Lister):
         name = "stdin" if parsed_args.file == "-" else parsed_args.file
         try:
             content = document.parse(_read(parsed_args.file))
-            changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
+            changes = self.engine.administration.import_limits(
+                self.context, content, dry_run=parsed_args.dry_run, reason=parsed_args.reason
+            )
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
         except exceptions.LimitRefused as error:

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.types import ORIGINS
 
 COLUMNS = ("project_id", "parent_id")
@@ -44,10 +44,13 @@ class Add(base.Command):
         parser = super().get_parser(prog_name)
         _add_project(parser)
         parser.add_argument("--parent", metavar="ID", help="the parent, which must be known (default: no parent)")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.add_project(self.context, parsed_args.project, parsed_args.parent)
+        self.engine.administration.add_project(
+            self.context, parsed_args.project, parsed_args.parent, reason=parsed_args.reason
+        )
 
 
 class Move(base.Command):
@@ -65,10 +68,13 @@ class Move(base.Command):
         target = parser.add_mutually_exclusive_group(required=True)
         target.add_argument("--parent", metavar="ID", help="the new parent, which must be known")
         target.add_argument("--root", action="store_true", help="make it a root, without a parent")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.move_project(self.context, parsed_args.project, parsed_args.parent)
+        self.engine.administration.move_project(
+            self.context, parsed_args.project, parsed_args.parent, reason=parsed_args.reason
+        )
 
 
 class Detach(base.Lister):
@@ -89,6 +95,7 @@ class Detach(base.Lister):
         parser.add_argument("--origin", required=True, choices=ORIGINS, help="the limit driver that added the edges")
         parser.add_argument("--keep", action="store_true", help="keep the parents, as if set by `project move`")
         parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -99,6 +106,7 @@ class Detach(base.Lister):
                 keep=parsed_args.keep,
                 dry_run=parsed_args.dry_run,
                 progress=progress,
+                reason=parsed_args.reason,
             )
 
 
@@ -110,7 +118,8 @@ class Remove(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.remove_project(self.context, parsed_args.project)
+        self.engine.administration.remove_project(self.context, parsed_args.project, reason=parsed_args.reason)

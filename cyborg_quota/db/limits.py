@@ -13,15 +13,17 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import fences, limit_defaults, project_limits, quota_usages, reservations
 from cyborg_quota.db.models import projects as projects_table
 
-_FENCE = "limits"
+FENCE: Final = "limits"
+"""The row of ``fences`` that each change of a limit or of the tree updates first."""
+
 _NAMES_A_QUERY: Final = 500
 
 
 def serialize_tree_changes(connection: Connection) -> None:
     """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
-    bump = sa.update(fences).where(fences.c.name == _FENCE).values(generation=fences.c.generation + 1)
+    bump = sa.update(fences).where(fences.c.name == FENCE).values(generation=fences.c.generation + 1)
     if connection.execute(bump).rowcount == 0:
-        projects.insert_or_ignore(connection, fences, {"name": _FENCE, "generation": 0}, {})
+        projects.insert_or_ignore(connection, fences, {"name": FENCE, "generation": 0}, {})
         connection.execute(bump)
 
 

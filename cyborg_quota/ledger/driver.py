@@ -21,6 +21,7 @@ from cyborg_quota.ledger import base
 from cyborg_quota.ledger.batch_throttle import run_batches
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.limit_changes import LimitKeeper
+from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.origin_clearing import OriginClearing
 from cyborg_quota.ledger.parallel_expirer import ParallelExpirer
@@ -36,11 +37,13 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
     MICROSECONDS,
     UNLIMITED,
+    Author,
     Claim,
     Counters,
     Drift,
     Notice,
     Over,
+    RecordedChanges,
     Reservation,
     Selection,
     State,
@@ -71,7 +74,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._parallel_expirer = ParallelExpirer(self._database, self._settler, self._batch_rows)
         self._purger = Purger(self._database, self._untimed, self._batch_rows)
-        self._tree = Tree(self._database, self._paths)
+        self._history = LimitHistory(self._untimed)
+        self._tree = Tree(self._database, self._paths, self._history)
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, self._tree, cap=cap)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
@@ -87,7 +91,15 @@ class DbQuotaDriver(base.QuotaDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
         # Its transactions check all limits, which takes seconds in a large cloud.
         long_transactions = self._database.long_transactions
-        return LimitKeeper(long_transactions, Tree(long_transactions, self._paths), self._limits)
+        tree = Tree(long_transactions, self._paths, self._history)
+        return LimitKeeper(long_transactions, tree, self._limits, self._history)
+
+    def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
+        self._history.listener = listener
+
+    @property
+    def history(self) -> LimitHistory:
+        return self._history
 
     @property
     def limits(self) -> LimitDriver:
@@ -227,9 +239,11 @@ class DbQuotaDriver(base.QuotaDriver):
         return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
 
     def clear_origin(
-        self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None
+        self, origin: str, author: Author, *, keep: bool, dry_run: bool, progress: Progress = None
     ) -> list[tuple[str, str]]:
-        clearing = OriginClearing(self._database.long_transactions, self._limits, origin, keep=keep)
+        clearing = OriginClearing(
+            self._database.long_transactions, self._limits, self._history, origin, author, keep=keep
+        )
         if dry_run:
             return clearing.find()
         try:

@@ -12,16 +12,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, path_state, projects, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import path_state, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_import
+from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.project_tree import Tree
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import Counters, LimitChange
+from cyborg_quota.types import Author, Counters, LimitChange, RecordedChanges
 
 Key = TypeVar("Key")
 
@@ -31,10 +32,11 @@ _MAX_ATTEMPTS: Final = 20
 class LimitKeeper:
     """Sets limits, and adds and moves projects, as the enforcement model allows."""
 
-    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver) -> None:
+    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver, history: LimitHistory) -> None:
         self._database = database
         self._tree = tree
         self._limits = limits
+        self._history = history
 
     def tree(self) -> LimitTree:
         """All limits and projects, read in one transaction."""
@@ -49,21 +51,24 @@ class LimitKeeper:
         """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)
 
-    def set_defaults(self, limits: Mapping[str, int | None]) -> None:
+    def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> RecordedChanges | None:
             tables.serialize_tree_changes(connection)
             tree = self._read(connection)
+            changes = []
             for resource, limit in sorted(limits.items()):
+                changes += _change(None, resource, tree.defaults.get(resource), limit)
                 _set_or_remove(tree.defaults, resource, limit)
                 tables.set_default(connection, resource, limit)
             self._refuse(tree, tree.projects, list(limits))
+            return limit_history.record(connection, author, changes)
 
-        self._database.write(work)
+        self._history.announce(self._database.write(work))
 
     def set_limits(
-        self, project_id: str, limits: Mapping[str, int | None], allow: Callable[[str | None], None]
+        self, project_id: str, limits: Mapping[str, int | None], author: Author, allow: Callable[[str | None], None]
     ) -> None:
         """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
 
@@ -71,26 +76,30 @@ class LimitKeeper:
         read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             tables.serialize_tree_changes(connection)
             tree = LimitTree(*tables.read_family(connection, project_id), self._limits.starts)
             if tree.parents.get(project_id) != parent_id:
-                return False
+                return False, None
+            changes = []
             for resource, limit in sorted(limits.items()):
+                changes += _change(project_id, resource, tree.overrides.get((project_id, resource)), limit)
                 _set_or_remove(tree.overrides, (project_id, resource), limit)
                 tables.set_override(connection, project_id, resource, limit)
             self._refuse(tree, [project_id], list(limits))
-            return True
+            return True, limit_history.record(connection, author, changes)
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
             allow(parent_id)
-            if self._database.write(work):
+            is_done, recorded = self._database.write(work)
+            if is_done:
+                self._history.announce(recorded)
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def place(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+    def place(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
 
         def check(connection: Connection) -> None:
@@ -105,16 +114,17 @@ class LimitKeeper:
             self.check_depth(tree, project_id)
             self._refuse(tree, [project_id, *tree.children_of.get(project_id, ())], tree.resources)
 
-        self._tree.place(project_id, parent_id, check)
+        self._tree.place(project_id, parent_id, author, check)
 
-    def remove(self, project_id: str) -> None:
+    def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
-        self._tree.remove(project_id)
+        self._tree.remove(project_id, author)
 
-    def apply(self, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
+    def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused."""
-        changes = limit_import.run(self._database, self._limits, wanted, dry_run=dry_run)
+        changes, recorded = limit_import.run(self._database, self._limits, wanted, author, dry_run=dry_run)
         self._tree.forget_paths()
+        self._history.announce(recorded)
         return changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
@@ -132,6 +142,12 @@ class LimitKeeper:
 
     def _read(self, connection: Connection) -> LimitTree:
         return LimitTree(*tables.read_book(connection), self._limits.starts)
+
+
+def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
+    if before == after:
+        return []
+    return [LimitChange("unset limit" if after is None else "set limit", project_id, resource, before, after)]
 
 
 def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:

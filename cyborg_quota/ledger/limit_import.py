@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, moves, projects
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import moves, projects
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.limits import document
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import LimitChange
+from cyborg_quota.types import Author, LimitChange, RecordedChanges
 
 MOST_MOVED_ROWS: Final = 100_000
 """The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
@@ -27,13 +27,17 @@ MOST_MOVED_ROWS: Final = 100_000
 _MAX_ATTEMPTS: Final = 20
 
 
-def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
-    """Make limits and projects equal to ``wanted``. Returns the changes. ``dry_run``: write nothing.
+def run(
+    database: Database, limits: DatabaseLimitDriver, wanted: Document, author: Author, *, dry_run: bool
+) -> tuple[list[LimitChange], RecordedChanges | None]:
+    """Make limits and projects equal to ``wanted``. Returns the changes, and the recorded ones.
+
+    ``dry_run``: write nothing.
 
     Raises LimitRefused with all problems, DatabaseUnavailable.
     """
 
-    def work(connection: Connection) -> list[LimitChange]:
+    def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
         if not dry_run:
             tables.serialize_tree_changes(connection)
         before = LimitTree(*tables.read_book(connection), limits.starts, projects.marked_edges(connection))
@@ -41,9 +45,12 @@ def run(database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dr
         reasons = problems(limits, after, changes) + _too_many(connection, changes)
         if reasons:
             raise exceptions.LimitRefused(reasons, changes)
-        if not dry_run:
-            _write(connection, before, after, changes)
-        return changes
+        if dry_run:
+            return changes, None
+        # Before the moves, which lock usage rows.
+        recorded = limit_history.record(connection, author, changes, operation="import")
+        _write(connection, before, after, changes)
+        return changes, recorded
 
     began = time.monotonic()
     for _ in range(_MAX_ATTEMPTS):

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, moves, projects
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import moves, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger import limit_import
+from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import LimitChange
+from cyborg_quota.types import Author, LimitChange, RecordedChanges
 
 BATCH_PROJECTS: Final = 500
 
@@ -27,8 +28,19 @@ BATCH_PROJECTS: Final = 500
 class OriginClearing:
     """One run for the edges of one origin."""
 
-    def __init__(self, database: Database, limits: LimitDriver, origin: str, *, keep: bool) -> None:
+    def __init__(
+        self,
+        database: Database,
+        limits: LimitDriver,
+        history: LimitHistory,
+        origin: str,
+        author: Author,
+        *,
+        keep: bool,
+    ) -> None:
         self._database = database
+        self._history = history
+        self._author = author
         self._limits = limits
         self._origin = origin
         self._keep = keep
@@ -51,17 +63,26 @@ class OriginClearing:
         if self._keep:
             self.find()
         changed: dict[str, str] = {}
-        while batch := self._database.write(self._batch):
+        while True:
+            batch, recorded = self._database.write(self._batch)
+            if not batch:
+                return sorted(changed.items())
+            self._history.announce(recorded)
             changed.update(batch)
             progress(len(batch))
-        return sorted(changed.items())
 
-    def _batch(self, connection: Connection) -> dict[str, str]:
+    def _batch(self, connection: Connection) -> tuple[dict[str, str], RecordedChanges | None]:
         tables.serialize_tree_changes(connection)
         edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
         self._refuse(connection, edges)
-        moves.place_all(connection, {}, edges if self._keep else dict.fromkeys(edges))
-        return edges
+        parents: dict[str, str | None] = dict(edges) if self._keep else dict.fromkeys(edges)
+        changes = [
+            LimitChange("move project", project_id, None, edges[project_id], parent_id)
+            for project_id, parent_id in parents.items()
+        ]
+        recorded = limit_history.record(connection, self._author, changes, operation="detach")
+        moves.place_all(connection, {}, parents)
+        return edges, recorded
 
     def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
         """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""

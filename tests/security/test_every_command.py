@@ -28,6 +28,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
     "usage list": ("--project", OTHER),
+    "limit history": ("--project", OTHER),
     "limit list": ("--project", OTHER),
     "limit set": ("--project", OTHER, "gpu=7"),
     "limit show": ("--project", OTHER),
@@ -39,8 +40,8 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These are about everything there is, and say so.
 OF_ALL = {
-    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project detach",
-    "project list", "reconcile", "replay", "usage audit", "usage heal",
+    "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
+    "project detach", "project list", "reconcile", "replay", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")
@@ -61,7 +62,9 @@ class EveryCommandTest(base.CliTestCase):
         self.call("project", "add", "empty")
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.before = self.rows_of(VICTIM)
-        self.assertEqual({"projects", "project_limits", "quota_usages", "reservations"}, self.before.keys())
+        self.assertEqual(
+            {"limit_changes", "projects", "project_limits", "quota_usages", "reservations"}, self.before.keys()
+        )
 
     def rows_of(self, project: str) -> dict[str, list[Any]]:
         """The rows that name a project."""

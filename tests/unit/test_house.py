@@ -38,12 +38,15 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "attachment": LEAVES | {"validation", "engine"},
     "policy": LEAVES | {"validation"},
     "administration": LEAVES | {"validation", "policy", "ledger", "limits"},
-    "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
+    "messaging": LEAVES,
+    "cadf": LEAVES | {"messaging"},
+    "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "validation", "conf", "engine", "attachment", "factory"},
     "replay": LEAVES | {"", "validation", "engine", "db"},
     "cmd": LEAVES
-    | {"", "replay", "validation", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
+    | {"", "replay", "validation", "messaging", "conf", "engine", "attachment", "factory", "ledger", "limits", "db"}
+    | {"integrations"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -62,7 +65,8 @@ GUARDED = {
     "keystoneauth1": {"limits"},
     "oslo_limit": {"limits"},
     "cyborg": {"integrations"},
-    "oslo_messaging": {"cmd", "integrations"},
+    "oslo_messaging": {"messaging", "integrations"},
+    "pycadf": {"cadf"},
     "oslo_service": {"integrations"},
     "oslo_upgradecheck": {"cmd"},
 }
