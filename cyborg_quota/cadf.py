@@ -9,6 +9,7 @@ and the reason, are in an attachment.
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,6 +26,7 @@ MAX_EVENTS: Final = 100
 """A transaction with more changes than this sends one event, with their number."""
 
 _SEND_ATTEMPTS: Final = 1
+_SEND_SECONDS: Final = 5.0
 """The caller has committed the change and waits: without a message bus, it must not wait for long."""
 
 _VERBS: Final = {
@@ -55,7 +57,15 @@ class Sender:
         try:
             if self._pid != os.getpid():
                 self._notifier, self._pid = messaging.make_notifier(self._conf, retry=_SEND_ATTEMPTS), os.getpid()
+            deadline = time.monotonic() + _SEND_SECONDS
             for event_type, payload in events(recorded):
+                if time.monotonic() > deadline:
+                    LOG.warning(
+                        "The message bus is slow or unavailable: not all events of generation %d of the history of "
+                        "limits were sent.",
+                        recorded.generation,
+                    )
+                    return
                 self._notifier.info({}, event_type, payload)
         except exceptions.ConfigurationError as error:
             self._is_usable = False
@@ -94,7 +104,7 @@ def _target(change: LimitChange | None, kind: str) -> dict[str, Any]:
     type_uri = "data/security/project" if kind == "project" else "data/config/limit"
     if change is None or change.project_id is None:
         name = None if change is None else change.resource
-        return {"id": "target", "typeURI": type_uri, "name": name}
+        return {"id": "default", "typeURI": type_uri, "name": name}
     return {"id": change.project_id, "typeURI": type_uri, "name": change.resource}
 
 
@@ -117,10 +127,12 @@ def _payload(
             action=action,
             outcome=cadftaxonomy.OUTCOME_SUCCESS,
             initiator=resource.Resource(
-                id=author.user_id or "initiator", typeURI=cadftaxonomy.ACCOUNT_USER, name=author.user_id
+                id=author.user_id or "unknown", typeURI=cadftaxonomy.ACCOUNT_USER, name=author.user_id
             ),
             target=resource.Resource(**target),
-            observer=resource.Resource(id="observer", typeURI="service/accelerator/quota", name=messaging.PUBLISHER),
+            observer=resource.Resource(
+                id=messaging.PUBLISHER, typeURI="service/accelerator/quota", name=messaging.PUBLISHER
+            ),
         )
         content = {
             **attachment,
