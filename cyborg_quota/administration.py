@@ -22,6 +22,7 @@ from cyborg_quota.types import (
     HistoryDifference,
     HistoryEntry,
     LimitChange,
+    LimitOverride,
     LimitRecord,
     TreeRow,
 )
@@ -257,7 +258,7 @@ class Administration:
         """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
         validation.admin_only(context, "tree")
         project_id = validation.optional_name("project_id", project_id)
-        tree = self._keeper.tree()
+        tree = self._keeper.tree_now()
         tops = tree.roots if project_id is None else [project_id]
         return self._rows(tree, self._keeper.figures(), _walk(tops, tree.children_of))
 
@@ -284,6 +285,60 @@ class Administration:
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
+    # --- overrides ---
+
+    def set_overrides(
+        self,
+        context: Context,
+        limits: Mapping[str, int],
+        project_id: str,
+        until: datetime.datetime,
+        *,
+        start: datetime.datetime | None = None,
+        reason: str | None = None,
+    ) -> list[LimitOverride]:
+        """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
+
+        They apply from ``start`` (None: now) and end at ``until``, by the clock of the database; a naive time means
+        UTC. Where overrides of one limit overlap, the one made last applies. What the project holds when an override
+        ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
+        LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
+        """
+        project_id = names.check_name("project_id", project_id)
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
+        checked = {_text(resource): check_limit(limit) for resource, limit in limits.items()}
+        unknown = [resource for resource in checked if not self._is_known(resource)]
+        if unknown:
+            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
+        span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
+        return self._keeper.overrides.set(
+            project_id,
+            checked,
+            span,
+            self._author(context, reason),
+            lambda parent_id: self._may_set(context, "set_overrides", project_id, parent_id),
+        )
+
+    def list_overrides(
+        self, context: Context, project_id: str | None = None
+    ) -> tuple[list[LimitOverride], datetime.datetime | None]:
+        """The overrides that have not ended, of all projects or of one, in the order in which they were made.
+
+        Also returns the time of the database (naive UTC), which decides which of them apply; None without overrides.
+        """
+        validation.admin_only(context, "list_overrides")
+        return self._keeper.overrides.read(validation.optional_name("project_id", project_id))
+
+    def cancel_overrides(
+        self, context: Context, ids: Iterable[str], *, reason: str | None = None
+    ) -> list[LimitOverride]:
+        """Cancel overrides by their ids, all or none. Returns them. Raises OverrideNotFound, LimitRefused."""
+        validation.admin_only(context, "cancel_overrides")
+        if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
+            raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
+        return self._keeper.overrides.cancel(list(ids), self._author(context, reason))
+
     # --- export and import ---
 
     def export_limits(self, context: Context) -> dict[str, Any]:
@@ -291,7 +346,7 @@ class Administration:
         from cyborg_quota.limits import document  # imports PyYAML, which few calls need
 
         validation.admin_only(context, "export_limits")
-        return document.write(self._keeper.tree())
+        return document.write(*self._keeper.documented())
 
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
@@ -337,9 +392,9 @@ class Administration:
             project_id = validation.project_of(context, project_id)
         entries = self._driver.history.entries(
             project_id=project_id,
-            since=_utc(since),
+            since=validation.moment_or_age("since", since),
             limit=validation.row_limit(limit),
-            before=None if marker is None else _entry_id(marker),
+            before=None if marker is None else validation.entry_id(marker),
         )
         return entries if is_admin else [_without_others(entry) for entry in entries]
 
@@ -381,32 +436,6 @@ def _without_others(entry: HistoryEntry) -> HistoryEntry:
     """The entry without the values that the users of its project may not see: the author, and other projects (I8)."""
     entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
     return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
-
-
-def _entry_id(marker: object) -> tuple[int, int]:
-    """The generation and the number of the id of an entry. Raises InvalidRequest."""
-    numbers = marker.split("-") if isinstance(marker, str) and marker.isascii() else []
-    if len(numbers) != 2 or not all(number.isdigit() and len(number) <= 10 for number in numbers):
-        raise exceptions.InvalidRequest(f"A marker must be the id of an entry, as in 12-0, not {safe_repr(marker)}.")
-    return int(numbers[0]), int(numbers[1])
-
-
-def _utc(moment: object) -> datetime.datetime | datetime.timedelta | None:
-    """A time as naive UTC, or an age. Raises InvalidRequest."""
-    if moment is None:
-        return None
-    if isinstance(moment, datetime.timedelta):
-        if datetime.timedelta(0) <= moment <= datetime.timedelta(seconds=names.MAX_EXPIRE_SECONDS):
-            return moment
-        raise exceptions.InvalidRequest(f"An age must lie between 0 and 100 years, not {safe_repr(moment)}.")
-    if not isinstance(moment, datetime.datetime):
-        raise exceptions.InvalidRequest(f"A time must be a datetime or a timedelta, not {safe_repr(moment)}.")
-    if moment.utcoffset() is None:
-        return moment
-    try:
-        return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    except OverflowError:
-        raise exceptions.InvalidRequest(f"The time {safe_repr(moment)} cannot be converted to UTC.") from None
 
 
 def _text(resource: object) -> str:

@@ -32,6 +32,8 @@ _SEND_SECONDS: Final = 5.0
 _VERBS: Final = {
     "set limit": ("update", "limit", "updated"),
     "unset limit": ("delete", "limit", "deleted"),
+    "set override": ("create", "override", "created"),
+    "cancel override": ("delete", "override", "deleted"),
     "add project": ("create", "project", "created"),
     "move project": ("update", "project", "updated"),
     "remove project": ("delete", "project", "deleted"),
@@ -89,13 +91,15 @@ def _event(recorded: RecordedChanges, change: LimitChange) -> Event:
     action, kind, verb = _VERBS[change.action]
     if change.action == "set limit" and change.before is None:
         action, verb = "create", "created"
-    attachment = {
+    attachment: dict[str, Any] = {
         "operation": recorded.operation,
         "project_id": change.project_id,
         "resource": change.resource,
         "before": change.before,
         "after": change.after,
     }
+    if (one := change.override) is not None:
+        attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
     payload = _payload(recorded, action, _target(change, kind), attachment)
     return f"{messaging.PUBLISHER}.{kind}.{verb}", payload
 

@@ -250,6 +250,14 @@ class LimitRefused(QuotaError):
         super().__init__("Not allowed: " + "; ".join(self.problems) + ". Nothing was changed.")
 
 
+class OverrideNotFound(QuotaError):
+    """The override does not exist, has ended, or was cancelled."""
+
+    def __init__(self, override_id: str) -> None:
+        self.override_id = override_id
+        super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
+
+
 class ProjectRefused(QuotaError):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 

@@ -239,18 +239,50 @@ class Notice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LimitChange:
-    """One change of a limit, or of the parent of a project.
+class LimitOverride:
+    """A limit that applies from ``starts_at`` until (and not at) ``until``. Times are naive UTC, of the database.
 
-    For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
-    the resource. For a parent, ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
+    ``made``: the generation and the number of its entry in the history. Where overrides of one limit overlap, the one
+    with the highest ``made`` applies.
     """
 
-    action: Literal["add project", "move project", "remove project", "set limit", "unset limit"]
+    made: tuple[int, int]
+    project_id: str
+    resource: str
+    limit: int
+    starts_at: datetime.datetime
+    until: datetime.datetime
+    reason: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The name by which it is cancelled: the id of its entry in the history."""
+        return f"{self.made[0]}-{self.made[1]}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LimitChange:
+    """One change of a limit, of an override, or of the parent of a project.
+
+    For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
+    the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,
+    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
+    """
+
+    action: Literal[
+        "add project",
+        "move project",
+        "remove project",
+        "set limit",
+        "unset limit",
+        "set override",
+        "cancel override",
+    ]
     project_id: str | None
     resource: str | None
     before: str | int | None
     after: str | int | None
+    override: LimitOverride | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

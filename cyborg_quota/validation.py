@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from cyborg_quota import exceptions, names
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_CHARS, MAX_REASON_CHARS, Author, Claim, Selection
 
 _UUID_CHARS = 36
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 9998
 
 
 class Context(Protocol):
@@ -76,6 +79,38 @@ def _recordable(value: object) -> str | None:
         return names.check_name("context", value)
     except exceptions.InvalidName:
         return safe_repr(value)[:MAX_NAME_CHARS]
+
+
+def entry_id(marker: object) -> tuple[int, int]:
+    """The generation and the number of the id of an entry. Raises InvalidRequest."""
+    numbers = marker.split("-") if isinstance(marker, str) and marker.isascii() else []
+    if len(numbers) != 2 or not all(number.isdigit() and len(number) <= 10 for number in numbers):
+        raise exceptions.InvalidRequest(f"A marker must be the id of an entry, as in 12-0, not {safe_repr(marker)}.")
+    return int(numbers[0]), int(numbers[1])
+
+
+def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:
+    """A time as naive UTC, or an age. Raises InvalidRequest."""
+    if value is None:
+        return None
+    if isinstance(value, datetime.timedelta):
+        if datetime.timedelta(0) <= value <= datetime.timedelta(seconds=names.MAX_EXPIRE_SECONDS):
+            return value
+        raise exceptions.InvalidRequest(f"An age must lie between 0 and 100 years, not {safe_repr(value)}.")
+    return moment(name, value)
+
+
+def moment(name: str, value: object) -> datetime.datetime:
+    """A time as naive UTC. Raises InvalidRequest."""
+    if not isinstance(value, datetime.datetime):
+        raise exceptions.InvalidRequest(f"{name} must be a datetime, not {safe_repr(value)}.")
+    try:
+        naive = value if value.utcoffset() is None else value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        naive = datetime.datetime.min
+    if not _FIRST_YEAR <= naive.year <= _LAST_YEAR:
+        raise exceptions.InvalidRequest(f"{name} must be in the years {_FIRST_YEAR} to {_LAST_YEAR}, in UTC.")
+    return naive
 
 
 def optional_name(field: str, name: str | None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from cyborg_quota.cmd import arguments, base, formats
-from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import TreeRow
 
 COLUMNS = ("project_id", "resource", "limit", "is_own")
@@ -55,13 +55,33 @@ class Set(base.Command):
     A limit may be lower than the present usage: then new reservations are
     refused, and `limit over` lists the project. A limit that [limits]
     enforcement_model does not allow is refused.
+
+    With --until (and --from), the limits apply for that time only, in place of
+    those that are set otherwise.
     """
 
-    example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"
+    example = (
+        "cyborg-quota limit set --default gpu=10\n"
+        "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
+        "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        parser.add_argument(
+            "--from",
+            dest="start",
+            type=arguments.moment,
+            metavar="TIME",
+            help="with --until: the limits apply from this time, as in 2026-12-01T08:00Z (default: now)",
+        )
+        parser.add_argument(
+            "--until",
+            type=arguments.moment,
+            metavar="TIME",
+            help="set the limits as overrides, which apply until this time; see `limit override list`",
+        )
         arguments.add_reason(parser)
         parser.add_argument(
             "limits",
@@ -74,8 +94,26 @@ class Set(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         limits = arguments.once_each(parsed_args.limits, "limits")
+        if parsed_args.until is not None:
+            self._override(parsed_args, limits)
+            return
+        if parsed_args.start is not None:
+            raise BadUsage("--from needs --until.")
         self.engine.administration.set_limits(
             self.context, limits, parsed_args.project, reason=parsed_args.reason
+        )
+
+
+    def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> None:
+        if parsed_args.project is None:
+            raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
+        self.engine.administration.set_overrides(
+            self.context,
+            limits,
+            parsed_args.project,
+            parsed_args.until,
+            start=parsed_args.start,
+            reason=parsed_args.reason,
         )
 
 

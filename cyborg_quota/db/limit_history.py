@@ -5,8 +5,8 @@
 generation of the fence row in that transaction, and its number within the transaction. These two numbers order the
 history, because only one such transaction can run at a time; the times may come from several clocks.
 
-A checkpoint records a complete state: a row without a project and a resource, and then one row for each default, limit
-and edge, all with the action ``checkpoint``, the same generation and the value in ``value_after``.
+A checkpoint records a complete state: a row without a project and a resource, and then one row for each default, limit,
+edge and override, all with the action ``checkpoint``, the same generation and the value in ``value_after``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, limits, projects
+from cyborg_quota.db import clock, limits, overrides, projects
 from cyborg_quota.db.models import fences, limit_changes, limit_defaults, project_limits
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, RecordedChanges
+from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
 _ORDER: Final = (_column.generation, _column.ordinal)
@@ -30,11 +30,16 @@ _NEWEST_FIRST: Final = tuple(column.desc() for column in _ORDER)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredState:
-    """All limits and edges. ``edges``: the parent of each project that has one, and the origin of this edge."""
+    """All limits, edges and overrides.
+
+    ``edges``: the parent of each project that has one, and the origin of this edge. ``overrides``: those that have not
+    ended, by id.
+    """
 
     defaults: dict[str, int]
     limits: dict[tuple[str, str], int]
     edges: dict[str, tuple[str, str | None]]
+    overrides: dict[str, LimitOverride] = dataclasses.field(default_factory=dict)
 
 
 def generation(connection: sa.Connection) -> int:
@@ -65,8 +70,10 @@ def record(
 
 def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str, Any]]:
     author = recorded.author
+    has_overrides = any(change.override is not None for change in recorded.changes)
     for ordinal, change in enumerate(recorded.changes):
         yield {
+            **(_span(change.override) if has_overrides else {}),
             "generation": recorded.generation,
             "ordinal": ordinal,
             "user_id": author.user_id,
@@ -81,6 +88,17 @@ def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str
             "origin": origin if change.resource is None else None,
             "reason": author.reason,
         }
+
+
+def _span(one: LimitOverride | None) -> dict[str, str | None]:
+    if one is None:
+        return {"override_id": None, "starts_at": None, "ends_at": None}
+    # (Prepared statements take no dates: see prepared.py.)
+    return {
+        "override_id": one.id,
+        "starts_at": one.starts_at.isoformat(" ", "microseconds"),
+        "ends_at": one.until.isoformat(" ", "microseconds"),
+    }
 
 
 def _text(value: str | int | None) -> str | None:
@@ -171,17 +189,23 @@ def read_state(connection: sa.Connection) -> StoredState:
             for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.most))
         },
         edges={row.project_id: (row.parent_id, row.origin) for row in connection.execute(edges)},
+        overrides={one.id: one for one in overrides.read(connection)[0]},
     )
+
+
+_CheckpointRow = tuple["str | None", "str | None", "str | int | None", "str | None", "LimitOverride | None"]
+"""project_id, resource, value, origin, override"""
 
 
 def write_checkpoint(
     connection: sa.Connection, author: Author, state: StoredState, *, number: int, operation: str | None = None
 ) -> int:
     """Add a checkpoint of ``state`` as generation ``number``. Returns the number of its rows."""
-    values: list[tuple[str | None, str | None, str | int | None, str | None]] = [(None, None, None, None)]
-    values += [(None, resource, most, None) for resource, most in sorted(state.defaults.items())]
-    values += [(*key, most, None) for key, most in sorted(state.limits.items())]
-    values += [(child, None, parent, origin) for child, (parent, origin) in sorted(state.edges.items())]
+    values: list[_CheckpointRow] = [(None, None, None, None, None)]
+    values += [(None, resource, most, None, None) for resource, most in sorted(state.defaults.items())]
+    values += [(*key, most, None, None) for key, most in sorted(state.limits.items())]
+    values += [(child, None, parent, origin, None) for child, (parent, origin) in sorted(state.edges.items())]
+    values += [(one.project_id, one.resource, one.limit, None, one) for one in state.overrides.values()]
     rows = [
         {
             "generation": number,
@@ -195,9 +219,10 @@ def write_checkpoint(
             "resource": resource,
             "value_after": _text(value),
             "origin": origin,
-            "reason": author.reason,
+            "reason": author.reason if override is None else override.reason,
+            **_span(override),
         }
-        for ordinal, (project_id, resource, value, origin) in enumerate(values)
+        for ordinal, (project_id, resource, value, origin, override) in enumerate(values)
     ]
     projects.insert_many(connection, limit_changes, rows)
     return len(rows)

@@ -162,6 +162,24 @@ fences = sa.Table(
     **_MYSQL_TABLE,
 )
 
+# Limits that apply between starts_at and ends_at, by the clock of the database. Of several at one moment, the one with
+# the highest (generation, ordinal) applies; these are of the transaction that made it, as in limit_changes.
+limit_overrides = sa.Table(
+    "limit_overrides",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("project_id", _name(), nullable=False),
+    sa.Column("resource", _name(), nullable=False),
+    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("starts_at", _moment(), nullable=False),
+    sa.Column("ends_at", _moment(), nullable=False),
+    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Index("ix_limit_overrides_limit", "project_id", "resource"),
+    **_MYSQL_TABLE,
+)
+
 # The history of limits and of the project tree: rows are only added, in the transaction of the change; a purge replaces
 # the oldest rows by a checkpoint. Which columns are set depends on the row; see limit_history.py and record 0033.
 limit_changes = sa.Table(

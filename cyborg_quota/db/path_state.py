@@ -8,6 +8,7 @@ rows that it reads depends on the path, not on the number of projects::
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
     UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
     UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
+    UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
 """
 
@@ -20,13 +21,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import projects
-from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages
+from cyborg_quota.db import overrides, projects
+from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
+_OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 
 
@@ -34,8 +36,9 @@ _DEFAULT: Final = "default"
 class PathState:
     """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
-    ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
-    default limits) by resource; values that are not stored are missing.
+    ``counters`` and ``overrides`` (the limits of the projects, or the overrides of them that apply at that moment) are
+    keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not stored are
+    missing.
     """
 
     project_ids: Sequence[str]
@@ -57,23 +60,27 @@ def read(connection: sa.Connection, project_id: str, origin: str | None) -> Path
     statement = _statement(is_postgresql=connection.dialect.name == "postgresql")
     values = {"b_project": project_id, "b_origin": origin}
     distances: list[tuple[int, str]] = []
-    counters, overrides, defaults = {}, {}, {}
+    counters, limits, defaults = {}, {}, {}
+    active: list[tuple[overrides.Key, int, int, int]] = []
     for kind, owner, resource, first, second, third in connection.execute(statement, values):
         if kind == _PATH:
             distances.append((first, owner))
         elif kind == _USAGE:
             counters[owner, resource] = Counters(first, second, third)
         elif kind == _LIMIT:
-            overrides[owner, resource] = first
+            limits[owner, resource] = first
+        elif kind == _OVERRIDE:
+            active.append(((owner, resource), first, second, third))
         else:
             defaults[resource] = first
-    return PathState([owner for _, owner in sorted(distances)], counters, overrides, defaults)
+    applied = {**limits, **overrides.latest(active)}
+    return PathState([owner for _, owner in sorted(distances)], counters, applied, defaults)
 
 
 @functools.cache
 def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
     path = projects.path_cte(for_limits=True)
-    usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
+    usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
         return rows.where(projects.is_on_path(owner, path, is_postgresql=is_postgresql))
@@ -85,6 +92,9 @@ def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
             _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
         ),
         on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
+        _columns(
+            _OVERRIDE, override.project_id, override.resource, override.most, override.generation, override.ordinal
+        ).where(overrides.active_on(path, is_postgresql=is_postgresql)),
         _columns(_DEFAULT, None, default.resource, default.most),
     )
 

@@ -29,7 +29,7 @@ _CLAIM_TABLE: Final = "cyborg_quota_sync"
 """This table exists while a sync runs on a Galera cluster."""
 
 
-REVISIONS: Final = ("a6e1", "f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
+REVISIONS: Final = ("b6e2", "a6e1", "f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
 """All revisions, newest first. (Reading them through alembic takes longer than a whole command.)"""
 
 

@@ -12,17 +12,20 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, path_state, projects, usages
+from cyborg_quota.db import limit_history, overrides, path_state, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_import
 from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.limits import timeline
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import Author, Counters, LimitChange, RecordedChanges
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, RecordedChanges
 
 Key = TypeVar("Key")
 
@@ -42,6 +45,25 @@ class LimitKeeper:
         """All limits and projects, read in one transaction."""
         return self._database.read(self._read)
 
+    def tree_now(self) -> LimitTree:
+        """Like ``tree``, with the overrides that apply at this moment in place of the limits."""
+
+        def work(connection: Connection) -> LimitTree:
+            tree = self._read(connection)
+            tree.overrides.update(overrides.active(connection))
+            return tree
+
+        return self._database.read(work)
+
+    def documented(self) -> tuple[LimitTree, list[LimitOverride]]:
+        """All limits and projects, and the overrides that have not ended; for an export."""
+        return self._database.read(lambda connection: (self._read(connection), overrides.read(connection)[0]))
+
+    @property
+    def overrides(self) -> Overrides:
+        """Sets, lists and cancels overrides."""
+        return Overrides(self._database, self._limits, self._history)
+
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
@@ -57,12 +79,13 @@ class LimitKeeper:
         def work(connection: Connection) -> RecordedChanges | None:
             tables.serialize_tree_changes(connection)
             tree = self._read(connection)
+            live = overrides.read(connection)
             changes = []
             for resource, limit in sorted(limits.items()):
                 changes += _change(None, resource, tree.defaults.get(resource), limit)
                 _set_or_remove(tree.defaults, resource, limit)
                 tables.set_default(connection, resource, limit)
-            self._refuse(tree, tree.projects, list(limits))
+            self._refuse(Timeline(tree, *live), tree.projects, list(limits))
             return limit_history.record(connection, author, changes)
 
         self._history.announce(self._database.write(work))
@@ -81,12 +104,13 @@ class LimitKeeper:
             tree = LimitTree(*tables.read_family(connection, project_id), self._limits.starts)
             if tree.parents.get(project_id) != parent_id:
                 return False, None
+            live = overrides.read(connection, {project_id, *tree.projects})
             changes = []
             for resource, limit in sorted(limits.items()):
                 changes += _change(project_id, resource, tree.overrides.get((project_id, resource)), limit)
                 _set_or_remove(tree.overrides, (project_id, resource), limit)
                 tables.set_override(connection, project_id, resource, limit)
-            self._refuse(tree, [project_id], list(limits))
+            self._refuse(Timeline(tree, *live), [project_id], list(limits))
             return True, limit_history.record(connection, author, changes)
 
         began = time.monotonic()
@@ -112,7 +136,9 @@ class LimitKeeper:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
             tree.place(project_id, parent_id)
             self.check_depth(tree, project_id)
-            self._refuse(tree, [project_id, *tree.children_of.get(project_id, ())], tree.resources)
+            affected = [project_id, *tree.children_of.get(project_id, ())]
+            limits = Timeline(tree, *overrides.read(connection))
+            self._refuse(limits, affected, limits.resources)
 
         self._tree.place(project_id, parent_id, author, check)
 
@@ -135,8 +161,9 @@ class LimitKeeper:
                 project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
             )
 
-    def _refuse(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> None:
-        problems = self._limits.policy.problems(tree, projects, resources)
+    def _refuse(self, limits: Timeline, projects: Collection[str], resources: Collection[str]) -> None:
+        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
+        problems = timeline.problems(self._limits.policy, limits, projects, resources)
         if problems:
             raise exceptions.LimitRefused(problems)
 

@@ -16,8 +16,10 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions
 from cyborg_quota.db import limit_history as tables
 from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits import history
+from cyborg_quota.limits.timeline import shown
 from cyborg_quota.types import Author, HistoryDifference, HistoryEntry, LimitChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class LimitHistory:
         def work(connection: Connection) -> list[HistoryDifference] | None:
             before = tables.generation(connection)
             replayed, differences = history.replay(tables.read_from_last_checkpoint(connection))
-            differences += history.compare(replayed, tables.read_state(connection))
+            differences += history.compare(replayed, tables.read_state(connection), overrides.now(connection))
             # Every change adds 1. (At READ COMMITTED, each statement sees the changes committed before it.)
             return differences if tables.generation(connection) == before else None
 
@@ -124,6 +126,8 @@ def _sentence(change: LimitChange) -> str:
     names = [f"project {change.project_id}" if change.project_id is not None else "default"]
     if change.resource is not None:
         names.append(f"resource {change.resource}")
+    if (one := change.override) is not None:
+        names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
     return f"{change.action}, {', '.join(names)}: {_shown(change.before)} -> {_shown(change.after)}"
 
 

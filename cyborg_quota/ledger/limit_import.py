@@ -14,12 +14,15 @@ from typing import Final
 from cyborg_quota import exceptions
 from cyborg_quota.db import limit_history, moves, projects
 from cyborg_quota.db import limits as tables
+from cyborg_quota.db import overrides as override_tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.limits import document
+from cyborg_quota.ledger import overrides
+from cyborg_quota.limits import document, timeline
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import Author, LimitChange, RecordedChanges
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import Author, LimitChange, LimitOverride, RecordedChanges
 
 MOST_MOVED_ROWS: Final = 100_000
 """The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
@@ -42,13 +45,21 @@ def run(
             tables.serialize_tree_changes(connection)
         before = LimitTree(*tables.read_book(connection), limits.starts, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
-        reasons = problems(limits, after, changes) + _too_many(connection, changes)
+        live, now = override_tables.read(connection)
+        new: list[LimitOverride] = []
+        if wanted.new_overrides:
+            now = override_tables.now(connection)
+            generation = limit_history.generation(connection)
+            new = overrides.made_by_import(wanted.new_overrides, live, now, (generation, len(changes)))
+            changes += [overrides.made(one) for one in new]
+        reasons = problems(limits, Timeline(after, [*live, *new], now), changes) + _too_many(connection, changes)
         if reasons:
             raise exceptions.LimitRefused(reasons, changes)
         if dry_run:
             return changes, None
         # Before the moves, which lock usage rows.
         recorded = limit_history.record(connection, author, changes, operation="import")
+        override_tables.insert(connection, new)
         _write(connection, before, after, changes)
         return changes, recorded
 
@@ -73,35 +84,38 @@ def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[st
 
 
 def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[LimitChange]) -> None:
-    added, moved, overrides = {}, {}, {}
+    added, moved, changed = {}, {}, {}
     for change in changes:
         if change.action == "add project":
             added[str(change.project_id)] = after.parents[str(change.project_id)]
         elif change.action == "move project":
             moved[str(change.project_id)] = after.parents[str(change.project_id)]
+        elif change.override is not None:
+            continue
         elif change.project_id is None:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
             key = (change.project_id, str(change.resource))
-            overrides[key] = after.overrides.get(key)
+            changed[key] = after.overrides.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
-    tables.set_overrides(connection, overrides, before.overrides)
+    tables.set_overrides(connection, changed, before.overrides)
     moves.place_all(connection, added, moved)
 
 
-def problems(limits: DatabaseLimitDriver, after: LimitTree, changes: Iterable[LimitChange]) -> list[str]:
-    """The violations of the enforcement model and of max_depth by these changes; each once."""
+def problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[LimitChange]) -> list[str]:
+    """The violations of the enforcement model and of max_depth by these changes, now or in the future; each once."""
+    tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    reasons = _too_deep(after, placed, limits.max_depth)
-    affected = placed | {child for project_id in placed for child in after.children_of.get(project_id, ())}
-    reasons += limits.policy.problems(after, affected, after.resources)
+    reasons = _too_deep(tree, placed, limits.max_depth)
+    affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
+    reasons += timeline.problems(limits.policy, after, affected, after.resources)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
-            project_ids = after.projects if change.project_id is None else [change.project_id]
+            project_ids = tree.projects if change.project_id is None else [change.project_id]
             limited.setdefault(change.resource, set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
-        reasons += limits.policy.problems(after, limited_ids, [resource])
+        reasons += timeline.problems(limits.policy, after, limited_ids, [resource])
     return list(dict.fromkeys(reasons))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, moves, projects
+from cyborg_quota.db import limit_history, moves, overrides, projects
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger import limit_import
@@ -20,6 +20,7 @@ from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import Author, LimitChange, RecordedChanges
 
 BATCH_PROJECTS: Final = 500
@@ -95,6 +96,8 @@ class OriginClearing:
             LimitChange("move project", project_id, None, parent_id, parent_id)
             for project_id, parent_id in edges.items()
         ]
-        problems = limit_import.problems(self._limits, limit_tree, changes)
+        problems = limit_import.problems(
+            self._limits, Timeline(limit_tree, *overrides.read(connection)), changes
+        )
         if problems:
             raise exceptions.LimitRefused(problems, changes)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, projects
+from cyborg_quota.db import limit_history, overrides, projects
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -99,9 +99,13 @@ class Tree:
                     project_id, f"has children ({', '.join(children[:5])}); move them first"
                 )
             _, limits, _ = tables.read_book(connection, [project_id])
+            live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
             changes = [LimitChange("unset limit", *key, limit, None) for key, limit in sorted(limits.items())]
+            changes += [
+                LimitChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
+            ]
             changes.append(LimitChange("remove project", project_id, None, edges[project_id], None))
             return limit_history.record(connection, author, changes)
 

@@ -8,6 +8,8 @@
       children:
       - id: physics
         limits: {gpu: 30}
+      overrides:
+      - {resource: gpu, limit: 40, from: 2026-12-01T08:00Z, until: 2026-12-05T18:00Z, reason: workshop}
 
 What a document does not mention stays as it is. Where a project stands in it is where it shall lie: at the top it is
 a root. A limit null is taken away.
@@ -16,23 +18,38 @@ a root. A limit null is taken away.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import datetime
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
 from cyborg_quota import exceptions, names
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
+from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride
 
 MAX_LEVELS: Final = 64
 """No tree is deeper, whatever [limits] max_depth says."""
 
 _MAX_NESTING: Final = 4 * MAX_LEVELS
-_ENTRY_KEYS: Final = ("id", "limits", "children")
+_ENTRY_KEYS: Final = ("id", "limits", "overrides", "children")
+_OVERRIDE_KEYS: Final = ("resource", "limit", "from", "until", "reason")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewOverride:
+    """An override of a document. Times are naive UTC; ``starts_at`` None: now."""
+
+    project_id: str
+    resource: str
+    limit: int
+    starts_at: datetime.datetime | None
+    until: datetime.datetime
+    reason: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,13 +59,15 @@ class Document:
     defaults: Mapping[str, int | None]
     overrides: Mapping[tuple[str, str], int | None]
     parents: Mapping[str, str | None]
+    new_overrides: Sequence[NewOverride] = ()
 
     @property
     def resources(self) -> set[str]:
         """Everything a limit is given for."""
         given = [(resource, limit) for resource, limit in self.defaults.items()]
         given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
-        return {resource for resource, limit in given if limit is not None}
+        limited = {resource for resource, limit in given if limit is not None}
+        return limited | {one.resource for one in self.new_overrides}
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
@@ -95,6 +114,7 @@ def read(value: object) -> Document:
     defaults = _limits("defaults", top.get("defaults"))
     overrides: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
+    new_overrides: list[NewOverride] = []
     places: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
@@ -109,8 +129,55 @@ def read(value: object) -> Document:
         parents[project_id] = parent_id
         for resource, limit in _limits(f"{place}.limits", found.get("limits")).items():
             overrides[project_id, resource] = limit
+        new_overrides += _overrides(f"{place}.overrides", found.get("overrides"), project_id)
         todo += _entries(f"{place}.children", found.get("children"), project_id, level + 1)
-    return Document(defaults, overrides, parents)
+    return Document(defaults, overrides, parents, new_overrides)
+
+
+def _overrides(place: str, value: object, project_id: str) -> list[NewOverride]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise exceptions.InvalidDocument(place, f"must be a list of overrides, not {_kind(value)}")
+    return [_override(f"{place}[{index}]", entry, project_id) for index, entry in enumerate(value)]
+
+
+def _override(place: str, value: object, project_id: str) -> NewOverride:
+    found = _mapping(place, value, _OVERRIDE_KEYS)
+    limit = _limit(f"{place}.limit", found.get("limit"))
+    if limit is None:
+        raise exceptions.InvalidDocument(f"{place}.limit", "must be a whole number, -1 for unlimited, not nothing")
+    starts_at = None if found.get("from") is None else _moment(f"{place}.from", found["from"])
+    until = _moment(f"{place}.until", found.get("until"))
+    if starts_at is not None and until <= starts_at:
+        raise exceptions.InvalidDocument(f"{place}.until", "must be later than from")
+    reason = found.get("reason")
+    if reason is not None and not (isinstance(reason, str) and is_reason(reason)):
+        raise exceptions.InvalidDocument(f"{place}.reason", f"must be one line of 1 to {MAX_REASON_CHARS} characters")
+    resource = _name(f"{place}.resource", "resource", found.get("resource"))
+    return NewOverride(project_id, resource, limit, starts_at, until, reason)
+
+
+def is_reason(text: str) -> bool:
+    """Whether the text can be the reason of a change."""
+    return 0 < len(text.strip()) <= MAX_REASON_CHARS and names.has_only_printable(text)
+
+
+def _moment(place: str, value: object) -> datetime.datetime:
+    """A time of a document as naive UTC. YAML itself parses most forms; text is parsed as ISO 8601."""
+    moment = value
+    if isinstance(value, str):
+        try:
+            # (Before Python 3.11, fromisoformat does not know Z.)
+            moment = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+        except ValueError:
+            moment = None
+    if not isinstance(moment, datetime.datetime):
+        raise exceptions.InvalidDocument(place, f"must be a time as in 2026-12-01T08:00Z, not {_kind(value)}")
+    try:
+        return moment if moment.utcoffset() is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        raise exceptions.InvalidDocument(place, "must be a time that can be converted to UTC") from None
 
 
 _Entry = tuple[str, object, "str | None", int]
@@ -176,9 +243,12 @@ def _shown(key: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def write(tree: LimitTree) -> dict[str, Any]:
-    """The document of everything that is set, and of the whole tree."""
+def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, Any]:
+    """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     limits: dict[str, dict[str, int]] = {}
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for one in live:
+        spans.setdefault(one.project_id, []).append(_written(one))
     for (project_id, resource), limit in sorted(tree.overrides.items()):
         limits.setdefault(project_id, {})[resource] = limit
 
@@ -186,11 +256,23 @@ def write(tree: LimitTree) -> dict[str, Any]:
         found: dict[str, Any] = {"id": project_id}
         if project_id in limits:
             found["limits"] = limits[project_id]
+        if project_id in spans:
+            found["overrides"] = spans[project_id]
         if project_id in tree.children_of:
             found["children"] = [entry(child) for child in tree.children_of[project_id]]
         return found
 
-    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(root) for root in tree.roots]}
+    tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
+    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
+
+
+def _written(one: LimitOverride) -> dict[str, Any]:
+    found: dict[str, Any] = {"resource": one.resource, "limit": one.limit}
+    found["from"] = f"{one.starts_at.isoformat()}Z"
+    found["until"] = f"{one.until.isoformat()}Z"
+    if one.reason is not None:
+        found["reason"] = one.reason
+    return found
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cyborg_quota.db.limit_history import StoredState
-from cyborg_quota.types import CHECKPOINT, HistoryDifference, HistoryEntry
+from cyborg_quota.limits.timeline import shown
+from cyborg_quota.types import CHECKPOINT, HistoryDifference, HistoryEntry, LimitOverride
 
 Key = tuple[str | None, str | None]
 """(project_id, resource): the project is None for a default, the resource is None for a place in the tree."""
@@ -25,15 +27,18 @@ def replay(entries: Iterable[HistoryEntry]) -> tuple[StoredState, list[HistoryDi
             state = StoredState({}, {}, {})
             continue
         key = (entry.project_id, entry.resource)
-        recorded = _get(state, key)
+        recorded = _get(state, key, entry.override_id)
         if entry.action != CHECKPOINT and recorded != entry.before:
             differences.append(HistoryDifference(entry.id, *key, recorded, entry.before))
         _set(state, key, entry)
     return state, differences
 
 
-def _get(state: StoredState, key: Key) -> str | int | None:
+def _get(state: StoredState, key: Key, override_id: str | None) -> str | int | None:
     project_id, resource = key
+    if override_id is not None:
+        override = state.overrides.get(override_id)
+        return None if override is None else override.limit
     if resource is None:
         return state.edges.get(str(project_id), (None, None))[0]
     if project_id is None:
@@ -43,12 +48,28 @@ def _get(state: StoredState, key: Key) -> str | int | None:
 
 def _set(state: StoredState, key: Key, entry: HistoryEntry) -> None:
     project_id, resource = key
-    if resource is None:
+    if entry.override_id is not None:
+        _put(state.overrides, entry.override_id, None if entry.after is None else _override(entry, entry.override_id))
+    elif resource is None:
         _put(state.edges, project_id, None if entry.after is None else (entry.after, entry.origin))
     elif project_id is None:
         _put(state.defaults, resource, entry.after)
     else:
         _put(state.limits, (project_id, resource), entry.after)
+
+
+def _override(entry: HistoryEntry, override_id: str) -> LimitOverride:
+    generation, number = override_id.split("-")
+    assert entry.starts_at is not None and entry.until is not None, f"entry {entry.id} has no span"
+    return LimitOverride(
+        made=(int(generation), int(number)),
+        project_id=str(entry.project_id),
+        resource=str(entry.resource),
+        limit=int(entry.after or 0),
+        starts_at=entry.starts_at,
+        until=entry.until,
+        reason=entry.reason,
+    )
 
 
 def _put(values: dict[Any, Any], name: Any, value: Any) -> None:
@@ -58,8 +79,11 @@ def _put(values: dict[Any, Any], name: Any, value: Any) -> None:
         values[name] = value
 
 
-def compare(replayed: StoredState, present: StoredState) -> list[HistoryDifference]:
-    """The differences between the replayed and the present state, sorted: defaults, limits, edges."""
+def compare(replayed: StoredState, present: StoredState, now: datetime.datetime) -> list[HistoryDifference]:
+    """The differences between the replayed and the present state, sorted: defaults, limits, edges, overrides.
+
+    Overrides that ended until ``now``, the time of the database (naive UTC), are left out: they are deleted later.
+    """
     differences = []
     for resource, recorded, actual in _unequal(replayed.defaults, present.defaults):
         differences.append(HistoryDifference(None, None, resource, recorded, actual))
@@ -67,7 +91,18 @@ def compare(replayed: StoredState, present: StoredState) -> list[HistoryDifferen
         differences.append(HistoryDifference(None, project_id, resource, recorded, actual))
     for project_id, recorded, actual in _unequal(replayed.edges, present.edges):
         differences.append(HistoryDifference(None, project_id, None, _edge(recorded), _edge(actual)))
+    recorded_overrides, present_overrides = (
+        {override_id: _text(one) for override_id, one in state.overrides.items() if one.until > now}
+        for state in (replayed, present)
+    )
+    for override_id, recorded, actual in _unequal(recorded_overrides, present_overrides):
+        one = replayed.overrides.get(override_id) or present.overrides[override_id]
+        differences.append(HistoryDifference(None, one.project_id, one.resource, recorded, actual))
     return differences
+
+
+def _text(one: LimitOverride) -> str:
+    return f"{one.limit} from {shown(one.starts_at)} until {shown(one.until)} (override {one.id})"
 
 
 def _unequal(replayed: Mapping[Any, Any], present: Mapping[Any, Any]) -> list[tuple[Any, Any, Any]]:
