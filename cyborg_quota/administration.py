@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import exceptions, names, policy, validation
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
@@ -47,7 +47,7 @@ class Administration:
     ) -> None:
         self._driver = driver
         self._resources = resources
-        self._authority = policy
+        self._policy = policy
         self._require_reason = require_reason
 
     @property
@@ -72,15 +72,15 @@ class Administration:
 
         The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
-        self._place(context, "add_project", project_id, parent_id, reason, is_new=True)
+        self._set_parent(context, "add_project", project_id, parent_id, reason, is_new=True)
 
     def move_project(
         self, context: Context, project_id: str, parent_id: str | None, *, reason: str | None = None
     ) -> None:
         """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
-        self._place(context, "move_project", project_id, parent_id, reason, is_new=False)
+        self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
 
-    def _place(
+    def _set_parent(
         self,
         context: Context,
         action: str,
@@ -91,14 +91,14 @@ class Administration:
         is_new: bool,
     ) -> None:
         validation.admin_only(context, action)
-        project_id = names.check_name("project_id", project_id)
+        project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
-        self._keeper.place(project_id, parent_id, self._author(context, reason), is_new=is_new)
+        self._keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(names.check_name("project_id", project_id), self._author(context, reason))
+        self._keeper.remove(validation.check_name("project_id", project_id), self._author(context, reason))
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
         """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
@@ -201,8 +201,8 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
         if unknown:
-            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
-        checked = {names.check_name("resource", name): limit for name, limit in limits.items()}
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         author = self._author(context, reason)
         if project_id is None:
             self._keeper.set_defaults(checked, author)
@@ -212,7 +212,7 @@ class Administration:
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
-        if not self._authority.may_set(context, project_id, parent_id):
+        if not self._policy.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized(
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
@@ -227,7 +227,7 @@ class Administration:
         try:
             keeper = self._keeper
         except exceptions.LimitsReadOnly:
-            return self._ask_driver(project_id)
+            return self._limits_of_driver(project_id)
         if project_id is not None:
             _, tree = keeper.path(project_id)
             limits = {resource: tree.limit(project_id, resource) for resource in tree.resources}
@@ -241,7 +241,7 @@ class Administration:
             LimitRecord(*key, limit=limit) for key, limit in sorted(tree.overrides.items())
         ]
 
-    def _ask_driver(self, project_id: str | None) -> list[LimitRecord]:
+    def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
             usages = self._driver.get_usages(project_id, self._resources)
             return [
@@ -260,12 +260,12 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         tree = self._keeper.tree_now()
         tops = tree.roots if project_id is None else [project_id]
-        return self._rows(tree, self._keeper.figures(), _walk(tops, tree.children_of))
+        return self._rows(tree, self._keeper.counters(), _walk(tops, tree.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
-        state, tree = self._keeper.path(names.check_name("project_id", project_id))
+        state, tree = self._keeper.path(validation.check_name("project_id", project_id))
         return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def _rows(
@@ -304,13 +304,13 @@ class Administration:
         ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
         LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
         """
-        project_id = names.check_name("project_id", project_id)
+        project_id = validation.check_name("project_id", project_id)
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
         checked = {_text(resource): check_limit(limit) for resource, limit in limits.items()}
         unknown = [resource for resource in checked if not self._is_known(resource)]
         if unknown:
-            raise exceptions.UnknownResource(map(names.text_of, unknown), self._resources)
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
         return self._keeper.overrides.set(
             project_id,
@@ -425,7 +425,7 @@ class Administration:
             raise exceptions.InvalidRequest(
                 f"An age must be a whole number of seconds, not {safe_repr(older_than_seconds)}."
             )
-        seconds = min(older_than_seconds, names.MAX_EXPIRE_SECONDS)
+        seconds = min(older_than_seconds, validation.MAX_EXPIRE_SECONDS)
         return self._driver.history.purge(seconds * MICROSECONDS, validation.author_of(context, None))
 
     def _is_known(self, resource: object) -> bool:

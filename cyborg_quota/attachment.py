@@ -52,12 +52,12 @@ def attachment(
         engine.commit(context, uuids, project_id)
     except LOST as lost:
         LOG.warning("%s The attach of consumer %s succeeded, so its deltas are charged again.", lost, consumer)
-        give_up_rest(engine, context, uuids, project_id)
+        roll_back_rest(engine, context, uuids, project_id)
         uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
         engine.commit(context, uuids, project_id)
 
 
-def give_up_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None = None) -> None:
+def roll_back_rest(engine: QuotaEngine, context: Context, uuids: list[str], project_id: str | None = None) -> None:
     """Roll back the reservations that were not lost, because a claim is charged completely or not at all."""
     for uuid in uuids:
         # Ended reservations need no rollback. Those that another delivery has committed must stay.

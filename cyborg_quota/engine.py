@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, names, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
@@ -69,7 +69,7 @@ class QuotaEngine:
     def register_resource(self, resource: Any) -> None:
         """Register a resource: a name, or an object with a ``name`` (types.Resource or Cyborg's resource)."""
         name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
-        self._resources[names.check_name("resource", name)] = (
+        self._resources[validation.check_name("resource", name)] = (
             Resource(resource) if isinstance(resource, str) else resource
         )
 
@@ -121,7 +121,7 @@ class QuotaEngine:
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
-        ttl = names.expire_microseconds(expire, self._expire_seconds)
+        ttl = validation.expire_microseconds(expire, self._expire_seconds)
         uuids = self._driver.reserve(
             project_id, checked, validation.optional_name("group", group), ttl, sees_all=validation.is_admin(context)
         )
@@ -132,7 +132,7 @@ class QuotaEngine:
         """The constraints that ``deltas`` would violate now, sorted. Writes nothing."""
         project_id = validation.project_of(context, project_id)
         request = {
-            resource: delta for resource, delta in names.check_deltas(deltas, self._resources).items() if delta > 0
+            resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
         return self._driver.check(project_id, request, sees_all=validation.is_admin(context)) if request else []
 
@@ -222,7 +222,7 @@ class QuotaEngine:
         Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.extend(selection, names.expire_microseconds(expire, self._expire_seconds))
+        self._driver.extend(selection, validation.expire_microseconds(expire, self._expire_seconds))
 
     # --- queries ---
 
@@ -274,7 +274,7 @@ class QuotaEngine:
             state=state,
             uuids=None
             if reservations is None
-            else [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
+            else [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
             consumer=validation.optional_name("consumer", consumer),
             group=validation.optional_name("group", group),
             limit=validation.row_limit(limit),
@@ -289,8 +289,8 @@ class QuotaEngine:
         Returns the number of changed reservations. An existing source is never replaced.
         """
         validation.admin_only(context, "set_source")
-        uuids = [names.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
-        source = names.check_name("source", source)
+        uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
+        source = validation.check_name("source", source)
         return self._driver.set_source(uuids, source) if uuids else 0
 
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
@@ -315,7 +315,7 @@ class QuotaEngine:
         validation.admin_only(context, "purge")
         if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
             raise exceptions.InvalidRequest("The minimum age for a purge must be a whole number of seconds.")
-        if not 0 <= older_than_seconds <= names.MAX_EXPIRE_SECONDS:
+        if not 0 <= older_than_seconds <= validation.MAX_EXPIRE_SECONDS:
             raise exceptions.InvalidRequest("The minimum age for a purge must be between 0 seconds and 100 years.")
         return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
 

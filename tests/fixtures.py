@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from cyborg_quota import Constraint, QuotaEngine
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.connect import DatabaseSettings
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver

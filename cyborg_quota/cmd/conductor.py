@@ -25,7 +25,7 @@ def main() -> int:
 
         conductor.serve(sys.argv)
     except (exceptions.QuotaError, cfg.Error) as error:
-        text = loading.told(error) if isinstance(error, cfg.Error) else str(error)
+        text = loading.safe_message(error) if isinstance(error, cfg.Error) else str(error)
         print(f"{PROG}: {one_line(text)}", file=sys.stderr)
         return exit_status(error)
     return 0

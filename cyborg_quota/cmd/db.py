@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cyborg_quota.cmd import base, formats
-from cyborg_quota.names import MAX_EXPIRE_SECONDS
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _DAY = 86400
 

@@ -157,8 +157,8 @@ class _Tree(base.Lister):
         ]
         if parsed_args.formatter != formats.TABLE or parsed_args.columns:
             return TREE_COLUMNS, rows
-        shown = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
-        return [TREE_COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in rows]
+        indexes = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
+        return [TREE_COLUMNS[index] for index in indexes], [[row[index] for index in indexes] for row in rows]
 
 
 class _OfProject(_Tree):

@@ -35,7 +35,7 @@ class Add(base.Command):
     """Add a project to the tree, with or without a parent.
 
     The project may have usage already. Until a limit is set for it, the initial
-    limit of [limits] child_start or root_start applies.
+    limit of [limits] child_initial_limit or root_initial_limit applies.
     """
 
     example = "cyborg-quota project add higgs --parent physics"

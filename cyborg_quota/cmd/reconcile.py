@@ -97,8 +97,8 @@ class Reconcile(base.Lister):
                 difference.problem,
                 "" if difference.attached is None else difference.attached.instance,
                 difference.sources,
-                diff.shown(difference.before),
-                diff.shown(difference.after),
+                diff.format_amounts(difference.before),
+                diff.format_amounts(difference.after),
             )
             for difference in differences
         ]

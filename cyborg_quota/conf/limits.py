@@ -35,14 +35,16 @@ OPTS: list[cfg.Opt] = [
         "that of its parent, but their sum may (overbooking). flat: each project is limited alone.",
     ),
     cfg.StrOpt(
-        "child_start",
+        "child_initial_limit",
         default="0",
+        deprecated_name="child_start",
         help="The initial limit of a project that has a parent, used until one is set: a number, or default for the "
         "default of the resource (driver database).",
     ),
     cfg.StrOpt(
-        "root_start",
+        "root_initial_limit",
         default="default",
+        deprecated_name="root_start",
         help="The initial limit of a root project: a number, or default (driver database).",
     ),
     cfg.IntOpt(

@@ -33,7 +33,7 @@ def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **
     return conf
 
 
-def told(error: cfg.Error) -> str:
+def safe_message(error: cfg.Error) -> str:
     """A message for a configuration error that contains no secret.
 
     The messages of oslo.config may quote a password: they contain a line that cannot be parsed, and the text after a $

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import prepared_transaction
+from cyborg_quota.db import dialects
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -28,14 +28,14 @@ class CachedConnection:
     autocommit: bool = False
 
     def enter_autocommit(self) -> None:
-        """See prepared_transaction.enter_autocommit."""
-        prepared_transaction.enter_autocommit(self.connection)
+        """See Dialect.enter_autocommit."""
+        dialects.of(self.connection).enter_autocommit(self.connection)
         self.autocommit = True
 
     def leave_autocommit(self, *, is_failed: bool = False) -> None:
-        """See prepared_transaction.leave_autocommit. If it fails, the connection is invalidated."""
+        """See Dialect.leave_autocommit. If it fails, the connection is invalidated."""
         try:
-            prepared_transaction.leave_autocommit(self.connection, is_failed=is_failed)
+            dialects.of(self.connection).leave_autocommit(self.connection, is_failed=is_failed)
             self.autocommit = False
         except BaseException:  # the server had closed it, or a signal interrupted this method
             self.connection.invalidate()
@@ -76,7 +76,7 @@ class ConnectionCache:
         finally:
             self._waiting.pop()
         # If a signal interrupted the previous user, the connection may still be in autocommit.
-        prepared_transaction.disable_driver_autocommit(connection)
+        dialects.of(connection).reset_autocommit(connection)
         return CachedConnection(connection, time.monotonic())
 
     def put(self, cached: CachedConnection) -> None:

@@ -24,9 +24,9 @@ from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions, forks
-from cyborg_quota.db import clock, connect, deadline, errors, prepared_transaction
-from cyborg_quota.db.connect import DatabaseSettings
+from cyborg_quota.db import connect, deadline, dialects, errors
 from cyborg_quota.db.connection_cache import CachedConnection, ConnectionCache
+from cyborg_quota.db.settings import DatabaseSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -55,14 +55,13 @@ class Database:
         self._has_written = False
         self._call = deadline.Call()
         try:
-            self._url = connect.as_mysql(sa.make_url(settings.url))
-            self._url.get_dialect()
-            self._is_sqlite = self._url.get_backend_name() == "sqlite"
+            url = sa.make_url(settings.url)
+            url.get_dialect()
         except (sa_exc.ArgumentError, ValueError, TypeError):
             # Do not show the URL: it may contain a password.
             raise exceptions.ConfigurationError("[database] connection is not a valid SQLAlchemy URL.") from None
-        connect.check_driver(self._url)
-        if not self._is_sqlite and settings.url.count("@") > 1:
+        self._url, self.dialect = dialects.of_url(url)
+        if self.dialect.has_server and settings.url.count("@") > 1:
             # The text after the first @ would be parsed as the host name, and error messages would show it.
             raise exceptions.ConfigurationError(
                 "[database] connection has more than one @: write %40 in a user name, a password or a parameter."
@@ -78,7 +77,7 @@ class Database:
             if self._engine is None:
                 settings = self._settings
                 with connect.translating_url_errors():
-                    engine = connect.make_engine(self._url, settings)
+                    engine = connect.make_engine(self._url, self.dialect, settings)
                 self._connections = ConnectionCache(
                     engine, settings.pool_recycle_seconds, can_cache=connect.can_cache(engine)
                 )
@@ -96,8 +95,8 @@ class Database:
     def max_concurrent_writers(self) -> int:
         """The most concurrent writers of one caller: half of the pool, to leave the rest to others. On SQLite: 1."""
         pool_size, overflow = self._settings.max_pool_size, self._settings.max_overflow
-        if self._is_sqlite:
-            return 1
+        if self.dialect.max_writers is not None:
+            return self.dialect.max_writers
         return sys.maxsize if overflow < 0 or pool_size == 0 else max(1, (pool_size + overflow) // 2)
 
     @property
@@ -111,10 +110,6 @@ class Database:
             return self._long_transactions
 
     @property
-    def is_mysql(self) -> bool:
-        return self._url.get_backend_name() in ("mysql", "mariadb")
-
-    @property
     def location(self) -> str:
         """The URL of the database without user, password and parameters."""
         url = self._url
@@ -122,7 +117,7 @@ class Database:
 
     def ping(self) -> bool:
         """Whether the server is reachable now. Makes one attempt, on a new connection, of a few seconds at most."""
-        return connect.answers(self._url, self._settings)
+        return connect.answers(self._url, self.dialect, self._settings)
 
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
@@ -144,14 +139,14 @@ class Database:
         DBDuplicateEntry is not translated: only the caller knows what a duplicate means.
 
         ``single_statement`` does the same in one statement. It is tried once, before ``work``, if the server supports
-        it (prepared_transaction.py). None means that it changed nothing. If it raises, its outcome is unknown. In
-        both cases ``work`` runs next.
+        it (Dialect.can_run_single_statements). None or False means that it changed nothing. If it raises, its outcome
+        is unknown. In both cases ``work`` runs next.
         """
         return self._run(work, read=False, single_statement=single_statement)
 
     def supports_single_statement(self, usage_rows: int) -> bool:
         """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
-        return usage_rows > 0 and (usage_rows == 1 or self.is_mysql) and not self._is_sqlite
+        return self.dialect.supports_single_statement(usage_rows)
 
     def read(self, work: Work[T]) -> T:
         """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""
@@ -173,29 +168,19 @@ class Database:
         The transaction must not have written anything: this method restarts it, because a node waits only at the
         first statement of a transaction.
         """
-        if not self.is_mysql or not self.is_galera(connection):
+        if not self.is_galera(connection):
             return False
-        connection.exec_driver_sql("ROLLBACK")
-        connection.exec_driver_sql("SET SESSION wsrep_sync_wait = 7")
-        try:
-            connection.exec_driver_sql("SELECT 1 FROM reservations LIMIT 1")
-        except Exception:
-            # The session would wait at every later read; and a broken one accepts no statement that resets it.
-            connection.invalidate()
-            raise
-        connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {self._settings.mysql_wsrep_sync_wait or 0}")
+        self.dialect.sync_with_cluster(connection, self._settings)
         return True
 
     def ensure_durable(self, connection: Connection) -> None:
         """On PostgreSQL: flush all that this transaction sees when it ends. For a call that itself writes nothing."""
-        if self._url.get_backend_name() == "postgresql":
-            prepared_transaction.ensure_durable(connection)
+        self.dialect.ensure_durable(connection)
 
     def is_galera(self, connection: Connection) -> bool:
         """Whether the server is a node of a Galera cluster."""
         if self._galera is None:
-            variable = connection.exec_driver_sql("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").first()
-            self._galera = variable is not None and str(variable[1]).upper() in ("ON", "1")
+            self._galera = self.dialect.is_galera(connection)
         return self._galera
 
     def _run(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
@@ -203,7 +188,7 @@ class Database:
         try:
             if single_statement is not None and (self._runs_single_statements or self._may_run_single_statements()):
                 single_result = self._run_single_statement(single_statement, began)
-                if single_result is not None:
+                if single_result:
                     self._has_written = True
                     return single_result
             try:
@@ -221,7 +206,7 @@ class Database:
             raise errors.translate(error, time.monotonic() - began) from error
 
     def _may_run_single_statements(self) -> bool:
-        if self._runs_single_statements is None and prepared_transaction.is_possible(self.engine.dialect):
+        if self._runs_single_statements is None and self.dialect.can_run_single_statements(self.engine.dialect):
             self._runs_single_statements = True
         return bool(self._runs_single_statements)
 
@@ -236,12 +221,7 @@ class Database:
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.is_not_prepared(error):
                 self._runs_single_statements = False
-                if not self.is_mysql:
-                    LOG.warning(
-                        "PostgreSQL has lost a prepared statement of this connection (%s). If PgBouncer or another"
-                        " pooler with pool_mode = transaction is used, set [quota] postgresql_pool_mode = transaction.",
-                        errors.reason(error),
-                    )
+                self.dialect.warn_not_prepared(errors.reason(error))
             return None
 
     def _retrying(self, began: float) -> tenacity.Retrying:
@@ -273,15 +253,15 @@ class Database:
         try:
             if cached.autocommit:
                 cached.leave_autocommit()
-            if read and self._is_sqlite:
-                connect.read_only_next(connection)
+            if read:
+                self.dialect.read_only_next(connection)
             with connection.begin():
                 self._verify_once(connection)
                 result = work(connection)
                 has_run = True
             return result
         except Exception as error:
-            if clock.was_interrupted(error):
+            if self.dialect.was_interrupted(error):
                 raise KeyboardInterrupt from error
             if has_run:
                 connect.rollback_open_transaction(connection)

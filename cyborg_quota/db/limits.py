@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, overrides, projects
+from cyborg_quota.db import clock, dialects, overrides, projects
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import (
     fences,
@@ -30,7 +30,7 @@ def serialize_tree_changes(connection: Connection) -> None:
     """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
     bump = sa.update(fences).where(fences.c.name == FENCE).values(generation=fences.c.generation + 1)
     if connection.execute(bump).rowcount == 0:
-        projects.insert_or_ignore(connection, fences, {"name": FENCE, "generation": 0}, {})
+        dialects.of(connection).insert_or_ignore(connection, fences, {"name": FENCE, "generation": 0}, {})
         connection.execute(bump)
 
 

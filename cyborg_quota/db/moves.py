@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, projects
+from cyborg_quota.db import clock, dialects, projects
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.models import quota_usages
@@ -120,10 +120,10 @@ _CHANGE_PROJECTS = ListStatement(
 def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
     """Lock the rows of these projects until the transaction ends: like projects.hold, for many projects.
 
-    PostgreSQL guarantees no lock order within an UPDATE, so a SELECT ... FOR UPDATE locks the rows first.
+    If an UPDATE has no lock order (PostgreSQL), a SELECT ... FOR UPDATE locks the rows first.
     """
     for names in _pieces(sorted(project_ids)):
-        if connection.dialect.name == "postgresql":
+        if not dialects.of(connection).update_locks_in_order:
             _LOCK_PROJECTS_IN_ORDER.rows(connection, names, {})
         if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
             raise TransactionMoved
@@ -196,9 +196,9 @@ def _plan(
 def _lock_order(
     connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
 ) -> list[list[int]]:
-    """The ids of all rows that change, in the common lock order. (PostgreSQL's SELECT sorts each list by name.)"""
+    """The ids of all rows that change, in the common lock order. (_LOCK_BY_NAME sorts each list by name.)"""
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
-    if connection.dialect.name != "postgresql":
+    if dialects.of(connection).update_locks_in_order:
         return [list(chunk) for chunk in _pieces(sorted(changing))]
     by_depth: dict[int, list[tuple[str, str, int]]] = {}
     for (project_id, resource), usage_id in rows.items():
@@ -258,7 +258,7 @@ _LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.r
 
 def _lock_usage_rows(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
     """Lock these rows. Returns the ``subtree`` of each row, by id, as read under the lock."""
-    lock = _LOCK_BY_NAME if connection.dialect.name == "postgresql" else _LOCK_BY_ID
+    lock = _LOCK_BY_ID if dialects.of(connection).update_locks_in_order else _LOCK_BY_NAME
     subtrees: dict[int, int] = {}
     for chunk in order:
         subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, projects
+from cyborg_quota.db import clock
 from cyborg_quota.db.models import limit_overrides
 from cyborg_quota.types import LimitOverride
 
@@ -123,8 +123,3 @@ def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> Non
 def forget_project(connection: sa.Connection, project_id: str) -> None:
     """Delete all overrides of a project."""
     connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))
-
-
-def active_on(path: sa.CTE, *, is_postgresql: bool) -> sa.ColumnElement[bool]:
-    """The condition of the overrides that apply now to the projects of a path."""
-    return sa.and_(projects.is_on_path(_column.project_id, path, is_postgresql=is_postgresql), IS_ACTIVE)

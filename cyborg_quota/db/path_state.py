@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import overrides, projects
+from cyborg_quota.db import dialects, overrides, projects
+from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.types import Counters
 
@@ -57,7 +58,7 @@ def read(connection: sa.Connection, project_id: str, origin: str | None) -> Path
 
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     """
-    statement = _statement(is_postgresql=connection.dialect.name == "postgresql")
+    statement = _statement(dialects.of(connection))
     values = {"b_project": project_id, "b_origin": origin}
     distances: list[tuple[int, str]] = []
     counters, limits, defaults = {}, {}, {}
@@ -78,12 +79,12 @@ def read(connection: sa.Connection, project_id: str, origin: str | None) -> Path
 
 
 @functools.cache
-def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
+def _statement(dialect: Dialect) -> sa.CompoundSelect[Any]:
     path = projects.path_cte(for_limits=True)
     usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
-        return rows.where(projects.is_on_path(owner, path, is_postgresql=is_postgresql))
+        return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
 
     return sa.union_all(
         _columns(_PATH, path.c.project_id, None, path.c.distance),
@@ -92,9 +93,12 @@ def _statement(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
             _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
         ),
         on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
-        _columns(
-            _OVERRIDE, override.project_id, override.resource, override.most, override.generation, override.ordinal
-        ).where(overrides.active_on(path, is_postgresql=is_postgresql)),
+        on_path(
+            override.project_id,
+            _columns(
+                _OVERRIDE, override.project_id, override.resource, override.most, override.generation, override.ordinal
+            ).where(overrides.IS_ACTIVE),
+        ),
         _columns(_DEFAULT, None, default.resource, default.most),
     )
 

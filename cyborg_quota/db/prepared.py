@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements that are compiled once for each dialect, and then passed to SQLAlchemy as text.
+"""Statements that are compiled once for each dialect, and statements that the server prepares once.
 
 SQLAlchemy's own cache computes a key, looks it up and builds the parameters at each execution. That takes longer than
 all the other Python code of a charge. The statements that measurements show to be frequent are therefore compiled
-here, once. Parameters must be integers, strings or None. Results are as the driver returns them: do not select dates.
+here, once, and then passed to SQLAlchemy as text. Parameters must be integers, strings or None. Results are as the
+driver returns them: do not select dates.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,10 +26,10 @@ class Statement:
     def __init__(self, element: sa.Executable | Callable[[], sa.Executable]) -> None:
         """``element`` may be a function that returns the statement, so that a large one is not kept in memory."""
         self._make: Callable[[], Any] = element if callable(element) else lambda: element
-        self._prepared: dict[str, tuple[str, tuple[str, ...] | None, dict[str, Any]]] = {}
+        self._prepared: dict[type[sa.Dialect], tuple[str, tuple[str, ...] | None, dict[str, Any]]] = {}
 
     def __call__(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> sa.CursorResult[Any]:
-        prepared = self._prepared.get(connection.dialect.name)
+        prepared = self._prepared.get(type(connection.dialect))
         if prepared is None:
             prepared = self._prepare(connection.dialect)
         text, names, constants = prepared
@@ -38,7 +40,7 @@ class Statement:
 
     def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> sa.CursorResult[Any]:
         """Run the statement for each set of parameters. The row count of the result is the total."""
-        prepared = self._prepared.get(connection.dialect.name) or self._prepare(connection.dialect)
+        prepared = self._prepared.get(type(connection.dialect)) or self._prepare(connection.dialect)
         text, names, constants = prepared
         merged = [{**constants, **row} for row in rows]
         if names is None:
@@ -47,13 +49,13 @@ class Statement:
 
     def text_for(self, dialect: sa.Dialect) -> str:
         """The compiled text. For a statement without parameters, into which the caller writes integers."""
-        return (self._prepared.get(dialect.name) or self._prepare(dialect))[0]
+        return (self._prepared.get(type(dialect)) or self._prepare(dialect))[0]
 
     def _prepare(self, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
         compiled: Any = self._make().compile(dialect=dialect)
         names = tuple(compiled.positiontup) if compiled.positional else None
         constants = {name: value for name, value in compiled.params.items() if value is not None}
-        prepared = self._prepared[dialect.name] = (str(compiled), names, constants)
+        prepared = self._prepared[type(dialect)] = (str(compiled), names, constants)
         return prepared
 
 
@@ -109,3 +111,48 @@ def any_of(column: sa.ColumnElement[Any], size: int) -> sa.ColumnElement[bool]:
     if size == 1:
         return column == sa.bindparam("b_0", type_=column.type)
     return column.in_([sa.bindparam(f"b_{index}", type_=column.type) for index in range(size)])
+
+
+_KNOWN: Final = "cyborg_quota_prepared"
+"""Key in ``connection.info``: the names of the statements that the connection has prepared."""
+
+_MAX_PREPARED: Final = 64
+"""The most prepared statements of one connection: the server limits their total over all connections."""
+
+
+class ServerStatement(NamedTuple):
+    """A statement that each connection prepares once, so that the server parses and plans it only once.
+
+    ``preparation`` is the text of PREPARE, ``execution`` that of EXECUTE, with ``%s`` for each of the parameters
+    ``names``. ``plain`` is the text to run without preparing, with named parameters (empty: there is none).
+    """
+
+    name: str
+    preparation: str
+    execution: str
+    names: tuple[str, ...]
+    plain: str = ""
+
+    def run(
+        self, connection: sa.Connection, info: dict[str, Any], parameters: Mapping[str, Any]
+    ) -> sa.CursorResult[Any] | None:
+        """Run the statement, preparing it first if needed. None: this connection cannot prepare more statements.
+
+        ``info`` is ``connection.info``, which takes SQLAlchemy several steps to get.
+        """
+        name, preparation, execution, names, _ = self
+        known: set[str] = info.setdefault(_KNOWN, set())
+        if name not in known:
+            if len(known) >= _MAX_PREPARED:
+                return None
+            connection.exec_driver_sql(preparation)
+            known.add(name)
+        # PyMySQL needs as long to format a parameter as the server to look up a row: format integers here instead.
+        values = [parameters[key] for key in names]
+        text = execution % tuple([value if type(value) is int else "%s" for value in values])
+        return connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
+
+
+def statement_name(text: str) -> str:
+    """The name is a hash of the text, so that clients that share a server connection use it for the same statement."""
+    return f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"

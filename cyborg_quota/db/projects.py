@@ -27,9 +27,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from cyborg_quota.db import clock, usages
+from cyborg_quota.db import clock, dialects, usages
+from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects, quota_usages
 from cyborg_quota.db.prepared import Statement
@@ -71,19 +71,8 @@ def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.Sca
     return query.scalar_subquery()
 
 
-def is_on_path(owner: sa.ColumnElement[str], path: sa.CTE, *, is_postgresql: bool) -> sa.ColumnElement[bool]:
-    """``owner IN (SELECT project_id FROM path)``, written so that each database uses the index.
-
-    PostgreSQL estimates a hundred rows for any recursive CTE, and then prefers a sequential scan of a table of a few
-    ten thousand rows. For an array it estimates ten rows. (Of the supported databases, only PostgreSQL has arrays.)
-    """
-    path_ids = sa.select(path.c.project_id)
-    if is_postgresql:
-        return owner == sa.any_(sa.func.array(path_ids.scalar_subquery(), type_=sa.ARRAY(owner.type)))
-    return owner.in_(path_ids)
-
-
-def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
+@functools.cache
+def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
     """The project, its ancestors, and their usage rows, in one statement and thus one snapshot."""
     path = path_cte()
     usage = quota_usages.c
@@ -92,7 +81,7 @@ def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
     origin = sa.select(projects.c.origin).where(projects.c.project_id == path.c.project_id).scalar_subquery()
     no_origin = sa.cast(sa.null(), projects.c.origin.type)
     rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin).where(
-        is_on_path(usage.project_id, path, is_postgresql=is_postgresql),
+        dialect.is_on_path(usage.project_id, sa.select(path.c.project_id)),
         usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
     )
     return sa.union_all(
@@ -106,9 +95,6 @@ def _path_query(*, is_postgresql: bool) -> sa.CompoundSelect[Any]:
         ),
         rows,
     )
-
-
-_PATH: Final = {is_postgresql: _path_query(is_postgresql=is_postgresql) for is_postgresql in (False, True)}
 
 
 class ProjectPath:
@@ -157,7 +143,7 @@ class ProjectPath:
 
 def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
     """Read the current path of ``project_id``. An unknown project is a root."""
-    statement = _PATH[connection.dialect.name == "postgresql"]
+    statement = _path_query(dialects.of(connection))
     rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
     distances: dict[str, int] = {}
     origins: dict[str, str | None] = {}
@@ -185,20 +171,6 @@ _new_usage = {
 }
 _GENERATION_BITS: Final = 30
 """Leaves room for a billion moves in the column's 32 bits."""
-
-
-def insert_or_ignore(connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: Any) -> None:
-    """Run the dialect's INSERT that does nothing if the row exists. Its row count has no meaning."""
-    statement: Any
-    if connection.dialect.name in ("mysql", "mariadb"):
-        key = next(iter(table.primary_key.columns)).name
-        statement = mysql.insert(table).values(values)
-        statement = statement.on_duplicate_key_update({key: table.c[key]})
-    elif connection.dialect.name == "postgresql":
-        statement = postgresql.insert(table).values(values).on_conflict_do_nothing()
-    else:
-        statement = sqlite.insert(table).values(values).on_conflict_do_nothing()
-    connection.execute(statement, params)
 
 
 def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -229,7 +201,7 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
     """Insert a usage row of zeros. The transaction must have locked the project (``hold``), or have added it."""
-    insert_or_ignore(
+    dialects.of(connection).insert_or_ignore(
         connection,
         quota_usages,
         _new_usage,
@@ -239,7 +211,7 @@ def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
     """Insert the project as a root if it does not exist."""
-    insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
+    dialects.of(connection).insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
 
 
 _HOLD = (

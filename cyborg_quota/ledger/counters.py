@@ -9,22 +9,19 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import maintenance, many, reservations, sums, usages
+from cyborg_quota.db import dialects, maintenance, reservations, sums, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
-from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
 
 LOG = logging.getLogger(__name__)
-
-_MIN_BULK_ROWS: Final = 8
-"""From this number of rows, they are updated by one statement on every database that supports it."""
 
 
 class RetryRowByRow(Exception):
@@ -45,6 +42,7 @@ class Counting:
 
     def __init__(self, connection: Connection, paths: PathCache, *, singly: bool) -> None:
         self._connection = connection
+        self._dialect = dialects.of(connection)
         self._paths = paths
         self._singly = singly
         self._changes: dict[int, usages.Change] = {}
@@ -88,7 +86,7 @@ class Counting:
                 self._plan(*key, reserved, used, is_recounted=key in negative)
         if not self._singly and not self._recounted and self._update_together():
             return
-        if usages.locks_by_id(self._connection) and len(self._changes) > 1:
+        if self._dialect.locks_by_id and len(self._changes) > 1:
             self._lock_rows()
         self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
         heapq.heapify(self._queue)
@@ -101,7 +99,7 @@ class Counting:
 
     def _lock_rows(self) -> None:
         """Lock all rows in the order of their ids, because they are then updated in another order."""
-        for change in sorted(self._changes.values(), key=usages.by_id):
+        for change in self._dialect.in_lock_order(self._changes.values()):
             if not usages.fence(self._connection, change.node):
                 self._raise_moved()
 
@@ -114,15 +112,10 @@ class Counting:
         changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
         if not changes:
             return True
-        if len(changes) >= _MIN_BULK_ROWS and many.supports_bulk_charge(self._connection):
-            is_done = many.charge(self._connection, changes)
-        elif usages.charges_in_one_statement(self._connection, len(changes)):
-            is_done = usages.charge_all(self._connection, changes)
-        else:
-            return False
-        if not is_done:
+        is_done = self._dialect.charge_bulk(self._connection, changes)
+        if is_done is False:
             raise RetryRowByRow
-        return True
+        return bool(is_done)
 
     def _plan(self, project_id: str, resource: str, reserved: int, used: int, *, is_recounted: bool) -> None:
         nodes = self._paths.known(project_id, resource)

@@ -3,24 +3,29 @@
 
 Such changes are rare and run one at a time. Thus two administrators who set limits of two siblings at the same time
 cannot exceed the limit of their parent.
+
+An import (a document of limits and projects) is one transaction. It is not split into batches: between two batches,
+charges would be checked against a tree that is neither the old nor the new one (see decision record 0028).
+MOST_MOVED_ROWS limits the time for which charges wait.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, overrides, path_state, projects, usages
+from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
-from cyborg_quota.ledger import limit_import
+from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
-from cyborg_quota.limits import timeline
+from cyborg_quota.limits import document, timeline
+from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
@@ -28,6 +33,12 @@ from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, RecordedChanges
 
 Key = TypeVar("Key")
+
+MOST_MOVED_ROWS: Final = 100_000
+"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
+
+BATCH_PROJECTS: Final = 500
+"""The number of edges that one transaction of OriginClearing changes."""
 
 _MAX_ATTEMPTS: Final = 20
 
@@ -67,9 +78,9 @@ class LimitKeeper:
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
-        return state, self._limits.book_of_path(state)
+        return state, self._limits.tree_of_path(state)
 
-    def figures(self) -> dict[tuple[str, str], Counters]:
+    def counters(self) -> dict[tuple[str, str], Counters]:
         """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)
 
@@ -101,7 +112,7 @@ class LimitKeeper:
 
         def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             tables.serialize_tree_changes(connection)
-            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.starts)
+            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return False, None
             live = overrides.read(connection, {project_id, *tree.projects})
@@ -123,7 +134,7 @@ class LimitKeeper:
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def place(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
+    def set_parent(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
 
         def check(connection: Connection) -> None:
@@ -134,13 +145,13 @@ class LimitKeeper:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
             if not is_new and project_id not in tree.parents:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
-            tree.place(project_id, parent_id)
+            tree.set_parent(project_id, parent_id)
             self.check_depth(tree, project_id)
             affected = [project_id, *tree.children_of.get(project_id, ())]
             limits = Timeline(tree, *overrides.read(connection))
             self._refuse(limits, affected, limits.resources)
 
-        self._tree.place(project_id, parent_id, author, check)
+        self._tree.set_parent(project_id, parent_id, author, check)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -148,7 +159,7 @@ class LimitKeeper:
 
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused."""
-        changes, recorded = limit_import.run(self._database, self._limits, wanted, author, dry_run=dry_run)
+        changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
         self._tree.forget_paths()
         self._history.announce(recorded)
         return changes
@@ -163,12 +174,12 @@ class LimitKeeper:
 
     def _refuse(self, limits: Timeline, projects: Collection[str], resources: Collection[str]) -> None:
         """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
-        problems = timeline.problems(self._limits.policy, limits, projects, resources)
+        problems = timeline.problems(self._limits.model, limits, projects, resources)
         if problems:
             raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> LimitTree:
-        return LimitTree(*tables.read_book(connection), self._limits.starts)
+        return LimitTree(*tables.read_book(connection), self._limits.initial_limits)
 
 
 def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
@@ -182,3 +193,185 @@ def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
         limits.pop(key, None)
     else:
         limits[key] = limit
+
+
+def import_document(
+    database: Database, limits: DatabaseLimitDriver, wanted: Document, author: Author, *, dry_run: bool
+) -> tuple[list[LimitChange], RecordedChanges | None]:
+    """Make limits and projects equal to ``wanted``. Returns the changes, and the recorded ones.
+
+    ``dry_run``: write nothing.
+
+    Raises LimitRefused with all problems, DatabaseUnavailable.
+    """
+
+    def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
+        if not dry_run:
+            tables.serialize_tree_changes(connection)
+        before = LimitTree(*tables.read_book(connection), limits.initial_limits, projects.marked_edges(connection))
+        after, changes = document.apply(before, wanted)
+        live, now = overrides.read(connection)
+        new: list[LimitOverride] = []
+        if wanted.new_overrides:
+            now = overrides.now(connection)
+            first = (limit_history.generation(connection), len(changes))
+            new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
+            changes += [override_changes.made(one) for one in new]
+        reasons = find_problems(limits, Timeline(after, [*live, *new], now), changes) + _too_many(connection, changes)
+        if reasons:
+            raise exceptions.LimitRefused(reasons, changes)
+        if dry_run:
+            return changes, None
+        # Before the moves, which lock usage rows.
+        recorded = limit_history.record(connection, author, changes, operation="import")
+        overrides.insert(connection, new)
+        _write(connection, before, after, changes)
+        return changes, recorded
+
+    began = time.monotonic()
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            return database.read(work) if dry_run else database.write(work)
+        except DuplicateEntry:
+            continue  # a project to be added was charged for the first time meanwhile, which added it
+    raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+
+def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:
+    moved = {str(change.project_id) for change in changes if change.action == "move project"}
+    rows = moves.count_rows(connection, moved)
+    if rows <= MOST_MOVED_ROWS:
+        return []
+    return [
+        f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
+        f"{MOST_MOVED_ROWS}; import the tree in several files"
+    ]
+
+
+def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[LimitChange]) -> None:
+    added, moved, changed = {}, {}, {}
+    for change in changes:
+        if change.action == "add project":
+            added[str(change.project_id)] = after.parents[str(change.project_id)]
+        elif change.action == "move project":
+            moved[str(change.project_id)] = after.parents[str(change.project_id)]
+        elif change.override is not None:
+            continue
+        elif change.project_id is None:
+            tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
+        else:
+            key = (change.project_id, str(change.resource))
+            changed[key] = after.overrides.get(key)
+    # Lock the usage rows last, so that charges do not wait for the writes before.
+    tables.set_overrides(connection, changed, before.overrides)
+    moves.place_all(connection, added, moved)
+
+
+def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[LimitChange]) -> list[str]:
+    """The violations of the enforcement model and of max_depth by these changes, now or in the future; each once."""
+    tree = after.tree
+    placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
+    reasons = _too_deep(tree, placed, limits.max_depth)
+    affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
+    reasons += timeline.problems(limits.model, after, affected, after.resources)
+    limited: dict[str, set[str]] = {}
+    for change in changes:
+        if change.resource is not None:
+            project_ids = tree.projects if change.project_id is None else [change.project_id]
+            limited.setdefault(change.resource, set()).update(project_ids)
+    for resource, limited_ids in sorted(limited.items()):
+        reasons += timeline.problems(limits.model, after, limited_ids, [resource])
+    return list(dict.fromkeys(reasons))
+
+
+def _too_deep(after: LimitTree, placed: set[str], max_depth: int) -> list[str]:
+    if not placed:
+        return []
+    problems = []
+    for project_id in after.projects:
+        path = after.path(project_id)
+        if len(path) == max_depth + 1 and not placed.isdisjoint(path):
+            problems.append(
+                f"project {project_id} would lie at level {max_depth + 1}; [limits] max_depth is {max_depth}"
+            )
+    return problems
+
+
+class OriginClearing:
+    """Clears the origin of edges of the project tree: makes their projects roots, or gives the edges to the operator.
+
+    It runs in batches of BATCH_PROJECTS, each in its own transaction: a charge of one of these projects waits for one
+    batch at most, and an interrupted run can be continued. Making projects roots does not change the limits, because an
+    ignored edge has no effect. With ``keep``, the limits of each project change when its batch is committed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        limits: LimitDriver,
+        history: LimitHistory,
+        origin: str,
+        author: Author,
+        *,
+        keep: bool,
+    ) -> None:
+        self._database = database
+        self._history = history
+        self._author = author
+        self._limits = limits
+        self._origin = origin
+        self._keep = keep
+
+    def find(self) -> list[tuple[str, str]]:
+        """The edges that ``run`` would change: (project_id, parent_id). Raises LimitRefused if ``run`` would."""
+
+        def work(connection: Connection) -> dict[str, str]:
+            edges = projects.marked_edges(connection, self._origin)
+            self._refuse(connection, edges)
+            return edges
+
+        return sorted(self._database.read(work).items())
+
+    def run(self, progress: Callable[[int], None]) -> list[tuple[str, str]]:
+        """Change all edges and return them.
+
+        Raises LimitRefused: before the first write, or in a later batch if limits or projects change during the run.
+        """
+        if self._keep:
+            self.find()
+        changed: dict[str, str] = {}
+        while True:
+            batch, recorded = self._database.write(self._batch)
+            if not batch:
+                return sorted(changed.items())
+            self._history.announce(recorded)
+            changed.update(batch)
+            progress(len(batch))
+
+    def _batch(self, connection: Connection) -> tuple[dict[str, str], RecordedChanges | None]:
+        tables.serialize_tree_changes(connection)
+        edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
+        self._refuse(connection, edges)
+        parents: dict[str, str | None] = dict(edges) if self._keep else dict.fromkeys(edges)
+        changes = [
+            LimitChange("move project", project_id, None, edges[project_id], parent_id)
+            for project_id, parent_id in parents.items()
+        ]
+        recorded = limit_history.record(connection, self._author, changes, operation="detach")
+        moves.place_all(connection, {}, parents)
+        return edges, recorded
+
+    def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
+        """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
+        if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
+            return
+        limit_tree = LimitTree(*tables.read_book(connection), self._limits.initial_limits)
+        for project_id, parent_id in edges.items():
+            limit_tree.set_parent(project_id, parent_id)
+        changes = [
+            LimitChange("move project", project_id, None, parent_id, parent_id)
+            for project_id, parent_id in edges.items()
+        ]
+        problems = find_problems(self._limits, Timeline(limit_tree, *overrides.read(connection)), changes)
+        if problems:
+            raise exceptions.LimitRefused(problems, changes)

@@ -57,7 +57,7 @@ class Overrides:
 
         def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
             limit_tables.serialize_tree_changes(connection)
-            tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.starts)
+            tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return None
             now = tables.now(connection)
@@ -94,7 +94,7 @@ class Overrides:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in live if one not in ended]
-            tree = LimitTree(*limit_tables.read_book(connection), self._limits.starts)
+            tree = LimitTree(*limit_tables.read_book(connection), self._limits.initial_limits)
             names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
             self._refuse(Timeline(tree, left, now), names, resources)
             tables.delete(connection, ended)
@@ -105,7 +105,7 @@ class Overrides:
         return ended
 
     def _refuse(self, limits: Timeline, names: Collection[str], resources: Collection[str]) -> None:
-        problems = timeline.problems(self._limits.policy, limits, names, sorted(resources))
+        problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
         if problems:
             raise exceptions.LimitRefused(problems)
 

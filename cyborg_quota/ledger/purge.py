@@ -9,7 +9,7 @@ from typing import Final
 from cyborg_quota.db import inserting, maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
-from cyborg_quota.ledger.batch_throttle import run_batches
+from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
 

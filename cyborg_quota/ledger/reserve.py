@@ -14,15 +14,13 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import inserting, projects, reservations, single_statement, usages
+from cyborg_quota.db import dialects, inserting, open_count, projects, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger.open_cap import OpenCap
-from cyborg_quota.ledger.path_cache import PathCache
-from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
@@ -40,6 +38,108 @@ _ENDED: Final = (
     exceptions.ReservationRolledBack,
 )
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it was also purged.)"""
+
+_MAX_REFUSALS: Final = 10_000
+_REFUSAL_SECONDS: Final = 60.0
+"""After this time, the bound is tried again without counting: counting is slow, and the usage may have fallen."""
+
+
+class OpenCap:
+    """The cap on the open reservations of one resource of one project ([quota] max_open_reservations).
+
+    The rule: reserved <= cap/2 implies at most cap open reservations, so no COUNT is needed; above it, count under the
+    row lock.
+
+    The reason: each open reservation of a positive delta adds at least 1 to ``reserved``, so there are at most cap/2 of
+    them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open reservations
+    in its own transaction, while it has locked the usage row of the project, so that no other reserve can run in
+    between. A negative delta adds nothing to ``reserved``; its reserve always counts, and negative deltas may fill the
+    other half. Thus concurrent reserves cannot exceed the cap. Shared by threads.
+    """
+
+    def __init__(self, cap: int) -> None:
+        """``cap``: the maximum number of open reservations of one resource of one project; UNLIMITED: no cap."""
+        if cap != UNLIMITED and cap < 1:
+            raise exceptions.ConfigurationError(
+                f"[quota] max_open_reservations = {cap}: must be at least 1, or -1 for unlimited."
+            )
+        self._cap = cap
+        self._bound = cap // 2
+        # When (project_id, resource) was last refused by the bound: its reserves count without trying the bound first.
+        self._refused_at: dict[tuple[str, str], float] = {}
+
+    def to_count(self, project_id: str, claims: Iterable[Claim], request: Mapping[str, int]) -> set[str]:
+        """The resources of which this reserve must count the open reservations."""
+        if self._cap == UNLIMITED:
+            return set()
+        resources = {resource for claim in claims for resource, delta in claim.deltas.items() if delta < 0}
+        for resource, amount in request.items():
+            since = self._refused_at.get((project_id, resource))
+            is_above_bound = since is not None and time.monotonic() - since < _REFUSAL_SECONDS
+            if amount > self._bound or is_above_bound:
+                resources.add(resource)
+        return resources
+
+    def bound(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
+        """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
+        if self._cap == UNLIMITED:
+            return
+        for change in changes:
+            if change.node.project_id == project_id and change.node.resource not in counted:
+                change.max_reserved = self._bound - change.reserved
+
+    def charge(
+        self,
+        connection: Connection,
+        changes: Sequence[usages.Change],
+        counted: Sequence[usages.Node],
+        claims: Sequence[Claim],
+    ) -> bool:
+        """Charge every row, in lock order, and count the open reservations of the rows in ``counted``.
+
+        The count precedes the locks of the ancestors' rows, unless the database locks rows in the order of their ids.
+        False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
+        back.
+        """
+        dialect = dialects.of(connection)
+        if not counted:
+            return dialect.charge_all(connection, changes)
+        leaf = counted[0].project_id
+        leaf_changes = [change for change in changes if change.node.project_id == leaf]
+        charged = {change.node.resource for change in leaf_changes}
+        # A resource with only negative deltas may have no change; its row must be locked while it is counted.
+        leaf_changes += [usages.Change(node) for node in counted if node.resource not in charged]
+        ancestor_changes = [change for change in changes if change.node.project_id != leaf]
+        if dialect.locks_by_id:
+            # Rows of ancestors may have smaller ids, and are locked before.
+            leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
+        if not dialect.charge_all(connection, leaf_changes):
+            return False
+        self._check(connection, counted, claims)
+        return dialect.charge_all(connection, ancestor_changes)
+
+    def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
+        """After a refusal: store the resources whose ``reserved`` exceeds the bound, so that their reserves count."""
+        if self._cap == UNLIMITED:
+            return
+        for resource, amount in request.items():
+            if counters.get(resource, Counters()).reserved + amount > self._bound:
+                if len(self._refused_at) >= _MAX_REFUSALS:
+                    self._refused_at.clear()
+                self._refused_at[project_id, resource] = time.monotonic()
+
+    def _check(self, connection: Connection, nodes: Sequence[usages.Node], claims: Sequence[Claim]) -> None:
+        """Count the open reservations of these usage rows, including those that this transaction has inserted.
+
+        The transaction must have locked the rows. Raises TooManyOpenReservations.
+        """
+        for node in nodes:
+            is_over = open_count.count(connection, node.usage_id) > self._cap
+            if not is_over and any(claim.deltas.get(node.resource, 0) < 0 for claim in claims):
+                is_over = open_count.count_negative(connection, node.usage_id) > self._cap - self._bound
+            if is_over:
+                raise exceptions.TooManyOpenReservations(node.project_id, node.resource, self._cap)
+
 
 _NO_CAP: Final = OpenCap(UNLIMITED)
 """For reservations that are inserted as committed: they are never open."""
@@ -159,7 +259,7 @@ class Reserver:
         try:
             if self._database.write(work, in_one_statement):
                 if request.state == RESERVED:
-                    self._settler.recent.remember(_to_row(row) for row in rows)
+                    self._settler.reservation_cache.remember(_to_row(row) for row in rows)
                 return True
         except DuplicateEntry:
             pass  # an earlier attempt was committed, or the same call was delivered twice
@@ -176,7 +276,7 @@ class Reserver:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: single_statement.reserve(connection, rows, changes) or None
+        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf.database import DEFAULT_CONNECTION
-from cyborg_quota.db.connect import DatabaseSettings
+from cyborg_quota.db.settings import DatabaseSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

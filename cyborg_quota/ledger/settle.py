@@ -8,18 +8,17 @@ state.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import many, reservations, single_statement, usages
+from cyborg_quota.db import reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
-from cyborg_quota.ledger.path_cache import PathCache
+from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
 from cyborg_quota.types import Selection, State
 
@@ -83,13 +82,13 @@ class _NotReserved(Exception):
 
 
 class Settler:
-    """Commits, rolls back, releases, extends and expires reservations. ``grace`` is in microseconds."""
+    """Commits, rolls back, releases and extends reservations. ``grace`` is in microseconds."""
 
     def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
         self._database = database
         self._paths = paths
         self.grace = grace
-        self.recent = ReservationCache()
+        self.reservation_cache = ReservationCache()
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
         """Apply ``call`` to the selected reservations. Raises ReservationError as the transition table defines."""
@@ -110,13 +109,13 @@ class Settler:
         with self._database.deadline():
             if call in _SETTLES_RESERVED and self._settle_cached(call, selection):
                 return
-            plan = self._write(work)
+            plan = self.write(work)
         if plan.error is not None:
             raise plan.error
 
     def _settle_cached(self, call: Call, selection: Selection) -> bool:
         """Settle reservations without reading them first. False: not cached, already settled, or overdue."""
-        rows = self.recent.take(selection)
+        rows = self.reservation_cache.take(selection)
         # The amount that a negative delta subtracts depends on its id, which is not cached.
         if not rows or any(row.delta < 0 for row in rows):
             return False
@@ -131,10 +130,10 @@ class Settler:
             return True
 
         def in_one_statement(connection: Connection) -> bool | None:
-            return single_statement.settle_in_flight(connection, uuids, after, self.grace, changes) or None
+            return self._database.dialect.settle_in_one(connection, uuids, after, self.grace, changes)
 
         try:
-            self._write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)
+            self.write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)
         except _NotReserved:
             return False
         return True
@@ -153,40 +152,9 @@ class Settler:
                 changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
         return usages.merge(changes)
 
-    def expire_batch(self, limit: int) -> int:
-        """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
-
-        def work(connection: Connection, counting: Counting) -> int:
-            return self._end(connection, counting, many.overdue(connection, limit, self.grace))
-
-        return self._write(work)
-
-    def overdue(self, position: many.Place | None, limit: int) -> tuple[Sequence[Any], many.Place | None]:
-        """Read the overdue reservations after a position, for ``expire_read``: see many.overdue_behind."""
-        return self._database.read(lambda connection: many.overdue_behind(connection, position, limit, self.grace))
-
-    def expire_read(self, rows: Sequence[many.Overdue]) -> int:
-        """Expire those of these reservations that are still overdue, in one transaction. Returns their number."""
-        attempts = itertools.count()
-
-        def work(connection: Connection, counting: Counting) -> int:
-            if next(attempts) == 0:
-                return self._end(connection, counting, rows)
-            # Another transaction has settled some of them: read which are still overdue.
-            return self._end(connection, counting, many.overdue_of(connection, [row[0] for row in rows], self.grace))
-
-        return self._write(work)
-
-    def _end(self, connection: Connection, counting: Counting, due: Sequence[many.Overdue]) -> int:
-        if due:
-            if not many.expire(connection, [row[0] for row in due], self.grace):
-                raise TransactionMoved
-            counting.expire([row[1:] for row in due])
-        return len(due)
-
     def expire_rows(self, uuids: Sequence[str]) -> None:
         """Expire those of these reservations that are overdue, in one transaction."""
-        self._write(
+        self.write(
             lambda connection, counting: self._apply(
                 connection,
                 counting,
@@ -195,11 +163,15 @@ class Settler:
             )
         )
 
-    def _write(
+    def write(
         self,
         work: Callable[[Connection, Counting], T],
         in_one_statement: Callable[[Connection], T | None] | None = None,
     ) -> T:
+        """Run ``work`` in a transaction, with the object that updates the counters. Creates missing usage rows.
+
+        ``work`` may run several times. ``in_one_statement``: see Database.write. Raises DatabaseError.
+        """
         singly = False
 
         def attempt(connection: Connection) -> T:

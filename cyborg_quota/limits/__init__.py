@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where limits come from. A limit driver answers with constraints; the ledger applies them."""
+"""Limit drivers: they return the constraints of a charge, which the ledger enforces."""

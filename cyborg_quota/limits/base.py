@@ -32,7 +32,7 @@ class LimitDriver(abc.ABC):
     origin: ClassVar[str | None] = None
     """Marks the edges of the project tree that ``parent_of`` determines (one of types.ORIGINS).
 
-    An edge that another source than this one marked is ignored: the projects above it do not limit those below it.
+    An edge that is marked with another origin is ignored: the projects above it do not limit those below it.
     """
 
     @classmethod
@@ -41,15 +41,15 @@ class LimitDriver(abc.ABC):
         """Create the driver from ``conf``, without I/O. Raises ConfigurationError."""
 
     def use(self, database: Database) -> None:  # noqa: B027 - most drivers do not need it
-        """The ledger's database, for a driver that keeps its limits there. Called once, before anything else."""
+        """Called once, before all other methods, with the ledger's database, for drivers that store limits there."""
 
     @abc.abstractmethod
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         """The constraints of a charge of ``resources`` to a project.
 
-        ``path`` is the project and its ancestors, leaf first, up to the first edge that is ignored (see ``origin``);
-        every constraint names one project of it. If the
-        tree changes before the charge, the driver is asked again with the new path.
+        ``path`` is the project and its ancestors, leaf first, up to the first edge that is ignored (see ``origin``).
+        Each constraint must be of a project on it. If the tree changes before the charge, this method is called again
+        with the new path.
         """
 
     @abc.abstractmethod
@@ -59,8 +59,8 @@ class LimitDriver(abc.ABC):
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
         """The limit of ``state.project_ids[0]`` for each resource, for display. A missing key is unlimited.
 
-        A driver whose limits are in the ledger's database takes them from ``state``, so that they and the counters
-        are from one point in time.
+        A driver that stores its limits in the ledger's database must use ``state``, so that the limits and the counters
+        are of the same point in time.
         """
         project_id = state.project_ids[0]
         return {resource: limit for (_, resource), limit in self.get_limits([project_id], resources).items()}

@@ -4,7 +4,7 @@
 The age of a response determines its use:
 
     0 ... ttl                  used without a request
-    ttl ... ttl + patience     one thread requests a new one; the other threads use the old one until then
+    ttl ... ttl + timeout      one thread requests a new one; the other threads use the old one until then
     ttl ... ttl + stale        used, with a warning, while the source is unavailable
     older                      not used: LimitsUnavailable until the source responds
 """
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_ANSWERS: Final = 20_000
+MAX_RESPONSES: Final = 20_000
 """The maximum number of cached responses. The one that was refreshed least recently is evicted."""
 
 PAUSE_SECONDS: Final = 2.0
@@ -40,21 +40,21 @@ _EVERYTHING: Final = object()
 
 
 class LimitSourceError(Exception):
-    """The limit source did not answer a request. ``reason`` is a text without secrets.
+    """The limit source did not respond to a request. ``reason`` is a text without secrets.
 
-    ``whole``: the source is unavailable for all requests. Otherwise only this request failed.
+    ``is_total``: the source is unavailable for all requests. Otherwise only this request failed.
     """
 
-    def __init__(self, reason: str, *, whole: bool) -> None:
+    def __init__(self, reason: str, *, is_total: bool) -> None:
         self.reason = reason
-        self.whole = whole
+        self.is_total = is_total
         super().__init__(reason)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Answer:
+class _Response:
     value: Any
-    asked_at: float
+    requested_at: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Outage:
 class Cache:
     """A thread-safe cache. None is a valid response and is cached like any other.
 
-    All times are in seconds. ``patience_seconds`` is the timeout of one request. ``clock`` must be monotonic.
+    All times are in seconds. ``timeout_seconds`` is the timeout of one request. ``clock`` must be monotonic.
     """
 
     def __init__(
@@ -75,74 +75,74 @@ class Cache:
         *,
         ttl_seconds: float,
         stale_seconds: float,
-        patience_seconds: float,
-        most_answers: int = MOST_ANSWERS,
+        timeout_seconds: float,
+        max_responses: int = MAX_RESPONSES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ttl = ttl_seconds
         self._stale = stale_seconds
-        self._patience = patience_seconds
-        self._most = most_answers
+        self._timeout = timeout_seconds
+        self._max_responses = max_responses
         self._clock = clock
         self._lock = threading.Lock()
-        self._answers: dict[Hashable, _Answer] = {}  # least recently refreshed first
-        self._flights: dict[Hashable, threading.Event] = {}
+        self._responses: dict[Hashable, _Response] = {}  # least recently refreshed first
+        self._requests: dict[Hashable, threading.Event] = {}
         self._outages: dict[Hashable, _Outage] = {}
         self._warned_at: float | None = None
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._responses)
 
-    def get(self, key: Hashable, ask: Callable[[], T]) -> T:
-        """Return the cached response for ``key``, or call ``ask`` for a new one. Raises LimitsUnavailable.
+    def get(self, key: Hashable, fetch: Callable[[], T]) -> T:
+        """Return the cached response for ``key``, or call ``fetch`` for a new one. Raises LimitsUnavailable.
 
-        ``ask`` raises LimitSourceError if the source does not answer. Other exceptions propagate and are not cached.
+        ``fetch`` raises LimitSourceError if the source does not respond. Other exceptions propagate and are not cached.
         """
         while True:
             with self._lock:
                 now = self._clock()
-                answer = self._answers.get(key)
-                age = None if answer is None else now - answer.asked_at
-                if answer is not None and age is not None and age < self._ttl:
-                    return answer.value  # type: ignore[no-any-return]
+                response = self._responses.get(key)
+                age = None if response is None else now - response.requested_at
+                if response is not None and age is not None and age < self._ttl:
+                    return response.value  # type: ignore[no-any-return]
                 outage = self._outages.get(_EVERYTHING) or self._outages.get(key)
-                flight = self._flights.get(key)
+                request = self._requests.get(key)
                 is_paused = outage is not None and now < outage.next_try
-                is_mine = flight is None and not is_paused
-                if is_mine:
-                    flight = self._begin_request(key, now)
+                is_requester = request is None and not is_paused
+                if is_requester:
+                    request = self._begin_request(key, now)
             if is_paused and outage is not None:
-                return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
-            assert flight is not None
-            if is_mine:
-                return self._ask(key, flight, ask)
-            if answer is not None and age is not None and age < self._ttl + self._patience:
-                return answer.value  # type: ignore[no-any-return]
-            if not flight.wait(_MAX_CALLS_PER_LOOKUP * self._patience):
+                return self._stale_value(response, outage, now)  # type: ignore[no-any-return]
+            assert request is not None
+            if is_requester:
+                return self._fetch(key, request, fetch)
+            if response is not None and age is not None and age < self._ttl + self._timeout:
+                return response.value  # type: ignore[no-any-return]
+            if not request.wait(_MAX_CALLS_PER_LOOKUP * self._timeout):
                 raise exceptions.LimitsUnavailable("another thread still waits for a response", self._clock() - now)
 
     def _begin_request(self, key: Hashable, now: float) -> threading.Event:
         """Register the request of this thread. In an outage, no other thread sends one until it ends or times out."""
         for name in {_EVERYTHING, key} & set(self._outages):
-            self._pause(name, now + _MAX_CALLS_PER_LOOKUP * self._patience)
-        flight = self._flights[key] = threading.Event()
-        return flight
+            self._pause(name, now + _MAX_CALLS_PER_LOOKUP * self._timeout)
+        request = self._requests[key] = threading.Event()
+        return request
 
     def _pause(self, name: Hashable, until: float) -> None:
         self._outages[name] = dataclasses.replace(self._outages[name], next_try=until)
 
-    def _ask(self, key: Hashable, flight: threading.Event, ask: Callable[[], T]) -> T:
+    def _fetch(self, key: Hashable, request: threading.Event, fetch: Callable[[], T]) -> T:
         began = self._clock()
         try:
-            value = ask()
+            value = fetch()
         except LimitSourceError as error:
             with self._lock:
                 now = self._clock()
-                if not error.whole:
+                if not error.is_total:
                     self._outages.pop(_EVERYTHING, None)  # the source did respond
-                outage = self._note_outage(_EVERYTHING if error.whole else key, error.reason, began, now)
-                answer = self._answers.get(key)
-            return self._stale_answer(answer, outage, now)  # type: ignore[no-any-return]
+                outage = self._note_outage(_EVERYTHING if error.is_total else key, error.reason, began, now)
+                response = self._responses.get(key)
+            return self._stale_value(response, outage, now)  # type: ignore[no-any-return]
         except BaseException:
             with self._lock:
                 # Not an outage of the source: the next caller may send a request immediately.
@@ -150,21 +150,21 @@ class Cache:
                     self._pause(name, began)
             raise
         else:
-            self._keep(key, _Answer(value, began))
+            self._keep(key, _Response(value, began))
             return value
         finally:
             with self._lock:
-                del self._flights[key]
-            flight.set()
+                del self._requests[key]
+            request.set()
 
-    def _keep(self, key: Hashable, answer: _Answer) -> None:
+    def _keep(self, key: Hashable, response: _Response) -> None:
         with self._lock:
             self._outages.pop(key, None)
             ended = self._outages.pop(_EVERYTHING, None)
-            self._answers.pop(key, None)
-            self._answers[key] = answer
-            while len(self._answers) > self._most:
-                del self._answers[next(iter(self._answers))]
+            self._responses.pop(key, None)
+            self._responses[key] = response
+            while len(self._responses) > self._max_responses:
+                del self._responses[next(iter(self._responses))]
             now = self._clock()
             if ended is not None:
                 self._warned_at = None
@@ -175,12 +175,12 @@ class Cache:
         known = self._outages.pop(name, None)
         outage = _Outage(reason, began if known is None else known.began, now + PAUSE_SECONDS)
         self._outages[name] = outage
-        while len(self._outages) > self._most:
+        while len(self._outages) > self._max_responses:
             del self._outages[next(name for name in self._outages if name is not _EVERYTHING)]
         return outage
 
-    def _stale_answer(self, answer: _Answer | None, outage: _Outage, now: float) -> Any:
-        if answer is None or now - answer.asked_at >= self._ttl + self._stale:
+    def _stale_value(self, response: _Response | None, outage: _Outage, now: float) -> Any:
+        if response is None or now - response.requested_at >= self._ttl + self._stale:
             raise exceptions.LimitsUnavailable(outage.reason, now - outage.began)
         with self._lock:
             warn = self._warned_at is None or now - self._warned_at >= _WARN_EVERY_SECONDS
@@ -193,4 +193,4 @@ class Cache:
                 outage.reason,
                 self._ttl + self._stale,
             )
-        return answer.value
+        return response.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One limit per resource, the same for every project, from the configuration file."""
+"""The limit driver ``config``: one limit for each resource, the same for all projects, from the configuration file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits import base
 from cyborg_quota.types import UNLIMITED, Constraint
 
 
 class ConfigLimitDriver(base.LimitDriver):
-    """``[limits] limits = fpga:5,gpu:10``. A resource that is not named is unlimited."""
+    """Enforces ``[limits] limits``, for example ``fpga:5,gpu:10``. A resource that is not listed is unlimited."""
 
     set_where: ClassVar[str] = "in the configuration, [limits] limits"
 
@@ -43,21 +43,21 @@ class ConfigLimitDriver(base.LimitDriver):
 
 
 def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
-    """``{resource: limit}`` with every limit an integer of at least -1, or ConfigurationError."""
+    """Return ``{resource: limit}`` with valid limits (at least -1). Raises ConfigurationError."""
     parsed = {}
     for resource, value in limits.items():
         try:
             limit = int(str(value))
         except ValueError:
             raise exceptions.ConfigurationError(
-                f"[limits] limits: {resource}:{value} is no integer (write fpga:5,gpu:10; -1 is unlimited)."
+                f"[limits] limits: {resource}:{value} is not an integer (write fpga:5,gpu:10; -1 is unlimited)."
             ) from None
         if limit < UNLIMITED:
             raise exceptions.ConfigurationError(
                 f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
             )
         try:
-            parsed[names.check_name("resource", resource)] = limit
+            parsed[validation.check_name("resource", resource)] = limit
         except exceptions.InvalidName as error:
             raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
     return parsed

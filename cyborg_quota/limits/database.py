@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and the project tree in the tables of cyborg_quota."""
+"""The limit driver ``database``: limits and the project tree in the tables of cyborg_quota."""
 
 from __future__ import annotations
 
@@ -32,20 +32,25 @@ class DatabaseLimitDriver(base.LimitDriver):
     """
 
     def __init__(
-        self, policy: EnforcementModel, starts: InitialLimits, *, missing_is_unlimited: bool = False, max_depth: int = 8
+        self,
+        model: EnforcementModel,
+        initial_limits: InitialLimits,
+        *,
+        missing_is_unlimited: bool = False,
+        max_depth: int = 8,
     ) -> None:
         self._database: Database | None = None
         self._missing_is_unlimited = missing_is_unlimited
-        self.policy = policy
-        self.starts = starts
+        self.model = model
+        self.initial_limits = initial_limits
         self.max_depth = max_depth
-        self.bounds_subtree = policy.bounds_subtree
+        self.bounds_subtree = model.bounds_subtree
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
         return cls(
             plugins.load("cyborg_quota.policies", "[limits] enforcement_model", conf.limits.enforcement_model)(),
-            InitialLimits.parse(conf.limits.child_start, conf.limits.root_start),
+            InitialLimits.parse(conf.limits.child_initial_limit, conf.limits.root_initial_limit),
             missing_is_unlimited=conf.limits.missing == "unlimited",
             max_depth=conf.limits.max_depth,
         )
@@ -67,19 +72,19 @@ class DatabaseLimitDriver(base.LimitDriver):
                     index == len(path) - 1,
                     own_limits.get((project_id, resource)),
                     defaults.get(resource),
-                    self.starts,
+                    self.initial_limits,
                 )
                 if limit is not None:
                     limits[project_id, resource] = limit
                 elif not self._missing_is_unlimited:
                     raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
-        return self.policy.constraints(path, limits)
+        return self.model.constraints(path, limits)
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
 
         def work(connection: Connection) -> LimitTree:
-            found = LimitTree(*tables.read_book(connection, names), self.starts)
+            found = LimitTree(*tables.read_book(connection, names), self.initial_limits)
             found.overrides.update(overrides.active(connection, names))
             return found
 
@@ -93,11 +98,11 @@ class DatabaseLimitDriver(base.LimitDriver):
         return limits
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
-        tree = self.book_of_path(state)
+        tree = self.tree_of_path(state)
         limits = {resource: tree.limit(state.project_ids[0], resource) for resource in resources}
         return {resource: limit for resource, limit in limits.items() if limit is not None}
 
-    def book_of_path(self, state: PathState) -> LimitTree:
+    def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
-        return LimitTree(dict(state.defaults), dict(state.overrides), parents, self.starts)
+        return LimitTree(dict(state.defaults), dict(state.overrides), parents, self.initial_limits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and the project tree as a YAML document, and back. Pure::
+"""Converts limits and the project tree to a YAML document, and back. No I/O. An example::
 
     defaults: {gpu: 10}
     projects:
@@ -11,8 +11,8 @@
       overrides:
       - {resource: gpu, limit: 40, from: 2026-12-01T08:00Z, until: 2026-12-05T18:00Z, reason: workshop}
 
-What a document does not mention stays as it is. Where a project stands in it is where it shall lie: at the top it is
-a root. A limit null is taken away.
+An import leaves limits and projects that the document does not contain unchanged. The position of a project in the
+document determines its parent: a project at the top level is a root. A limit of null removes the limit.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any, Final
 
 import yaml
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride
 
 MAX_LEVELS: Final = 64
-"""No tree is deeper, whatever [limits] max_depth says."""
+"""The maximum number of levels of a document, independent of [limits] max_depth."""
 
 _MAX_NESTING: Final = 4 * MAX_LEVELS
 _ENTRY_KEYS: Final = ("id", "limits", "overrides", "children")
@@ -54,7 +54,7 @@ class NewOverride:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """What a document says. ``parents`` names parents before their children; a limit None is taken away."""
+    """The contents of a document. ``parents`` has parents before their children. A limit of None is to be removed."""
 
     defaults: Mapping[str, int | None]
     overrides: Mapping[tuple[str, str], int | None]
@@ -63,7 +63,7 @@ class Document:
 
     @property
     def resources(self) -> set[str]:
-        """Everything a limit is given for."""
+        """The resources for which the document sets a limit."""
         given = [(resource, limit) for resource, limit in self.defaults.items()]
         given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
         limited = {resource for resource, limit in given if limit is not None}
@@ -71,24 +71,26 @@ class Document:
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
-    """A key that stands twice is a mistake; YAML's own loader lets the last one win."""
+    """Rejects duplicate keys of a mapping. The loader of PyYAML would use the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!a} stands twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!a} is given twice", key.start_mark
+                    )
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep=deep)
 
 
 def parse(text: bytes | str) -> Any:
-    """The value of a YAML text, for ``read``. Raises InvalidDocument."""
+    """Parse a YAML text, for ``read``. Raises InvalidDocument."""
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
-            # The C loader calls itself for each level, and no one would catch it when the stack ends.
+            # The C loader is recursive: with too many levels it would overflow the stack and crash the process.
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_NESTING:
                 raise exceptions.InvalidDocument("the text", f"is nested more than {_MAX_NESTING} deep")
@@ -97,40 +99,40 @@ def parse(text: bytes | str) -> Any:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = "the text" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
-        raise exceptions.InvalidDocument(place, f"is no YAML: {error.problem or error.context}") from None
-    except Exception as error:  # PyYAML lets a dozen kinds out: a date that is none, a number of 5000 digits
-        raise exceptions.InvalidDocument("the text", f"is no YAML: {type(error).__name__}") from None
+        location = "the text" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
+        raise exceptions.InvalidDocument(location, f"is not valid YAML: {error.problem or error.context}") from None
+    except Exception as error:  # PyYAML raises many types, for example for an invalid date or a number of 5000 digits
+        raise exceptions.InvalidDocument("the text", f"is not valid YAML: {type(error).__name__}") from None
 
 
 def render(value: Mapping[str, Any]) -> str:
-    """The text of a document that ``write`` made."""
+    """The YAML text of a value that ``write`` returned."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
-def read(value: object) -> Document:
-    """What a parsed document says. Raises InvalidDocument, which names the first thing that is wrong."""
-    top = _mapping("the document", value, ("defaults", "projects"))
+def read(document: object) -> Document:
+    """Validate a parsed document. Raises InvalidDocument, which names the first error and its location."""
+    top = _mapping("the document", document, ("defaults", "projects"))
     defaults = _limits("defaults", top.get("defaults"))
     overrides: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
     new_overrides: list[NewOverride] = []
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
-        place, entry, parent_id, level = todo.pop()
-        found = _mapping(place, entry, _ENTRY_KEYS)
-        project_id = _name(f"{place}.id", "project_id", found.get("id"))
-        if project_id in places:
-            raise exceptions.InvalidDocument(place, f"project {project_id!a} stands at {places[project_id]} already")
+        location, value, parent_id, level = todo.pop()
+        entry = _mapping(location, value, _ENTRY_KEYS)
+        project_id = _name(f"{location}.id", "project_id", entry.get("id"))
+        if project_id in locations:
+            raise exceptions.InvalidDocument(location, f"project {project_id!a} is already at {locations[project_id]}")
         if level > MAX_LEVELS:
-            raise exceptions.InvalidDocument(place, f"project {project_id!a} lies more than {MAX_LEVELS} levels deep")
-        places[project_id] = place
+            raise exceptions.InvalidDocument(location, f"project {project_id!a} is more than {MAX_LEVELS} levels deep")
+        locations[project_id] = location
         parents[project_id] = parent_id
-        for resource, limit in _limits(f"{place}.limits", found.get("limits")).items():
+        for resource, limit in _limits(f"{location}.limits", entry.get("limits")).items():
             overrides[project_id, resource] = limit
-        new_overrides += _overrides(f"{place}.overrides", found.get("overrides"), project_id)
-        todo += _entries(f"{place}.children", found.get("children"), project_id, level + 1)
+        new_overrides += _overrides(f"{location}.overrides", entry.get("overrides"), project_id)
+        todo += _entries(f"{location}.children", entry.get("children"), project_id, level + 1)
     return Document(defaults, overrides, parents, new_overrides)
 
 
@@ -160,7 +162,7 @@ def _override(place: str, value: object, project_id: str) -> NewOverride:
 
 def is_reason(text: str) -> bool:
     """Whether the text can be the reason of a change."""
-    return 0 < len(text.strip()) <= MAX_REASON_CHARS and names.has_only_printable(text)
+    return 0 < len(text.strip()) <= MAX_REASON_CHARS and validation.has_only_printable(text)
 
 
 def _moment(place: str, value: object) -> datetime.datetime:
@@ -183,54 +185,58 @@ def _moment(place: str, value: object) -> datetime.datetime:
 _Entry = tuple[str, object, "str | None", int]
 
 
-def _entries(place: str, value: object, parent_id: str | None, level: int) -> list[_Entry]:
-    """The entries of a list of projects, last first: they are taken from the end."""
+def _entries(location: str, value: object, parent_id: str | None, level: int) -> list[_Entry]:
+    """The entries of a list of projects, in reverse order, because ``read`` takes them from the end."""
     if value is None:
         return []
     if not isinstance(value, list):
-        raise exceptions.InvalidDocument(place, f"must be a list of projects, not {_kind(value)}")
-    return [(f"{place}[{index}]", entry, parent_id, level) for index, entry in enumerate(value)][::-1]
+        raise exceptions.InvalidDocument(location, f"must be a list of projects, not {_kind(value)}")
+    return [(f"{location}[{index}]", entry, parent_id, level) for index, entry in enumerate(value)][::-1]
 
 
-def _mapping(place: str, value: object, keys: Collection[str]) -> dict[Any, Any]:
+def _mapping(location: str, value: object, keys: Collection[str]) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise exceptions.InvalidDocument(place, f"must be a mapping of {', '.join(keys)}, not {_kind(value)}")
+        raise exceptions.InvalidDocument(location, f"must be a mapping of {', '.join(keys)}, not {_kind(value)}")
     for key in value:
         if key not in keys:
-            raise exceptions.InvalidDocument(place, f"has an unknown key {_shown(key)}; known are {', '.join(keys)}")
+            raise exceptions.InvalidDocument(
+                location, f"has an unknown key {_key_text(key)}; known are {', '.join(keys)}"
+            )
     return value
 
 
-def _limits(place: str, value: object) -> dict[str, int | None]:
+def _limits(location: str, value: object) -> dict[str, int | None]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise exceptions.InvalidDocument(place, f"must be a mapping of resources to limits, not {_kind(value)}")
-    return {_name(place, "resource", key): _limit(f"{place}: {_shown(key)}", limit) for key, limit in value.items()}
+        raise exceptions.InvalidDocument(location, f"must be a mapping of resources to limits, not {_kind(value)}")
+    return {
+        _name(location, "resource", key): _limit(f"{location}: {_key_text(key)}", limit) for key, limit in value.items()
+    }
 
 
-def _limit(place: str, value: object) -> int | None:
+def _limit(location: str, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise exceptions.InvalidDocument(place, f"must be a whole number, -1 for unlimited, not {_kind(value)}")
+        raise exceptions.InvalidDocument(location, f"must be an integer (-1 means unlimited), not {_kind(value)}")
     if not UNLIMITED <= value <= MAX_LIMIT:
-        raise exceptions.InvalidDocument(place, f"must lie between -1 (unlimited) and {MAX_LIMIT}")
+        raise exceptions.InvalidDocument(location, f"must be between -1 (unlimited) and {MAX_LIMIT}")
     return value
 
 
-def _name(place: str, field: str, value: object) -> str:
+def _name(location: str, field: str, value: object) -> str:
     if not isinstance(value, str):
         hint = "" if value is None or isinstance(value, (dict, list)) else "; write it in quotes"
-        raise exceptions.InvalidDocument(place, f"needs a name, not {_kind(value)}{hint}")
+        raise exceptions.InvalidDocument(location, f"needs a name, not {_kind(value)}{hint}")
     try:
-        return names.check_name(field, value)
+        return validation.check_name(field, value)
     except exceptions.InvalidName as error:
-        raise exceptions.InvalidDocument(place, f"has a bad name: {str(error).rstrip('.')}") from None
+        raise exceptions.InvalidDocument(location, f"has an invalid name: {str(error).rstrip('.')}") from None
 
 
 def _kind(value: object) -> str:
-    """What a value is, in words. Not the value: aliases can make a few lines of YAML endless."""
+    """The type of a value, in words. Not the value itself: with YAML aliases, a short text can expand without limit."""
     if value is None:
         return "nothing"
     return {dict: "a mapping", list: "a list", str: "text", bool: "yes or no"}.get(
@@ -238,7 +244,7 @@ def _kind(value: object) -> str:
     )
 
 
-def _shown(key: object) -> str:
+def _key_text(key: object) -> str:
     text = ascii(key) if isinstance(key, str) else _kind(key)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -253,14 +259,14 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, An
         limits.setdefault(project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": project_id}
+        project: dict[str, Any] = {"id": project_id}
         if project_id in limits:
-            found["limits"] = limits[project_id]
+            project["limits"] = limits[project_id]
         if project_id in spans:
-            found["overrides"] = spans[project_id]
+            project["overrides"] = spans[project_id]
         if project_id in tree.children_of:
-            found["children"] = [entry(child) for child in tree.children_of[project_id]]
-        return found
+            project["children"] = [entry(child) for child in tree.children_of[project_id]]
+        return project
 
     tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
     return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
@@ -276,7 +282,7 @@ def _written(one: LimitOverride) -> dict[str, Any]:
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:
-    """The book as the document wants it, and what that changes: the defaults, then project by project."""
+    """Apply a document to a copy of the tree. Returns the copy and the changes: defaults first, then by project."""
     after = tree.copy()
     changes = []
     for resource, limit in document.defaults.items():
@@ -297,13 +303,13 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
 
 
 def _put(
-    where: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
+    limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
 ) -> list[LimitChange]:
-    before = where.get(key)
+    before = limits.get(key)
     if before == limit:
         return []
     if limit is None:
-        del where[key]
+        del limits[key]
         return [LimitChange("unset limit", project_id, resource, before, None)]
-    where[key] = limit
+    limits[key] = limit
     return [LimitChange("set limit", project_id, resource, before, limit)]

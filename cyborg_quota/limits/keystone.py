@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits from Keystone's unified limits. Read only: they are set in Keystone."""
+"""The limit driver ``keystone``: reads Keystone's unified limits. They are set in Keystone."""
 
 from __future__ import annotations
 
@@ -21,66 +21,67 @@ if TYPE_CHECKING:
 FLAT: Final = "flat"
 STRICT_TWO_LEVEL: Final = "strict_two_level"
 
-_MOST_SINGLE_QUESTIONS: Final = 2
-"""For more projects than these, one list of all limits is cheaper than a call for each."""
+_MAX_SINGLE_REQUESTS: Final = 2
+"""For more projects than this, one request for all limits is cheaper than a request for each project."""
 
 
-class Answers:
-    """What Keystone says, kept for a time. One for each process: nothing here survives a fork."""
+class CachedKeystone:
+    """Keystone's responses, cached. Each process needs its own object: a forked child must not use the same session."""
 
     def __init__(self, client: KeystoneClient, cache: Cache) -> None:
         self._client = client
         self._cache = cache
 
     def service(self) -> Service:
-        """The service whose limits are meant."""
+        """The service to which the limits belong."""
         return self._cache.get("service", self._client.service)
 
     def is_two_level(self) -> bool:
-        """Whether Keystone enforces strict_two_level; else flat. Raises ConfigurationError for what is neither."""
+        """Whether the enforcement model is strict_two_level, not flat. Raises ConfigurationError for other models."""
         model = self._cache.get("model", self._client.model)
         if model not in (FLAT, STRICT_TWO_LEVEL):
             raise exceptions.ConfigurationError(
-                f"Keystone's enforcement model is {model!r}; the limit driver keystone knows {FLAT} and "
-                f"{STRICT_TWO_LEVEL} only."
+                f"Keystone's enforcement model is {model!r}; the limit driver keystone supports only {FLAT} and "
+                f"{STRICT_TWO_LEVEL}."
             )
         return model == STRICT_TWO_LEVEL
 
     def registered(self) -> Mapping[str, RegisteredLimit]:
-        """Every registered limit of the service."""
+        """The registered limits of the service, by Keystone's resource name."""
         service = self.service()
         return self._cache.get("registered", lambda: self._client.registered(service))
 
     def project(self, project_id: str) -> Project | None:
-        """Where a project belongs; None for an unknown one."""
+        """The project; None if Keystone does not know it."""
         return self._cache.get(("project", project_id), lambda: self._client.project(project_id))
 
     def limits_of_project(self, project_id: str) -> Limits:
-        """What was set for a project."""
+        """The limits that are set for a project."""
         service = self.service()
         return self._cache.get(
             ("limits of project", project_id), lambda: self._client.limits_of_project(service, project_id)
         )
 
     def limits_of_domain(self, domain_id: str) -> Limits:
-        """What was set for a domain."""
+        """The limits that are set for a domain."""
         service = self.service()
         return self._cache.get(
             ("limits of domain", domain_id), lambda: self._client.limits_of_domain(service, domain_id)
         )
 
     def all_limits(self) -> Mapping[str, Limits]:
-        """What was set for anybody."""
+        """The limits that are set for each project and domain, by its ID."""
         service = self.service()
         return self._cache.get("all limits", lambda: self._client.all_limits(service))
 
 
 class KeystoneLimitDriver(base.LimitDriver):
-    """Enforces what Keystone's registered limits, project limits and domain limits say, flat or strict_two_level.
+    """Enforces Keystone's registered limits, project limits and domain limits; model flat or strict_two_level.
 
-    A limit that is changed in Keystone is enforced ``[limits] keystone_cache_ttl`` seconds later at most, and while
-    Keystone cannot be asked ``[limits] keystone_stale_seconds`` after that. Then every look-up raises
-    LimitsUnavailable. LimitNotSet: the resource is not registered, and ``[limits] missing`` says refuse.
+    A change of a limit in Keystone takes effect after at most ``[limits] keystone_cache_ttl`` seconds. While Keystone
+    is unavailable, cached limits are used for up to ``[limits] keystone_stale_seconds`` longer; after that, each
+    look-up raises LimitsUnavailable. A look-up of a resource that is not registered raises LimitNotSet if
+    ``[limits] missing`` is refuse.
     """
 
     set_where: ClassVar[str] = "in Keystone (openstack registered limit set, openstack limit set)"
@@ -89,17 +90,17 @@ class KeystoneLimitDriver(base.LimitDriver):
 
     def __init__(
         self,
-        make_answers: Callable[[], Answers],
+        make_keystone: Callable[[], CachedKeystone],
         *,
         names: Mapping[str, str] | None = None,
         refuses_missing: bool = True,
         service_name: str | None = None,
     ) -> None:
-        self._make_answers = make_answers
+        self._make_keystone = make_keystone
         self._names = dict(names or {})
         self._refuses_missing = refuses_missing
         self._service_name = service_name
-        self._answers_of: dict[int, Answers] = {}
+        self._keystone_by_pid: dict[int, CachedKeystone] = {}
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> KeystoneLimitDriver:
@@ -113,102 +114,102 @@ class KeystoneLimitDriver(base.LimitDriver):
         keystone_session.check(conf)
         options = conf.limits
 
-        def make_answers() -> Answers:
+        def make_keystone() -> CachedKeystone:
             cache = Cache(
                 ttl_seconds=options.keystone_cache_ttl,
                 stale_seconds=options.keystone_stale_seconds,
-                patience_seconds=keystone_session.timeout_seconds(conf),
+                timeout_seconds=keystone_session.timeout_seconds(conf),
                 clock=time.monotonic,
             )
-            return Answers(keystone_client.KeystoneClient(conf), cache)
+            return CachedKeystone(keystone_client.KeystoneClient(conf), cache)
 
-        named = (keystone_session.endpoint_option(conf, f"service_{one}") for one in ("name", "type"))
+        named = (keystone_session.endpoint_option(conf, f"service_{field}") for field in ("name", "type"))
         return cls(
-            make_answers,
+            make_keystone,
             names=options.keystone_names,
             refuses_missing=options.missing == "refuse",
             service_name=next(filter(None, named), None),
         )
 
     def parent_of(self, project_id: str) -> str | None:
-        """The domain of ``project_id`` under strict_two_level; None under flat, and for whom Keystone does not know."""
-        answers = self._answers()
-        if not answers.is_two_level():
+        """With strict_two_level, the domain of the project. None with flat, and for projects unknown to Keystone."""
+        keystone = self._keystone()
+        if not keystone.is_two_level():
             return None
-        project = answers.project(project_id)
+        project = keystone.project(project_id)
         return None if project is None else project.domain_id
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        answers = self._answers()
-        defaults = self._defaults(answers, resources)
+        keystone = self._keystone()
+        defaults = self._defaults(keystone, resources)
         if not defaults:
             return []
         project_id = path[0]
-        if not answers.is_two_level():
-            own = answers.limits_of_project(project_id)
-            return _constraints(project_id, own, defaults)
-        project = answers.project(project_id)
+        if not keystone.is_two_level():
+            return _constraints(project_id, keystone.limits_of_project(project_id), defaults)
+        project = keystone.project(project_id)
         if project is None:
             raise exceptions.InvalidName("project", project_id, "Keystone does not know it")
         if project.domain_id is None:
-            return _constraints_of_domain(project_id, answers.limits_of_domain(project_id), defaults)
-        found = _constraints(project_id, answers.limits_of_project(project_id), defaults)
+            return _constraints_of_domain(project_id, keystone.limits_of_domain(project_id), defaults)
+        constraints = _constraints(project_id, keystone.limits_of_project(project_id), defaults)
         if project.domain_id in path:
-            above = answers.limits_of_domain(project.domain_id)
-            found += _constraints_of_domain(project.domain_id, above, defaults)
-        return found
+            domain_limits = keystone.limits_of_domain(project.domain_id)
+            constraints += _constraints_of_domain(project.domain_id, domain_limits, defaults)
+        return constraints
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        """As LimitDriver says; a domain may be among ``project_ids``. What is refused for want of a limit has 0."""
-        answers = self._answers()
-        registered = answers.registered()
-        own: Mapping[str, Limits]
-        if len(project_ids) <= _MOST_SINGLE_QUESTIONS:
-            own = {project_id: self._own(answers, project_id) for project_id in project_ids}
+        """See LimitDriver. ``project_ids`` may contain domains. 0: no limit is registered, and reserves fail."""
+        keystone = self._keystone()
+        registered = keystone.registered()
+        limits: Mapping[str, Limits]
+        if len(project_ids) <= _MAX_SINGLE_REQUESTS:
+            limits = {project_id: self._limits_of(keystone, project_id) for project_id in project_ids}
         else:
-            own = answers.all_limits()
-        found = {}
+            limits = keystone.all_limits()
+        limits_by_key = {}
         for resource in resources:
             name = self._names.get(resource, resource)
             default = registered.get(name)
             for project_id in project_ids:
                 if default is not None:
-                    limit = own.get(project_id, {}).get((name, default.region_id), default.default)
-                    found[project_id, resource] = limit
+                    limit = limits.get(project_id, {}).get((name, default.region_id), default.default)
+                    limits_by_key[project_id, resource] = limit
                 elif self._refuses_missing:
-                    found[project_id, resource] = 0
-        return found
+                    limits_by_key[project_id, resource] = 0
+        return limits_by_key
 
-    def _own(self, answers: Answers, project_id: str) -> Limits:
-        if answers.is_two_level():
-            project = answers.project(project_id)
+    def _limits_of(self, keystone: CachedKeystone, project_id: str) -> Limits:
+        if keystone.is_two_level():
+            project = keystone.project(project_id)
             if project is not None and project.domain_id is None:
-                return answers.limits_of_domain(project_id)
-        return answers.limits_of_project(project_id)
+                return keystone.limits_of_domain(project_id)
+        return keystone.limits_of_project(project_id)
 
-    def _answers(self) -> Answers:
-        """This process's own. Without a lock, for one might be held where a fork happens.
+    def _keystone(self) -> CachedKeystone:
+        """The object of this process. It uses no lock, because a fork may happen while another thread holds it.
 
-        Those of the processes before stay where they are: to drop them here would close connections they still use.
+        The objects of parent processes are kept: if they were deleted, their connections, which the parents still use,
+        would be closed.
         """
         pid = os.getpid()
-        found = self._answers_of.get(pid)
-        return found if found is not None else self._answers_of.setdefault(pid, self._make_answers())
+        keystone = self._keystone_by_pid.get(pid)
+        return keystone if keystone is not None else self._keystone_by_pid.setdefault(pid, self._make_keystone())
 
-    def _defaults(self, answers: Answers, resources: Collection[str]) -> dict[str, tuple[str, RegisteredLimit]]:
-        """{resource: (its name in Keystone, its registered limit)}, without what may be charged freely."""
-        registered = answers.registered()
-        found = {}
+    def _defaults(self, keystone: CachedKeystone, resources: Collection[str]) -> dict[str, tuple[str, RegisteredLimit]]:
+        """{resource: (its name in Keystone, its registered limit)}, without resources that are unlimited."""
+        registered = keystone.registered()
+        defaults = {}
         for resource in resources:
             name = self._names.get(resource, resource)
             if name in registered:
-                found[resource] = (name, registered[name])
+                defaults[resource] = (name, registered[name])
             elif self._refuses_missing:
-                raise exceptions.LimitNotSet(resource, self._how_to_register(answers, name))
-        return found
+                raise exceptions.LimitNotSet(resource, self._how_to_register(keystone, name))
+        return defaults
 
-    def _how_to_register(self, answers: Answers, name: str) -> str:
-        service = answers.service()
+    def _how_to_register(self, keystone: CachedKeystone, name: str) -> str:
+        service = keystone.service()
         region = f" --region {service.region_id}" if service.region_id is not None else ""
         return (
             f"Register one in Keystone: openstack registered limit create --service "
@@ -216,16 +217,19 @@ class KeystoneLimitDriver(base.LimitDriver):
         )
 
 
-def _constraints(project_id: str, own: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]) -> list[Constraint]:
+def _constraints(
+    project_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]
+) -> list[Constraint]:
     return [
-        Constraint(project_id, resource, own.get((name, default.region_id), default.default))
+        Constraint(project_id, resource, limits.get((name, default.region_id), default.default))
         for resource, (name, default) in defaults.items()
     ]
 
 
 def _constraints_of_domain(
-    domain_id: str, own: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]
+    domain_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]
 ) -> list[Constraint]:
     return [
-        Constraint(one.project_id, one.resource, one.limit, "subtree") for one in _constraints(domain_id, own, defaults)
+        Constraint(constraint.project_id, constraint.resource, constraint.limit, "subtree")
+        for constraint in _constraints(domain_id, limits, defaults)
     ]

@@ -29,7 +29,7 @@ ROLE_HINT: Final = (
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register [oslo_limit] on ``conf``: the session's, the adapter's, the chosen auth plugin's, and the endpoint's."""
+    """Register [oslo_limit] on ``conf``: the options of the session, the adapter, the auth plugin and the endpoint."""
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP, include_deprecated=False)
     loading.register_auth_conf_options(conf, GROUP)
@@ -44,7 +44,7 @@ def check(conf: cfg.ConfigOpts) -> None:
     if "@" in url.netloc or url.query:
         # keystoneauth1 logs the URL.
         raise exceptions.ConfigurationError(
-            f"[{GROUP}] auth_url holds more than an address: set username and password instead."
+            f"[{GROUP}] auth_url must not contain credentials or a query: set username and password instead."
         )
     if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
         raise exceptions.ConfigurationError(
@@ -54,7 +54,7 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def endpoint_option(conf: cfg.ConfigOpts, name: str) -> str | None:
-    """[oslo_limit] endpoint_NAME. Before its release 2.6, oslo.limit has endpoint_id only."""
+    """[oslo_limit] endpoint_NAME. Releases of oslo.limit before 2.6 have endpoint_id only."""
     return getattr(conf[GROUP], f"endpoint_{name}", None)
 
 
@@ -115,7 +115,7 @@ def _load_auth(conf: cfg.ConfigOpts) -> Any:
         raise exceptions.ConfigurationError(f"[{GROUP}] names another option: write $$ for a $.") from None
     except ksa.NoMatchingPlugin:
         raise exceptions.ConfigurationError(
-            f"[{GROUP}] auth_type = {conf[GROUP].auth_type}: keystoneauth1 knows no such plugin."
+            f"[{GROUP}] auth_type = {conf[GROUP].auth_type}: keystoneauth1 has no such plugin."
         ) from None
     if auth is None:
         raise exceptions.ConfigurationError(f"[{GROUP}] lacks auth_type: set it to password.")
@@ -124,26 +124,26 @@ def _load_auth(conf: cfg.ConfigOpts) -> Any:
 
 def failure(error: Exception, url: str | None) -> LimitSourceError:
     """Convert an error of keystoneauth1. Its text is omitted, because it may quote the response."""
-    place = f"Keystone at {url}" if url else "Keystone"
-    whole = True
+    keystone = f"Keystone at {url}" if url else "Keystone"
+    is_total = True
     if isinstance(error, (ksa.ConnectTimeout, ksa.RequestTimeout)):
-        reason = f"{place} does not answer in time"
+        reason = f"{keystone} does not respond in time"
     elif isinstance(error, SSLError):
-        reason = f"{place} cannot be reached: TLS fails; see [{GROUP}] cafile"
+        reason = f"the TLS connection to {keystone} fails; check [{GROUP}] cafile"
     elif isinstance(error, ksa.ConnectFailure):
-        reason = f"{place} cannot be reached; is it running, and [{GROUP}] auth_url right?"
+        reason = f"{keystone} cannot be reached; check that it is running, and [{GROUP}] auth_url"
     elif isinstance(error, (ksa.Unauthorized, ksa.AuthorizationFailure)):
         reason = (
-            f"{place} does not let the user of [{GROUP}] in: it is unknown, its password is wrong, or it has no role "
-            f"there. {ROLE_HINT}"
+            f"{keystone} does not authenticate the user of [{GROUP}]: it is unknown, its password is wrong, or it "
+            f"has no role. {ROLE_HINT}"
         )
     elif isinstance(error, (ksa.EndpointNotFound, ksa.CatalogException)):
-        reason = f"the catalog of {place} has no identity endpoint for [{GROUP}] valid_interfaces and region_name"
+        reason = f"the catalog of {keystone} has no identity endpoint for [{GROUP}] valid_interfaces and region_name"
     elif isinstance(error, ksa.DiscoveryFailure):
-        reason = f"{place} does not say which versions it speaks; is [{GROUP}] auth_url right?"
+        reason = f"the API versions of {keystone} cannot be read; check [{GROUP}] auth_url"
     elif isinstance(error, ksa.HttpError):
-        reason = f"{place} answered {error.http_status}"
-        whole = error.http_status in (502, 503, 504)
+        reason = f"{keystone} returned status {error.http_status}"
+        is_total = error.http_status in (502, 503, 504)
     else:
-        reason = f"{place} cannot be asked ({type(error).__name__})"
-    return LimitSourceError(reason, whole=whole)
+        reason = f"a request to {keystone} failed ({type(error).__name__})"
+    return LimitSourceError(reason, is_total=is_total)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of a whole tree, in memory: what each project may hold, and who stands above and below it. Pure."""
+"""All limits and the project tree, in memory: the limit of each project, its ancestors and its children. No I/O."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from cyborg_quota import exceptions
 from cyborg_quota.types import UNLIMITED
 
 DEFAULT: Final = "default"
-"""As a start: the resource's default."""
+"""The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InitialLimits:
-    """A project's limit before anybody sets one: a number, or None for the resource's default."""
+    """The limit of a project for which none is set: a number, or None for the default of the resource."""
 
     child: int | None = 0
     root: int | None = None
 
     @classmethod
     def parse(cls, child: str, root: str) -> InitialLimits:
-        """From [limits] child_start and root_start. Raises ConfigurationError."""
-        return cls(child=_start("child_start", child), root=_start("root_start", root))
+        """From [limits] child_initial_limit and root_initial_limit. Raises ConfigurationError."""
+        return cls(
+            child=_parse_initial_limit("child_initial_limit", child),
+            root=_parse_initial_limit("root_initial_limit", root),
+        )
 
 
-def _start(option: str, value: str) -> int | None:
+def _parse_initial_limit(option: str, value: str) -> int | None:
     if value == DEFAULT:
         return None
     try:
@@ -39,61 +42,63 @@ def _start(option: str, value: str) -> int | None:
     return limit
 
 
-def effective(is_root: bool, override: int | None, default: int | None, starts: InitialLimits) -> int | None:
-    """What a project may hold: its own limit, or the start of its kind. None: nobody has set anything."""
+def effective(is_root: bool, override: int | None, default: int | None, initial_limits: InitialLimits) -> int | None:
+    """The limit of a project: ``override`` (set for the project), or else the initial limit. None: no limit applies."""
     if override is not None:
         return override
-    start = starts.root if is_root else starts.child
-    return default if start is None else start
+    initial_limit = initial_limits.root if is_root else initial_limits.child
+    return default if initial_limit is None else initial_limit
 
 
 @dataclasses.dataclass(slots=True)
 class LimitTree:
-    """Defaults by resource, overrides by (project, resource), parents by project; and what follows from them.
+    """Default limits by resource, limits of projects by (project_id, resource), and parents by project.
 
-    ``ignored`` has the stored parent of each project whose edge these limits ignore (its entry in ``parents`` is None).
-    Only an import needs it, and reads it.
+    ``ignored``: the stored parent of each project whose edge the limit driver ignores. The entry of such a project in
+    ``parents`` is None. Only imports read and use it.
     """
 
     defaults: dict[str, int]
     overrides: dict[tuple[str, str], int]
     parents: dict[str, str | None]
-    starts: InitialLimits
+    initial_limits: InitialLimits
     ignored: dict[str, str] = dataclasses.field(default_factory=dict)
     _children: dict[str, list[str]] | None = None
 
     def copy(self) -> LimitTree:
-        """One to try a change on."""
-        return LimitTree(dict(self.defaults), dict(self.overrides), dict(self.parents), self.starts, dict(self.ignored))
+        """A copy that can be changed without changing this tree."""
+        return LimitTree(
+            dict(self.defaults), dict(self.overrides), dict(self.parents), self.initial_limits, dict(self.ignored)
+        )
 
     @property
     def resources(self) -> list[str]:
-        """Everything a limit is set for, sorted."""
+        """The resources that have a default or a limit of a project, sorted."""
         return sorted(set(self.defaults) | {resource for _, resource in self.overrides})
 
     @property
     def projects(self) -> list[str]:
-        """Every project in the tree or with a limit of its own, sorted."""
+        """The projects that are in the tree or have a limit, sorted."""
         return sorted(set(self.parents) | {project_id for project_id, _ in self.overrides})
 
     @property
     def children_of(self) -> Mapping[str, Sequence[str]]:
-        """The direct children of each project that has some, sorted."""
+        """The children of each project that has children, sorted. Other projects have no entry."""
         if self._children is None:
-            found: dict[str, list[str]] = {}
+            children: dict[str, list[str]] = {}
             for project_id, parent_id in sorted(self.parents.items()):
                 if parent_id is not None:
-                    found.setdefault(parent_id, []).append(project_id)
-            self._children = found
+                    children.setdefault(parent_id, []).append(project_id)
+            self._children = children
         return self._children
 
     @property
     def roots(self) -> list[str]:
-        """The projects below none, sorted."""
+        """The projects without a parent, sorted."""
         return [project_id for project_id in self.projects if self.parents.get(project_id) is None]
 
-    def place(self, project_id: str, parent_id: str | None) -> None:
-        """Put a project below another, or below none."""
+    def set_parent(self, project_id: str, parent_id: str | None) -> None:
+        """Add a project or move it to another parent. ``parent_id`` None: make it a root."""
         self.parents[project_id] = parent_id
         self._children = None
 
@@ -107,18 +112,18 @@ class LimitTree:
         return path
 
     def height(self, project_id: str) -> int:
-        """How many levels there are from the project downwards, itself included."""
+        """The number of levels of the subtree of the project, including its own."""
         level, count = [project_id], 0
         while level:
-            level = [child for one in level for child in self.children_of.get(one, ())]
+            level = [child for parent_id in level for child in self.children_of.get(parent_id, ())]
             count += 1
         return count
 
     def limit(self, project_id: str, resource: str) -> int | None:
-        """What the project may hold; None where nobody has set anything."""
+        """The limit of the project for the resource; None if no limit applies."""
         return effective(
             self.parents.get(project_id) is None,
             self.overrides.get((project_id, resource)),
             self.defaults.get(resource),
-            self.starts,
+            self.initial_limits,
         )

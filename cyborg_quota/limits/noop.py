@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No limits: the place that the Cyborg specification reserves for the call of oslo.limit."""
+"""The limit driver ``noop``: no limits. It is the default, as in the Cyborg specification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cyborg_quota.types import Constraint
 
 
 class NoopLimitDriver(base.LimitDriver):
-    """Counts everything and refuses nothing."""
+    """Returns no constraints: usage is counted, and no request is refused."""
 
     set_where: ClassVar[str] = "nowhere while [limits] driver is noop, which has none"
 

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Final, Literal, get_args
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 from cyborg_quota.types import MAX_AMOUNT
 
 Kind = Literal["reserve", "commit", "rollback", "release"]
@@ -127,7 +127,7 @@ class Trace:
             raise self._make_error(number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}")
         try:
             for field, value in (("consumer", consumer), ("project", project_id), ("resource", resource)):
-                names.check_name(field, value)
+                validation.check_name(field, value)
         except exceptions.InvalidName as error:
             raise self._make_error(number, str(error).rstrip(".")) from None
         return Event(number, float(time), kind, consumer, project_id, resource, int(amount))

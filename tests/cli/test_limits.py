@@ -208,7 +208,7 @@ class FileTest(LimitTestCase):
         ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
         self.assertEqual((1, 5), (ended.status, len(ended.json)))
         self.assertEqual(
-            "cyborg-quota: Not allowed: physics cannot be unlimited in gpu below at las, whose limit is 100. "
+            "cyborg-quota: Not allowed: physics cannot be unlimited in gpu: the limit of its parent at las is 100. "
             "Nothing was changed.\n",
             ended.err,
         )
@@ -221,7 +221,7 @@ class FileTest(LimitTestCase):
         self.assertIn("limits.yaml", error)
         self.assertIn("projects[0] has an unknown key 'limit'", error)
         self.file.write_bytes(b"\xff\xfe\x00")
-        self.assertIn("is no YAML", self.refused(2, "limit", "import", str(self.file)))
+        self.assertIn("is not valid YAML", self.refused(2, "limit", "import", str(self.file)))
         self.assertIn("No such file", self.refused(2, "limit", "import", str(self.directory / "none")))
         self.assertIn("Cannot write", self.refused(2, "limit", "export", str(self.directory)))
 

@@ -162,13 +162,13 @@ class Soak:
             user.outcomes.clear()
         self.summary.kills += killer.kills
         self.summary.rounds += 1
-        self._select_rows(is_deadly=is_deadly)
+        self._check_after_round(is_deadly=is_deadly)
 
     def _victims(self) -> list[list[Service]]:
         one = [[conductor] for conductor in self._conductors]
         return [*one, *one, *one, self._conductors, [self._stack.api]]
 
-    def _select_rows(self, *, is_deadly: bool) -> None:
+    def _check_after_round(self, *, is_deadly: bool) -> None:
         time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor lives as long as its caller
         machine.wait_until(lambda: not self._in_flight(), SETTLE_SECONDS)
         self._fault_if("still reserved", self._in_flight())

@@ -178,7 +178,7 @@ class TestFailover(FailoverTestCase):
             if self.backend == "postgresql":
                 # The control: without the statement that ensures it, a call is answered that a promotion would lose.
                 with fixtures_.MonkeyPatch(
-                    "cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None
+                    "cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None
                 ):
                     control.reserve(other, {"gpu": 1}, consumer="b")
         finally:
@@ -195,8 +195,8 @@ class TestFailover(FailoverTestCase):
         """On PostgreSQL: let the engine learn that others wait for this project's row; see record 0025."""
         if self.backend != "postgresql":
             return
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENDED_SECONDS", 60))
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 60))
         change = f"UPDATE quota_usages SET reserved = reserved %s 1 WHERE project_id = '{context.project_id}'"
         call = threading.Thread(target=lambda: engine.rollback(context, engine.reserve(context, {"gpu": 1})))
         sql = sa.create_engine(ledger.url, poolclass=sa.NullPool)

@@ -19,7 +19,7 @@ import testscenarios
 from testtools import matchers
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import prepared_transaction
+from cyborg_quota.db.dialects import postgresql
 from tests import base, hooks
 from tests.faults.test_outages import OwnServerTestCase
 
@@ -31,11 +31,11 @@ WRITES_LOG = "SELECT FROM pg_logical_emit_message"
 class TestLetGo(OwnServerTestCase):
     scenarios = [one for one in OwnServerTestCase.scenarios if one[0] == "postgresql"]
 
-    looks_one_in = prepared_transaction._CONTENTION_CHECK_INTERVAL
+    looks_one_in = postgresql._CONTENTION_CHECK_INTERVAL
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
         self.server = self.start(wal_writer_delay="10s", autovacuum="off", checkpoint_timeout="1h")
         self.ledger = self.ledger_on(self.server)
         self.engine = self.new_engine()
@@ -127,7 +127,7 @@ class TestLetGo(OwnServerTestCase):
     def test_one_in_four_looks(self) -> None:
         """Chance says which: nobody's row is always passed by."""
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
         )
         for chance, writes_log in ((0.26, False), (0.24, True)):
             with self.statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
@@ -136,8 +136,8 @@ class TestLetGo(OwnServerTestCase):
 
     def test_a_cold_row_is_looked_at_once_more(self) -> None:
         self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENDED_SECONDS", 0))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 0))
         with self.statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
@@ -146,7 +146,7 @@ class TestLetGo(OwnServerTestCase):
         self.assertNotEqual(told[0], looking)
 
     def make_hot(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENDED_SECONDS", 60))
+        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 60))
         self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
 
     def test_whoever_knows_that_it_is_hot_lasts_too(self) -> None:
@@ -160,7 +160,7 @@ class TestLetGo(OwnServerTestCase):
     def test_the_control_of_a_reserve_that_knows(self) -> None:
         self.make_hot()
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.die()
@@ -170,7 +170,7 @@ class TestLetGo(OwnServerTestCase):
         self.make_hot()
         uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.commit(self.context, uuids)
         self.die()
@@ -179,7 +179,7 @@ class TestLetGo(OwnServerTestCase):
     def test_the_control(self) -> None:
         """Without its last statement, the answer does not."""
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.die()
@@ -198,13 +198,13 @@ class TestLetGo(OwnServerTestCase):
         """One process has charged, and dies before the log is written; another is asked the same."""
         other = self.new_engine()
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="b"))
         self.waiting(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", self.ensure_durable)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
         )
         other.reserve(self.context, {"gpu": 1}, consumer="a")
         self.die()
@@ -214,18 +214,18 @@ class TestLetGo(OwnServerTestCase):
         other = self.new_engine()
         other.get_usages(self.context)
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.waiting(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.prepared_transaction.ensure_durable", self.ensure_durable)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
         )
         other.commit(self.context, consumer="b")
         self.die()
         self.assertEqual(["committed"], self.states("b"))
 
-    ensure_durable = staticmethod(prepared_transaction.ensure_durable)
+    ensure_durable = staticmethod(postgresql.ensure_durable)
 
     def break_off(self) -> None:
         raise hooks.disconnect("postgresql")

@@ -14,8 +14,8 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db import prepared_transaction
 from cyborg_quota.db.connection_cache import CachedConnection
+from cyborg_quota.db.dialects import postgresql
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -33,7 +33,7 @@ class AtOnceTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
         )
         self.limits.limits[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the rows are made
@@ -198,8 +198,8 @@ class TestPrepared(AtOnceTestCase):
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         known: list[int] = []
         self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._MAX_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared._MAX_PREPARED", known[0]))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
         with self.statements() as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assert_at_once(sent, 2)
@@ -229,7 +229,7 @@ class TestKilled(AtOnceTestCase):
         self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_strike))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
-        prepared_transaction._driver = self.driver
+        postgresql._driver_connection = self.driver
         with self.assertRaises(ZeroDivisionError):
             self.database.write(self.half)
         self.assert_invariants()
@@ -251,16 +251,16 @@ class TestKilled(AtOnceTestCase):
         idle._may_keep = False
         self.engine.reserve(self.context, {"gpu": 1})
         with self.database.engine.connect() as connection:
-            self.assertFalse(prepared_transaction._driver(connection).autocommit)
+            self.assertFalse(postgresql._driver_connection(connection).autocommit)
 
-    driver = staticmethod(prepared_transaction._driver)
+    driver = staticmethod(postgresql._driver_connection)
 
     def fail_and_strike(self) -> None:
         def strike(_connection: sa.Connection) -> None:
             raise KeyboardInterrupt
 
-        self.addCleanup(setattr, prepared_transaction, "_driver", self.driver)
-        prepared_transaction._driver = strike
+        self.addCleanup(setattr, postgresql, "_driver_connection", self.driver)
+        postgresql._driver_connection = strike
         raise ValueError
 
     def half(self, connection: sa.Connection) -> None:

@@ -22,8 +22,9 @@ from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import connect, deadline, inserting, schema, single_statement
+from cyborg_quota.db import connect, deadline, inserting, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
 from tests import base, fixtures, hooks
 
@@ -186,7 +187,7 @@ class TestMariaDB(OutageTestCase):
         engine = fixtures.make_engine(url)
         self.addCleanup(engine.close)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
-        with mock.patch.object(single_statement, "reserve", return_value=False), mock.patch.object(
+        with mock.patch.object(MariaDB, "reserve_in_one", return_value=False), mock.patch.object(
             reserve.inserting, "insert_if_free", insert_whatever_is_there
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
@@ -250,7 +251,7 @@ class TestFile(OutageTestCase):
         """SQLite makes an error of its own of the Ctrl-C that strikes in our function; it is one all the same."""
         url = fixtures.fresh_url("sqlite", "interrupted")
         schema.sync(Database(fixtures.settings(url)))
-        with mock.patch("cyborg_quota.db.clock.datetime") as datetime:
+        with mock.patch("cyborg_quota.db.dialects.sqlite.datetime") as datetime:
             datetime.datetime.now.side_effect = KeyboardInterrupt
             engine = fixtures.make_engine(url)
             self.addCleanup(engine.close)

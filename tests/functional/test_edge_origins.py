@@ -10,7 +10,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger import origin_clearing
+from cyborg_quota.ledger import limit_changes
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
@@ -218,7 +218,7 @@ class TestDetach(OriginTestCase):
     def test_projects_become_roots_in_batches(self) -> None:
         self.charge_by_domain()
         sizes: list[int] = []
-        with mock.patch.object(origin_clearing, "BATCH_PROJECTS", 1):
+        with mock.patch.object(limit_changes, "BATCH_PROJECTS", 1):
             found = self.administration.detach_projects(base.ADMIN, "keystone", progress=sizes.append)
         self.assertEqual([("p1", "dom"), ("p2", "dom")], found)
         self.assertEqual([1, 1], sizes)
@@ -258,9 +258,9 @@ class TestDetach(OriginTestCase):
             self.administration.set_limit(base.ADMIN, "gpu", 3, project_id)
         before = self.origins()
         for changes in ({"keep": True}, {"keep": True, "dry_run": True}):
-            with mock.patch.object(origin_clearing, "BATCH_PROJECTS", 1):
+            with mock.patch.object(limit_changes, "BATCH_PROJECTS", 1):
                 error = self.assertRaises(exceptions.LimitRefused, self.detach, **changes)
-            self.assertIn("children of dom would sum up to 6, and its own is 5", str(error))
+            self.assertIn("children of dom would sum up to 6; the limit of dom is 5", str(error))
         self.assertEqual(before, self.origins())
         self.detach()  # which changes no limit
 

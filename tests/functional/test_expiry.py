@@ -11,8 +11,8 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, exceptions, names
-from cyborg_quota.db import clock
+from cyborg_quota import Claim, exceptions, validation
+from cyborg_quota.db.dialects import sqlite
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -222,7 +222,7 @@ class TestClock(ExpiryTestCase):
             wrong = types.SimpleNamespace(
                 datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta
             )
-            with mock.patch.object(names, "datetime", wrong):
+            with mock.patch.object(validation, "datetime", wrong):
                 (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
             self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
 
@@ -257,7 +257,7 @@ class TestMoment(ExpiryTestCase):
             frozen = types.SimpleNamespace(
                 datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta
             )
-            patch = mock.patch.object(clock, "datetime", frozen)
+            patch = mock.patch.object(sqlite, "datetime", frozen)
             patch.start()
             self.addCleanup(patch.stop)
             return

@@ -178,7 +178,7 @@ class TestImportedMoves(ImportTestCase):
         """With the default for children too: what is looked at here is what they hold."""
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.starts = InitialLimits(child=None)
+        driver.limits.initial_limits = InitialLimits(child=None)
         return engine
 
     def test_a_flat_cloud_gets_a_tree(self) -> None:

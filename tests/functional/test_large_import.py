@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger import limit_import
+from cyborg_quota.ledger import limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from tests import base, clouds
@@ -41,7 +41,7 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
     def make_limited(self, **changes: Any) -> QuotaEngine:
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.starts = InitialLimits(child=None)
+        driver.limits.initial_limits = InitialLimits(child=None)
         return engine
 
     def rotate(self, turns: int, **changes: Any) -> int:
@@ -97,13 +97,13 @@ class TestBound(LargeImportTestCase):
 
     def test_too_many_rows_are_refused(self) -> None:
         """What is moved at once is bounded; a dry run says so too. Nothing is written."""
-        self.patch(limit_import, "MOST_MOVED_ROWS", 119)
+        self.patch(limit_changes, "MOST_MOVED_ROWS", 119)
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)
             self.assertIn("60 projects that would be moved have 120 usage rows", str(error))
             self.assertIn("one import may move 119", str(error))
         self.assertEqual({0}, self.turns())
-        self.patch(limit_import, "MOST_MOVED_ROWS", 120)
+        self.patch(limit_changes, "MOST_MOVED_ROWS", 120)
         self.assertEqual(60, self.rotate(1))
         self.assertEqual({1}, self.turns())
 

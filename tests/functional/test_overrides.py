@@ -233,7 +233,7 @@ class TestModels(OverridesTestCase):
     def test_a_default_is_checked_too(self) -> None:
         """A child without a limit of its own has the default, if that is the initial limit."""
         driver: Any = self.engine._driver
-        driver.limits.starts = type(driver.limits.starts)(child=None)
+        driver.limits.initial_limits = type(driver.limits.initial_limits)(child=None)
         self.set("b", 0)
         self.grow({"c": "parent"})
         self.override("a", 8, 5, 6)
@@ -429,7 +429,7 @@ class TestCost(OverridesTestCase):
         self.assertEqual(1, sum("limit_overrides" in text for text in after))
 
     def statements(self) -> list[str]:
-        """The fewest statements of a reserve and its rollback. (At first, some prepare others; some check for waits.)"""
+        """The fewest statements of a reserve and its rollback. (At first, some prepare others; some see who waits.)"""
         found = []
         for _ in range(12):
             with clouds.captured() as sent:

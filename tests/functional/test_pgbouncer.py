@@ -111,7 +111,7 @@ class TestThroughIt(PgBouncerTestCase):
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row is made
         for looks_one_in in (1, 10**9):
             self.useFixture(
-                MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", looks_one_in)
+                MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in)
             )
             with self.statements() as sent:
                 uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(looks_one_in))
@@ -200,7 +200,7 @@ class TestNotTold(PgBouncerTestCase):
 
     def test_it_works_and_says_which_option_is_missing(self) -> None:
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9)
         )  # one variant of each statement
         other = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))

@@ -82,7 +82,7 @@ class PlanTestCase(base.BackendTestCase):
     def attach_prepared(self, engine: QuotaEngine, name: str) -> None:
         """The same in both variants of PostgreSQL's statements (db/scripts.py)."""
         for looks_one_in in (1, 10**9):
-            with mock.patch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", looks_one_in):
+            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in):
                 self.attach(engine, f"{name} {looks_one_in}")
 
 
@@ -198,7 +198,7 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         engine.reserve(self.context, {"gpu": 1})  # the usage row is made
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
 

@@ -12,7 +12,7 @@ from oslotest import base as plain
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, shown
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, format_amounts
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base
 
@@ -94,9 +94,9 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual(["a", "b", "d"], [one.arq for one in report.differences])
 
     def test_shown(self) -> None:
-        self.assertEqual("nothing", shown({}))
+        self.assertEqual("nothing", format_amounts({}))
         amounts = {("p2", "gpu"): 1, ("p1", "gpu.A100"): 1, ("p1", "gpu"): 1}
-        self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", shown(amounts))
+        self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", format_amounts(amounts))
 
 
 class ReconcilingTestCase(base.LedgerTestCase):

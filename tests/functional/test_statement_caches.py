@@ -10,6 +10,7 @@ import testscenarios
 
 from cyborg_quota.db import inserting, maintenance, usages
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -92,21 +93,21 @@ class TestCaches(base.LedgerTestCase):
 
     def test_expiry(self) -> None:
         """Each batch is of other projects, and of another size."""
-        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
-        self.assert_bounded(settler.expire_batch, sizes)
+        self.assert_bounded(expirer.expire_batch, sizes)
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 
     def test_expiry_of_what_was_read(self) -> None:
-        settler = self.engine._driver._settler  # type: ignore[attr-defined]
+        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
 
         def batch(size: int) -> None:
-            rows, _ = settler.overdue(None, size)
-            self.assertEqual(size, settler.expire_read(rows))
+            rows, _ = expirer.overdue(None, size)
+            self.assertEqual(size, expirer.expire_read(rows))
 
         self.assert_bounded(batch, sizes)
         self.assert_invariants()
@@ -163,5 +164,5 @@ class TestCaches(base.LedgerTestCase):
         self.assert_bounded(batch, [1 + (number * 7) % 33 for number in range(7)] * 2)
         self.assert_invariants()
         # What is kept for each number of rows is kept for a bounded set of numbers.
-        for cache in (usages._charge_of, usages._argument_names, inserting._insert_of):
+        for cache in (mariadb._charge_of, usages._argument_names, inserting._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)

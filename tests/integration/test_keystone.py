@@ -179,7 +179,7 @@ class TestFlat(KeystoneTestCase):
     def test_a_user_who_may_not(self) -> None:
         hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
         said = self.refused_user(oslo_limit__password="wrong-password")
-        self.assertIn("does not let the user of [oslo_limit] in", said)
+        self.assertIn("does not authenticate the user of [oslo_limit]", said)
         self.assertIn(hint, said)
         self.assertNotIn("wrong-password", said + self.log.output)
 
@@ -319,7 +319,7 @@ class TestOutage(KeystoneTestCase):
         for _ in range(5):
             self.reserve(self.p1)
         self.assertLess(time.monotonic() - began, self.timeout_seconds, "after one time-out nobody waits for a while")
-        self.assertIn("does not answer in time", self.log.output)
+        self.assertIn("does not respond in time", self.log.output)
 
         self.keystone.go_on()
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)

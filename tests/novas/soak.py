@@ -84,9 +84,9 @@ class Soak:
             self.summary.outcomes += load.outcomes
             load.outcomes.clear()
         self.summary.rounds += 1
-        self._select_rows()
+        self._check_after_round()
 
-    def _select_rows(self) -> None:
+    def _check_after_round(self) -> None:
         problems = self._ledger.wait_until_equal(arqs=False)
         for project_id, count in self._cloud.records.bound().items():
             limit = self._limits.get(project_id, 0)

@@ -127,7 +127,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
         """Leaves go to and fro between two tops, alone and by imports, and limits up and down between 8 and 12."""
         self.set(None, LIMIT)
         self.grow({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
-        self.engine._driver.limits.policy = Overbooking()  # type: ignore[attr-defined]
+        self.engine._driver.limits.model = Overbooking()  # type: ignore[attr-defined]
         for leaf in LEAVES:
             self.set(leaf, 5)
         self.start()
@@ -193,7 +193,7 @@ class Overbooking(Flat):
     def constraints(self, path: Any, limits: Any) -> Any:
         from cyborg_quota.limits.models import base as policies
 
-        return policies.along(path, limits)
+        return policies.subtree_constraints(path, limits)
 
 
 class TestOverbooked(LimitRaceTestCase):

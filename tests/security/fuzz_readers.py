@@ -30,7 +30,7 @@ projects:
 
 def read_trace(data: bytes, path: pathlib.Path) -> None:
     """Any bytes are events, in order, or a TraceError of one line."""
-    from cyborg_quota import names
+    from cyborg_quota import validation
     from cyborg_quota.replay.traces import Trace, TraceError
 
     path.write_bytes(data)
@@ -40,7 +40,7 @@ def read_trace(data: bytes, path: pathlib.Path) -> None:
             assert event.time >= last and 0 < event.amount < 2**31, event
             last = event.time
             for name in (event.consumer, event.project_id, event.resource):
-                assert names.check_name("name", name) == name
+                assert validation.check_name("name", name) == name
     except TraceError as error:
         assert str(error).isprintable() and len(str(error)) < 1000, ascii(str(error))
 

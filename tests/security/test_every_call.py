@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import inspect
 import re
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ BY_RULE: dict[str, dict[str, Any]] = {
     "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
     "unset_limit": {"resource": "gpu", "project_id": VICTIM},
     "set_limits": {"limits": {"gpu": 5}, "project_id": VICTIM},
+    "set_overrides": {"limits": {"gpu": 5}, "project_id": VICTIM, "until": datetime.datetime(2999, 1, 1)},
 }
 ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_projects": {},
@@ -79,6 +81,8 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_over": {},
     "export_limits": {},
     "import_limits": {"document": {}},
+    "list_overrides": {},
+    "cancel_overrides": {"ids": ["1-0"]},
     "verify_limit_history": {},
     "checkpoint_limits": {},
     "purge_limit_history": {"older_than_seconds": 0},
@@ -132,7 +136,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         # Which calls look whether others wait is left to chance. Here, as mostly, none does.
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared_transaction._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
         self.grow({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)
@@ -223,7 +227,7 @@ class TestTheTable(EveryCallTestCase):
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
-            "allow_unknown_limits", "reason", "since", "marker",
+            "allow_unknown_limits", "reason", "since", "marker", "ids", "start", "until",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

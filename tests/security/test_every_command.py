@@ -30,6 +30,8 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "usage list": ("--project", OTHER),
     "limit history": ("--project", OTHER),
     "limit list": ("--project", OTHER),
+    "limit override list": ("--project", OTHER),
+    "limit override cancel": ("{override}",),
     "limit set": ("--project", OTHER, "gpu=7"),
     "limit show": ("--project", OTHER),
     "limit tree": ("--project", OTHER),
@@ -59,11 +61,13 @@ class EveryCommandTest(base.CliTestCase):
             self.call("limit", "set", "--project", project, "gpu=50")
             (row,) = self.good("reserve", "--project", project, "--consumer", "c", "--group", "g", "gpu=1")
             self.uuids[project] = row["uuid"]
+            self.call("limit", "set", "--project", project, "gpu=40", "--until", "2999-01-01")
+        self.override = self.good("limit", "override", "list", "--project", OTHER)[0]["id"]
         self.call("project", "add", "empty")
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.before = self.rows_of(VICTIM)
         self.assertEqual(
-            {"limit_changes", "projects", "project_limits", "quota_usages", "reservations"}, self.before.keys()
+            {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"}, self.before.keys()
         )
 
     def rows_of(self, project: str) -> dict[str, list[Any]]:
@@ -78,7 +82,7 @@ class EveryCommandTest(base.CliTestCase):
     def test_a_command_for_one_project_leaves_the_others_alone(self) -> None:
         for command, arguments in OF_ONE.items():
             with self.subTest(command):
-                argv = [one.format(uuid=self.uuids[OTHER]) for one in arguments]
+                argv = [one.format(uuid=self.uuids[OTHER], override=self.override) for one in arguments]
                 if command == "rollback":  # (what the commit above has committed is not rolled back)
                     self.call("reserve", "--project", OTHER, "--consumer", "c", "gpu=1")
                 ended = self.call(*command.split(), *argv)

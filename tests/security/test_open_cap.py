@@ -11,10 +11,11 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.db import open_count
-from cyborg_quota.ledger import open_cap
+from cyborg_quota.db import dialects, open_count
+from cyborg_quota.db.database import Connection
+from cyborg_quota.ledger import reserve
 from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.open_cap import OpenCap
+from cyborg_quota.ledger.reserve import OpenCap
 from cyborg_quota.ledger.settings import DriverSettings
 from tests import base, fixtures, hooks, trees
 from tests.race.workers import race
@@ -64,7 +65,7 @@ class TestCap(CapTestCase):
         with counting as counted:
             self.fill(1)
             self.assertGreater(counted.call_count, 0)
-        with counting as counted, mock.patch.object(open_cap, "_REFUSAL_SECONDS", 0.0):
+        with counting as counted, mock.patch.object(reserve, "_REFUSAL_SECONDS", 0.0):
             self.fill(1)
             self.assertEqual(0, counted.call_count)
 
@@ -202,13 +203,11 @@ class TestControl(RaceTestCase):
     def test_the_known_bad_way_is_caught(self) -> None:
         """Counting without holding the row admits too many in one of a few turns: this race can be lost."""
 
-        def charge(_cap: OpenCap, connection: object, changes: object, counted: object, claims: object) -> bool:
+        def charge(_cap: OpenCap, connection: Connection, changes: object, counted: object, claims: object) -> bool:
             _cap._check(connection, counted, claims)  # type: ignore[arg-type]
-            return bool(charge_all(connection, changes))  # type: ignore[arg-type]
+            return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
-        from cyborg_quota.db.usages import charge_all
-
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.open_cap.OpenCap.charge", charge))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge", charge))
         for turn in range(20):
             self.context = base.Context(f"t{turn}")
             self.use(20)

@@ -138,7 +138,7 @@ class TestFiles(SecretsTestCase):
             conf.register_opt(cfg.StrOpt("connection"), "database")
             error = self.assertRaises(cfg.Error, self.asked, conf)
             self.assertNotEqual([], pieces_in(str(error)), "there is nothing to hide")
-            self.assertEqual([], pieces_in(loading.told(error)), text)
+            self.assertEqual([], pieces_in(loading.safe_message(error)), text)
 
     def asked(self, conf: cfg.ConfigOpts) -> str:
         conf(["--config-file", str(self.conf)], project="another")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota.db.many import Overdue, Place
-from cyborg_quota.ledger.overdue_reader import OverdueReader
+from cyborg_quota.ledger.expire import OverdueReader
 
 BATCH = 3
 KEYS = st.tuples(st.sampled_from(["p1", "p2", "p3"]), st.sampled_from(["fpga", "gpu"]))

@@ -76,21 +76,21 @@ class TestRead(base.BaseTestCase):
             (one % "limits: {5: 1}", "needs a name, not a int; write it in quotes"),
             (one % "children: {id: c}", "must be a list of projects"),
             (one % "children: [c]", "projects[0].children[0].children[0]", "not text"),
-            (one % "children: [{id: a}]", "'a' stands at projects[0] already"),
+            (one % "children: [{id: a}]", "'a' is already at projects[0]"),
             ("projects: [{limits: {gpu: 1}}]", "projects[0].id needs a name, not nothing"),
             ("projects: [{id: 123}]", "write it in quotes"),
             ("projects: [{id: ' a'}]", "blank"),
-            ("defaults: {gpu: 1, gpu: 2}", "line 1", "'gpu' stands twice"),
-            ("defaults: {gpu: 1", "line 2", "is no YAML"),
-            ("a: !!python/object:os.system {}", "is no YAML"),
-            ("defaults: {gpu: " + "9" * 5000 + "}", "is no YAML"),
-            ("defaults: {gpu: 2001-99-99}", "is no YAML"),
-            ("a: \x00", "is no YAML"),
+            ("defaults: {gpu: 1, gpu: 2}", "line 1", "'gpu' is given twice"),
+            ("defaults: {gpu: 1", "line 2", "is not valid YAML"),
+            ("a: !!python/object:os.system {}", "is not valid YAML"),
+            ("defaults: {gpu: " + "9" * 5000 + "}", "is not valid YAML"),
+            ("defaults: {gpu: 2001-99-99}", "is not valid YAML"),
+            ("a: \x00", "is not valid YAML"),
         ):
             self.refused(text, *words)
 
     def test_a_cycle_by_alias_is_a_project_that_stands_twice(self) -> None:
-        self.refused("projects: [&a {id: a, children: [*a]}]", "'a' stands at projects[0] already")
+        self.refused("projects: [&a {id: a, children: [*a]}]", "'a' is already at projects[0]")
         self.refused("projects: &a [*a]", "projects[0] must be a mapping")
 
     def test_an_alias_may_spare_words(self) -> None:
@@ -127,7 +127,7 @@ anything = st.recursive(
 
 def _is_bad(text: str) -> bool:
     try:
-        document.names.check_name("project_id", text)
+        document.validation.check_name("project_id", text)
     except exceptions.InvalidName:
         return True
     return False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,36 +18,34 @@ PACKAGE = "cyborg_quota"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "safe_repr", "names", "transitions", "enforcement"}
+LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement"}
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "safe_repr": set(),
     "forks": set(),
     "exceptions": {"types", "safe_repr"},
-    "names": {"exceptions", "safe_repr", "types"},
+    "validation": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
-    "validation": LEAVES,
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
     "ledger": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"validation", "policy", "ledger", "administration"},
-    "attachment": LEAVES | {"validation", "engine"},
-    "policy": LEAVES | {"validation"},
-    "administration": LEAVES | {"validation", "policy", "ledger", "limits"},
+    "engine": LEAVES | {"policy", "ledger", "administration"},
+    "attachment": LEAVES | {"engine"},
+    "policy": LEAVES,
+    "administration": LEAVES | {"policy", "ledger", "limits"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
-    "integrations": LEAVES | {"", "validation", "conf", "engine", "attachment", "factory"},
-    "replay": LEAVES | {"", "validation", "engine", "db"},
+    "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory"},
+    "replay": LEAVES | {"", "engine", "db"},
     "cmd": LEAVES
-    | {"", "replay", "validation", "messaging", "conf", "engine", "attachment", "factory", "ledger", "limits", "db"}
-    | {"integrations"},
+    | {"", "replay", "messaging", "conf", "engine", "attachment", "factory", "ledger", "limits", "db", "integrations"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -194,6 +193,82 @@ class TestImports(base.BaseTestCase):
         }
         modules["cyborg_quota.db.schema"] = ""
         self.assertEqual([], wrong_imports(modules))
+
+
+DB = "cyborg_quota.db"
+# From top to bottom: a module of `db` may import those of its own and of lower levels.
+DB_LEVELS = (
+    {"maintenance", "moves", "limits", "limit_history", "overrides", "path_state", "many", "notified_levels", "schema", "replays"},
+    {"database"},
+    {"connect", "connection_cache", "projects"},
+    {"dialects"},
+    {"inserting", "listing", "open_count", "reservations", "sources", "sums", "usages"},
+    {"clock", "deadline", "errors", "models", "prepared", "settings", "socket_watchdog"},
+)
+DECIDES_BY_DATABASE = re.compile(
+    r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"
+    r"|server_version_info|from sqlalchemy\.dialects|@compiles\([^)]*,"
+)
+# Column types and partial indexes belong to the schema.
+MAY_NAME_DATABASES = {f"{DB}.models", f"{DB}.migrations"}
+MAX_DIALECT_FILES = 5
+
+
+def db_level(module: str) -> int | None:
+    """The level of a module of ``db``, 0 at the top; None for a migration and for other packages."""
+    if not module.startswith(f"{DB}.") or module.startswith(f"{DB}.migrations"):
+        return None
+    name = module.split(".")[2]
+    return next(index for index, names in enumerate(DB_LEVELS) if name in names)
+
+
+def deciding(modules: Mapping[str, str]) -> list[str]:
+    """The modules that decide by the database in use."""
+    return sorted(
+        module
+        for module, source in modules.items()
+        if DECIDES_BY_DATABASE.search(source) and not any(module.startswith(name) for name in MAY_NAME_DATABASES)
+    )
+
+
+class TestDialects(base.BaseTestCase):
+    """Only the modules of db/dialects know which databases exist."""
+
+    def test_no_other_module_decides_by_the_database(self) -> None:
+        self.assertEqual([], [name for name in deciding(sources()) if not name.startswith(f"{DB}.dialects")])
+
+    def test_few_files(self) -> None:
+        names = [name for name in sources() if name.startswith(f"{DB}.dialects")]
+        self.assertLessEqual(
+            {f"{DB}.dialects.{name}" for name in ("base", "sqlite", "mariadb", "postgresql")}, {*names}
+        )
+        self.assertLessEqual(len(deciding(sources())), MAX_DIALECT_FILES)
+
+    def test_the_check_itself(self) -> None:
+        for line in (
+            "if connection.dialect.name == 'mysql':",
+            "if url.get_backend_name() == 'sqlite':",
+            "from sqlalchemy.dialects import mysql",
+            '@compiles(utc_after, "mysql")',
+        ):
+            self.assertEqual(
+                ["m"], deciding({"m": line, f"{DB}.models": line, "other": "dialects.of(connection)"}), line
+            )
+
+    def test_a_dialect_is_below_the_database(self) -> None:
+        """Every module of db has a level, and imports none above it."""
+        modules = sources()
+        wrong = []
+        for module, source in modules.items():
+            level = db_level(module)
+            if level is not None:
+                targets = [(target, db_level(target)) for target in imported(source, modules)]
+                wrong += [f"{module} imports {name}" for name, other in targets if other is not None and other < level]
+        self.assertEqual([], wrong)
+
+    def test_every_level_exists(self) -> None:
+        names = {module.split(".")[2] for module in sources() if db_level(module) is not None}
+        self.assertEqual(names, set().union(*DB_LEVELS))
 
 
 class TestSizes(base.BaseTestCase):

@@ -30,7 +30,7 @@ class CacheTestCase(base.BaseTestCase):
         self.error: Exception | None = None
 
     def make_cache(self, **changes: Any) -> caches.Cache:
-        settings = {"ttl_seconds": TTL, "stale_seconds": STALE, "patience_seconds": PATIENCE, **changes}
+        settings = {"ttl_seconds": TTL, "stale_seconds": STALE, "timeout_seconds": PATIENCE, **changes}
         return caches.Cache(clock=lambda: self.now, **settings)
 
     def source(self) -> Any:
@@ -43,7 +43,7 @@ class CacheTestCase(base.BaseTestCase):
         return self.cache.get(key, self.source)
 
     def break_down(self, *, whole: bool = True) -> None:
-        self.error = LimitSourceError("it is away", whole=whole)
+        self.error = LimitSourceError("it is away", is_total=whole)
 
 
 class TestAge(CacheTestCase):
@@ -88,7 +88,7 @@ class TestAge(CacheTestCase):
         self.assertEqual(("first", "second"), (self.get("a"), self.get("b")))
 
     def test_memory_is_bounded_and_the_oldest_goes_first(self) -> None:
-        self.cache = self.make_cache(most_answers=3)
+        self.cache = self.make_cache(max_responses=3)
         for key in "abca":
             self.get(key)
         self.now += TTL
@@ -101,7 +101,7 @@ class TestAge(CacheTestCase):
         self.assertEqual(6, self.asked)
 
     def test_refusals_are_bounded_too(self) -> None:
-        self.cache = self.make_cache(most_answers=3)
+        self.cache = self.make_cache(max_responses=3)
         self.break_down(whole=False)
         for key in range(10):
             self.assertRaises(exceptions.LimitsUnavailable, self.get, str(key))
@@ -306,7 +306,7 @@ class TestThreads(CacheTestCase):
         self.assertEqual((["first"], "first"), (results, self.get("other")))
 
     def test_waiting_ends(self) -> None:
-        self.cache = self.make_cache(patience_seconds=0.01)
+        self.cache = self.make_cache(timeout_seconds=0.01)
         threads, _ = self.start(lambda: self.cache.get("k", self.held))
         self.assertTrue(self.entered.wait(30))
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)

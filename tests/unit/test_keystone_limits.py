@@ -13,7 +13,7 @@ from oslotest import base
 
 from cyborg_quota import Constraint, exceptions
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.limits.keystone import Answers, KeystoneLimitDriver
+from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
 from cyborg_quota.limits.keystone_client import KeystoneClient
 from tests import keystones
 from tests.keystones import PASSWORD, Response
@@ -38,9 +38,9 @@ class DriverTestCase(base.BaseTestCase):
         options = {name: changes.pop(name) for name in list(changes) if "__" in name}
         settings = keystones.settings(**options)
 
-        def answers() -> Answers:
-            cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, patience_seconds=5.0, clock=lambda: self.now)
-            return Answers(KeystoneClient(settings, self.keystone.connect), cache)  # type: ignore[arg-type]
+        def answers() -> CachedKeystone:
+            cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, timeout_seconds=5.0, clock=lambda: self.now)
+            return CachedKeystone(KeystoneClient(settings, self.keystone.connect), cache)  # type: ignore[arg-type]
 
         return KeystoneLimitDriver(answers, **changes)
 
@@ -233,7 +233,7 @@ class TestService(DriverTestCase):
     def test_not_one_service_or_endpoint(self) -> None:
         self.driver = self.make_driver(**self.by_type)
         self.keystone.services *= 2
-        self.assertIn("2 services with type accelerator, and not one", self.unavailable())
+        self.assertIn("2 services with type accelerator, not exactly one", self.unavailable())
 
         self.keystone.services.pop()
         self.keystone.endpoints.clear()
@@ -316,14 +316,14 @@ class TestFaults(DriverTestCase):
 
     def test_what_keystoneauth_raises(self) -> None:
         for error, words in (
-            (ksa.ConnectTimeout("x"), "does not answer in time"),
+            (ksa.ConnectTimeout("x"), "does not respond in time"),
             (ksa.ConnectFailure("x"), "cannot be reached"),
-            (ksa.connection.SSLError("x"), "TLS fails"),
+            (ksa.connection.SSLError("x"), "the TLS connection to Keystone"),
             (ksa.Unauthorized("x"), "--system all reader"),
             (ksa.EndpointNotFound("x"), "no identity endpoint"),
             (ksa.EmptyCatalog("x"), "no identity endpoint"),
-            (ksa.DiscoveryFailure("x"), "which versions"),
-            (ksa.ServiceUnavailable("x"), "answered 503"),
+            (ksa.DiscoveryFailure("x"), "the API versions of Keystone"),
+            (ksa.ServiceUnavailable("x"), "returned status 503"),
             (ksa.UnknownConnectionError("x", None), "UnknownConnectionError"),
         ):
             self.keystone.instead[""] = error
@@ -332,13 +332,13 @@ class TestFaults(DriverTestCase):
 
     def test_what_keystone_answers(self) -> None:
         for answer, words in (
-            (Response(401, {}), "does not let the user of [oslo_limit] in"),
+            (Response(401, {}), "does not authenticate the user of [oslo_limit]"),
             (Response(403, {}), "may not read /endpoints/endpoint-1 in Keystone. It needs the role reader"),
-            (Response(500, {}), "answered 500"),
-            (Response(200, ValueError("no JSON")), "is no JSON"),
-            (Response(200, ["a list"]), "is no JSON"),
-            (Response(200, {"hello": "world"}), "not Keystone's API"),
-            (Response(200, {"endpoint": []}), "not Keystone's API"),
+            (Response(500, {}), "returned status 500"),
+            (Response(200, ValueError("no JSON")), "is not JSON"),
+            (Response(200, ["a list"]), "is not JSON"),
+            (Response(200, {"hello": "world"}), "not from Keystone's API"),
+            (Response(200, {"endpoint": []}), "not from Keystone's API"),
         ):
             self.keystone.instead[""] = answer
             self.now += 10
@@ -362,7 +362,7 @@ class TestFaults(DriverTestCase):
             if is_enough:
                 self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
             else:
-                self.assertIn("its own project's limits only. It needs the role reader", self.unavailable())
+                self.assertIn("the limits of its own project only. It needs the role reader", self.unavailable())
 
     def test_a_project_that_may_not_be_read_does_not_stop_flat(self) -> None:
         self.keystone.instead["projects"] = Response(403, {})
@@ -389,7 +389,7 @@ class TestSharing(DriverTestCase):
     def test_a_forked_child_makes_its_own_session(self) -> None:
         self.assertEqual(0, self.keystone.made, "none before the first use")
         self.constraints()
-        held = self.driver._answers()._cache._lock  # another thread of the parent may hold it
+        held = self.driver._keystone()._cache._lock  # another thread of the parent may hold it
         with held:
             child = os.fork()
             if child == 0:

@@ -45,7 +45,7 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_a_password_in_the_url(self) -> None:
         said = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
-        self.assertIn("[oslo_limit] auth_url holds more than an address", said)
+        self.assertIn("[oslo_limit] auth_url must not contain credentials", said)
         self.assertNotIn(PASSWORD, said)
 
     def test_an_unknown_plugin(self) -> None:
@@ -68,7 +68,7 @@ class TestConfiguration(base.BaseTestCase):
         settings.set_override("timeout", 30, group="oslo_limit")
         self.assertEqual(30.0, keystone_session.make_adapter(settings).session.timeout)
         driver = KeystoneLimitDriver.from_conf(settings)
-        self.assertEqual(30.0, driver._answers()._cache._patience, "how long others wait for the one who asks")
+        self.assertEqual(30.0, driver._keystone()._cache._timeout, "how long others wait for the one who asks")
 
     def test_options_registered_by_oslo_limit_itself(self) -> None:
         """Where somebody uses oslo.limit in the same process."""
@@ -111,5 +111,5 @@ class TestSockets(base.BaseTestCase):
         for auth_type in ("v3password", "password"):
             began = time.monotonic()
             error = self.unavailable(oslo_limit__auth_type=auth_type)
-            self.assertIn("does not answer in time", error.reason)
+            self.assertIn("does not respond in time", error.reason)
             self.assertLess(time.monotonic() - began, 1.0)

@@ -7,7 +7,7 @@ import itertools
 
 from oslotest import base
 
-from cyborg_quota.ledger.batch_throttle import BatchThrottle
+from cyborg_quota.ledger.expire import BatchThrottle
 
 
 class TestPace(base.BaseTestCase):

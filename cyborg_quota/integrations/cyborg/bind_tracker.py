@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
-from cyborg_quota.attachment import LOST, give_up_rest
+from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser
@@ -141,7 +141,7 @@ class BindReservation:
                 self.request.arq,
                 lost,
             )
-        call(give_up_rest, engine, caller, self.uuids)
+        call(roll_back_rest, engine, caller, self.uuids)
         if not is_bound():
             return
         self.uuids = self._reserve_afresh()

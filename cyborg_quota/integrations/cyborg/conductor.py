@@ -30,7 +30,7 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
 
     def init_host(self) -> None:
         super().init_host()
-        self._upkeep = periodic.Upkeep(process_state.conf(), process_state.charger(), process_state.resource_map())
+        self._upkeep = periodic.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.resource_map())
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
         """Run the periodic work that is due; returns the seconds until the next call."""
@@ -69,7 +69,7 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
         for uuid, group in arq_records.groups_to_bind(context, arqs)
     ]
     try:
-        reservations = process_state.charger().reserve_binds(requests)
+        reservations = process_state.bind_tracker().reserve_binds(requests)
     except exceptions.QuotaError:
         # Nova does not show the reason to its user. An operator can find it in this log by the server's UUID.
         instances = sorted({request.instance for request in requests})
@@ -121,7 +121,7 @@ def serve(argv: list[str]) -> None:
     cyborg_service.prepare_service(argv)
     cyborg_host.connection(cfg.CONF)  # an unescaped $ fails here; else each query of Cyborg logs the text after it
     quota_objects.install()
-    process_state.charger()  # raises configuration errors now instead of at the first bind
+    process_state.bind_tracker()  # raises configuration errors now instead of at the first bind
     process_state.log_start("conductor")
     conductor = cyborg_service.RPCService(__name__, ConductorManager.__name__, constants.CONDUCTOR_TOPIC)
     service.launch(cfg.CONF, conductor, restart_method="mutate").wait()

@@ -31,7 +31,7 @@ def records(conf: cfg.ConfigOpts) -> Records:
     try:
         host(arguments, project="cyborg", version=cyborg_quota.__version__)
     except cfg.Error as error:
-        raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.told(error)}") from None
+        raise exceptions.ConfigurationError(f"Cyborg's configuration: {loading.safe_message(error)}") from None
     from cyborg_quota.integrations.cyborg.arq_records import Records  # imported late: it registers [database]
 
     if not connection(host):

@@ -59,7 +59,8 @@ class Difference:
         return self.arq, self.charges, attached
 
     def __str__(self) -> str:
-        return f"ARQ {self.arq}: {self.problem}; charged {shown(self.before)}, attached {shown(self.after)}"
+        charged, attached = format_amounts(self.before), format_amounts(self.after)
+        return f"ARQ {self.arq}: {self.problem}; charged {charged}, attached {attached}"
 
     @property
     def sources(self) -> str:
@@ -124,25 +125,27 @@ def compare(
     not bound may not be an ARQ: of its charges, only those of ``resources``, with ``source`` or without a source, are
     compared.
     """
-    left = dict(charges)
+    unmatched = dict(charges)
     differences, compared = [], 0
     charged = sum(any(charge.source == source for charge in held) for held in charges.values())
     for attached in bound:
         compared += 1
-        held = tuple(left.pop(attached.arq, ()))
+        held = tuple(unmatched.pop(attached.arq, ()))
         if attached.arq not in in_flight and attached.project_id is not None:
             problem = _problem(held, attached)
             if problem is not None:
-                differences.append(Difference(problem, attached.arq, held, attached, _is_own(held, source)))
-    for arq, rest in left.items():
-        held = tuple(charge for charge in rest if charge.resource in resources and charge.source in (source, None))
+                differences.append(Difference(problem, attached.arq, held, attached, _has_source(held, source)))
+    for arq, of_consumer in unmatched.items():
+        held = tuple(
+            charge for charge in of_consumer if charge.resource in resources and charge.source in (source, None)
+        )
         compared += bool(held)
         if held and arq not in in_flight:
-            differences.append(Difference("not attached", arq, held, None, _is_own(held, source)))
+            differences.append(Difference("not attached", arq, held, None, _has_source(held, source)))
     return Report(compared, sorted(differences, key=lambda difference: difference.arq), charged)
 
 
-def _is_own(held: Iterable[Charge], source: str | None) -> bool:
+def _has_source(held: Iterable[Charge], source: str | None) -> bool:
     return all(charge.source == source for charge in held)
 
 
@@ -165,7 +168,7 @@ def _sums(charges: Iterable[Charge]) -> dict[tuple[str, str], int]:
     return sums
 
 
-def shown(amounts: Mapping[tuple[str, str], int]) -> str:
+def format_amounts(amounts: Mapping[tuple[str, str], int]) -> str:
     """Format amounts as ``p1 gpu=1 gpu.A100=1``, or as ``nothing``."""
     by_project: dict[str, list[str]] = {}
     for (project_id, resource), amount in sorted(amounts.items()):

@@ -14,7 +14,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, names
+from cyborg_quota import exceptions, validation
 
 RESOURCES_PREFIX: Final = "resources:"
 TRAIT_PREFIX: Final = "trait:"
@@ -60,7 +60,7 @@ def parse_rule(text: str) -> Rule:
         )
     for resource in resources:
         try:
-            names.check_name("resource", resource)
+            validation.check_name("resource", resource)
         except exceptions.InvalidName as error:
             raise exceptions.ConfigurationError(f"[cyborg] resource_rule {text!a}: {error}") from None
     return Rule(classes[0], tuple(classes[1:]), tuple(dict.fromkeys(resources)))
@@ -126,7 +126,7 @@ class ResourceMap:
 def source(conf: cfg.ConfigOpts) -> str:
     """The value of [cyborg] source. Raises ConfigurationError."""
     try:
-        return names.check_name("source", conf.cyborg.source)
+        return validation.check_name("source", conf.cyborg.source)
     except exceptions.InvalidName as error:
         raise exceptions.ConfigurationError(f"[cyborg] source: {error}") from None
 

@@ -79,7 +79,8 @@ class _Quota:
             self.quota_detach(context, error)
         except BaseException:
             # The detach failed: while the ARQ is bound, the periodic task must charge it.
-            process_state.charger().retry_commit_later(self._reservation, lambda: arq_records.is_bound(self.arq.uuid))
+            tracker = process_state.bind_tracker()
+            tracker.retry_commit_later(self._reservation, lambda: arq_records.is_bound(self.arq.uuid))
             raise
         self._reservation.leave()
 
@@ -121,7 +122,7 @@ class _Quota:
             self._release()
 
     def _release(self: Any) -> None:
-        process_state.charger().release(self.arq.uuid, self.arq.project_id)
+        process_state.bind_tracker().release(self.arq.uuid, self.arq.project_id)
         self._is_released = True  # a failed release is retried by the tracker
 
 

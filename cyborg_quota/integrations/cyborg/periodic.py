@@ -21,7 +21,7 @@ from cyborg_quota.integrations.cyborg.reconciler import RecordsShrunk, TooManyCh
 LOG = logging.getLogger(__name__)
 
 _MAX_LOGGED = 10
-_NOT_OWN = " (not repaired: a charge has another source or none; see reconcile --claim-source)"
+_NOT_REPAIRED = " (not repaired: a charge has another source or none; see reconcile --claim-source)"
 
 
 class Upkeep:
@@ -37,7 +37,7 @@ class Upkeep:
         # A random delay, so that conductors started together do not all reconcile at the same time.
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
-        self._reconciling: threading.Thread | None = None
+        self._reconcile_thread: threading.Thread | None = None
         self._has_checked_tree = False
 
     def turn(self) -> float:
@@ -55,11 +55,11 @@ class Upkeep:
             self._try("Overdue reservations could not be expired.", self._expire)
             if not self._has_checked_tree:
                 self._try("The project tree could not be checked.", self._check_tree)
-        if now >= self._reconcile_at and (self._reconciling is None or not self._reconciling.is_alive()):
+        if now >= self._reconcile_at and (self._reconcile_thread is None or not self._reconcile_thread.is_alive()):
             self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
             # In a thread, because it waits for the grace period, and running binds must be extended meanwhile.
-            self._reconciling = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
-            self._try("The reconciliation could not be started.", self._reconciling.start)
+            self._reconcile_thread = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
+            self._try("The reconciliation could not be started.", self._reconcile_thread.start)
         return self._pause
 
     @property
@@ -113,7 +113,7 @@ class Upkeep:
     @staticmethod
     def _log_remaining(report: Report, remaining: Sequence[Difference]) -> None:
         for difference in remaining[:_MAX_LOGGED]:
-            suffix = "" if difference.is_own else _NOT_OWN
+            suffix = "" if difference.is_own else _NOT_REPAIRED
             LOG.warning("The ledger differs from Cyborg's records: %s%s", difference, suffix)
         if remaining:
             LOG.warning(

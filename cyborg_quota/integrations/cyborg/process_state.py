@@ -38,7 +38,7 @@ def conf() -> cfg.ConfigOpts:
 
 
 @functools.cache
-def charger() -> BindTracker:
+def bind_tracker() -> BindTracker:
     """The BindTracker of this process. Raises ConfigurationError, cfg.Error.
 
     Created by the first call, without I/O, so that a forked child may use it.
@@ -72,7 +72,7 @@ def log_start(service: str) -> None:
         "cyborg_quota %s in Cyborg's %s: ledger %s, limit driver %s, source %s, rules %s, heal %s.",
         cyborg_quota.__version__,
         service,
-        charger().engine.location,
+        bind_tracker().engine.location,
         settings.limits.driver,
         mapping.source(settings),
         "; ".join(str(rule) for rule in resource_map().rules_in_force) or "none",

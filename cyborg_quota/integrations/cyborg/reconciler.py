@@ -16,7 +16,7 @@ from typing import Final, Literal
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Records, Report, compare, shown
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Records, Report, compare, format_amounts
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 
 LOG = logging.getLogger(__name__)
@@ -221,8 +221,8 @@ class Reconciler:
             "Repaired: ARQ %s (%s): was charged %s, is charged %s",
             difference.arq,
             difference.problem,
-            shown(difference.before),
-            shown(difference.after),
+            format_amounts(difference.before),
+            format_amounts(difference.after),
         )
 
     def _recheck(self, repaired: Sequence[Difference], adopted: Mapping[str, list[str]]) -> None:
@@ -245,7 +245,7 @@ class Reconciler:
                         "ARQ %s was bound during the repair, but could not be charged: %s", difference.arq, error
                     )
                     continue
-                LOG.info("ARQ %s was bound during the repair; charged %s.", difference.arq, shown(now.wanted))
+                LOG.info("ARQ %s was bound during the repair; charged %s.", difference.arq, format_amounts(now.wanted))
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:

@@ -53,7 +53,7 @@ def make_application() -> Any:
     from cyborg_quota.integrations.cyborg import objects
 
     objects.install()
-    process_state.charger()  # raises configuration errors now instead of at the first delete
+    process_state.bind_tracker()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
     return api.application
 

@@ -29,15 +29,15 @@ class EnforcementModel(abc.ABC):
         """The constraints of a charge to ``path[0]``. ``limits``: by (project_id, resource); missing is unlimited."""
 
 
-def shown(limit: int | None) -> str:
-    """The text of a limit in a message."""
+def format_limit(limit: int | None) -> str:
+    """Format a limit for a message."""
     if limit is None:
         return "no limit"
     return "unlimited" if limit == UNLIMITED else str(limit)
 
 
-def along(path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-    """One constraint of scope ``subtree`` for the project and for each of its ancestors."""
+def subtree_constraints(path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
+    """A constraint of scope ``subtree`` for each limit of the projects on the path, except unlimited ones."""
     return [
         Constraint(project_id, resource, limit, "subtree")
         for (project_id, resource), limit in sorted(limits.items())

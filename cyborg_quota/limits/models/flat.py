@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No hierarchy: each project by itself, wherever it stands in the tree."""
+"""The enforcement model ``flat``: each project is limited alone, whatever its position in the tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyborg_quota.types import UNLIMITED, Constraint
 
 
 class Flat(base.EnforcementModel):
-    """Any limit may be set, and bounds what the project itself holds."""
+    """Any limit may be set. It limits the usage of the project without its descendants."""
 
     bounds_subtree = False
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CERN's rules (nested quota models, 2017): no overbooking, so that a limit that is shown is a limit that is there."""
+"""The enforcement model ``strict_hierarchy``: no overbooking, so that each project can use all of its limit.
+
+Source: CERN, nested quota models, 2017.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,41 @@ from cyborg_quota.types import UNLIMITED, Constraint
 
 
 class StrictHierarchy(base.EnforcementModel):
-    """The limits of the children never sum up to more than the parent's, from whichever side it is changed.
+    """The sum of the limits of the children must not exceed the limit of their parent, whichever limit is changed.
 
-    An unlimited child below a finite parent would be overbooked, and is refused. Usage is not looked at: a limit may
-    be set below it, and then nothing new can be created.
+    An unlimited child of a limited parent would be overbooking, and is refused. Usage is not checked: a limit may be
+    set below the present usage; then nothing more can be reserved.
     """
 
     def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
-        parents = set(projects) | {parent for one in projects if (parent := tree.parents.get(one)) is not None}
+        parents = set(projects) | {
+            parent for project_id in projects if (parent := tree.parents.get(project_id)) is not None
+        }
         return [
             problem
             for parent in sorted(parents)
             for resource in sorted(resources)
-            for problem in self._of_family(tree, parent, resource)
+            for problem in self._problems_of_children(tree, parent, resource)
         ]
 
-    def _of_family(self, tree: LimitTree, parent: str, resource: str) -> list[str]:
+    def _problems_of_children(self, tree: LimitTree, parent: str, resource: str) -> list[str]:
         children = tree.children_of.get(parent, ())
-        most = tree.limit(parent, resource)
-        if not children or most is None or most == UNLIMITED:
+        parent_limit = tree.limit(parent, resource)
+        if not children or parent_limit is None or parent_limit == UNLIMITED:
             return []
         limits = {child: tree.limit(child, resource) for child in children}
         problems = [
-            f"{child} cannot be unlimited in {resource} below {parent}, whose limit is {most}"
+            f"{child} cannot be unlimited in {resource}: the limit of its parent {parent} is {parent_limit}"
             for child, limit in limits.items()
             if limit == UNLIMITED
         ]
         total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
-        if total > most:
+        if total > parent_limit:
             problems.append(
-                f"the limits in {resource} of the children of {parent} would sum up to {total}, and its own is {most}"
+                f"the limits in {resource} of the children of {parent} would sum up to {total}; the limit of {parent} "
+                f"is {parent_limit}"
             )
         return problems
 
     def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        return base.along(path, limits)
+        return base.subtree_constraints(path, limits)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keystone's strict_two_level: each child is compared with the parent, never their sum; overbooking is allowed."""
+"""The enforcement model ``strict_two_level``, as in Keystone: no limit of a child exceeds that of its parent.
+
+The sum of the limits of the children may exceed it (overbooking).
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,29 @@ _LEVELS = 2
 
 
 class StrictTwoLevel(base.EnforcementModel):
-    """Two levels; no child's limit is larger than its parent's. What all hold together stays within the parent's."""
+    """At most two levels. The usage of a parent and its children together is limited by the limit of the parent."""
 
     def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
         problems = []
         pairs = set()
         for project_id in sorted(projects):
             if len(tree.path(project_id)) - 1 + tree.height(project_id) > _LEVELS:
-                problems.append(f"{project_id} cannot lie there, for the policy strict_two_level has two levels")
+                problems.append(f"{project_id} cannot be there: the enforcement model strict_two_level has two levels")
             parent_id = tree.parents.get(project_id)
             if parent_id is not None:
                 pairs.add((parent_id, project_id))
             pairs |= {(project_id, child) for child in tree.children_of.get(project_id, ())}
         for parent, child in sorted(pairs):
             for resource in sorted(resources):
-                most, limit = tree.limit(parent, resource), tree.limit(child, resource)
-                if most is None or most == UNLIMITED or limit is None:
+                parent_limit, limit = tree.limit(parent, resource), tree.limit(child, resource)
+                if parent_limit is None or parent_limit == UNLIMITED or limit is None:
                     continue
-                if limit == UNLIMITED or limit > most:
+                if limit == UNLIMITED or limit > parent_limit:
                     problems.append(
-                        f"the limit of {child} in {resource} would be {base.shown(limit)}, and that of its parent "
-                        f"{parent} is {most}"
+                        f"the limit of {child} in {resource} would be {base.format_limit(limit)}; the limit of its "
+                        f"parent {parent} is {parent_limit}"
                     )
         return problems
 
     def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        return base.along(path, limits)
+        return base.subtree_constraints(path, limits)

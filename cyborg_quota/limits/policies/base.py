@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.limits.models.base import EnforcementModel, format_limit, subtree_constraints
 
 Policy = EnforcementModel
 """The former name of EnforcementModel."""
+
+along = subtree_constraints
+shown = format_limit
+"""The former names of these functions."""

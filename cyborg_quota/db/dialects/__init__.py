@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supported databases: one module for each, with everything that is special about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from cyborg_quota import exceptions
+from cyborg_quota.db.dialects.base import Dialect
+from cyborg_quota.db.dialects.mariadb import MariaDB
+from cyborg_quota.db.dialects.postgresql import PostgreSQL
+from cyborg_quota.db.dialects.sqlite import SQLite
+
+__all__ = ["Dialect", "of", "of_url"]
+
+_DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), MariaDB(), PostgreSQL())}
+
+
+def of(connection: sa.Connection) -> Dialect:
+    """The dialect of an open connection."""
+    return _DIALECTS[connection.dialect.name]
+
+
+def of_url(url: sa.URL) -> tuple[sa.URL, Dialect]:
+    """The dialect for a URL, and the URL to connect to. Raises ConfigurationError for an unsupported driver."""
+    backend, separator, driver = url.drivername.partition("+")
+    if backend == "mariadb":
+        # oslo.db translates no errors of SQLAlchemy's dialect `mariadb`.
+        url = url.set(drivername=f"mysql{separator}{driver}")
+    backend, driver = url.get_backend_name(), url.get_driver_name()
+    dialect = _DIALECTS.get(backend)
+    if dialect is None or dialect.driver != driver:
+        raise exceptions.ConfigurationError(
+            f"[database] connection uses the driver {backend}+{driver}, which is not supported."
+            " Begin it with sqlite://, mysql+pymysql:// or postgresql+psycopg2://."
+        )
+    return url, dialect

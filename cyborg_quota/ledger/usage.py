@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads usage and limits: check, get_usages, list_usages. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from oslo_log import log as logging
+
+from cyborg_quota import enforcement, exceptions
+from cyborg_quota.db import path_state, projects, usages
+from cyborg_quota.db.database import Database
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.types import UNLIMITED, Counters, Over, Usage, UsageRecord
+
+LOG = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+
+
+class UsageReader:
+    """Implements the methods of QuotaDriver that have the same names."""
+
+    def __init__(self, database: Database, untimed: Database, limits: LimitDriver) -> None:
+        """``untimed``: the same database without a statement timeout, to read all counters."""
+        self._database = database
+        self._untimed = untimed
+        self._limits = limits
+
+    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+        # Read the current path: only a charge detects that a cached path is stale, and a check charges nothing.
+        project_path = self._database.read(lambda connection: projects.read_path(connection, project_id, request))
+        path = project_path.limiting(self._limits.origin)
+        parent_id = self._limits.parent_of(project_id)
+        if parent_id is not None and path[1:2] != (parent_id,):
+            path = (project_id, parent_id)  # its next charge moves it there
+        constraints = self._limits.get_constraints(path, sorted(request))
+        counters = self._database.read(lambda connection: usages.read(connection, path, request))
+        violations = enforcement.find_violations(project_id, constraints, counters, request)
+        return violations if sees_all else enforcement.redact(violations, project_id)
+
+    def get_usages(
+        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
+        held = {resource for owner, resource in state.counters if owner == project_id}
+        names = sorted(held.union(resources))
+        limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
+        return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+
+    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
+        rows = self._untimed.read(
+            lambda connection: usages.read(connection, None if project_id is None else [project_id])
+        )
+        limits = _look_up(
+            lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
+            allow_unknown=allow_unknown_limits,
+        )
+        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in rows.items()]
+
+
+def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
+    """The limits. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
+    try:
+        return limits()
+    except exceptions.LimitsUnavailable as error:
+        if not allow_unknown:
+            raise
+        LOG.warning("The limits are unknown: %s", error.reason)
+        return None
+
+
+def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+    limit = None if limits is None else limits.get(key, UNLIMITED)
+    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)

@@ -1,0 +1,574 @@
+-- single statement: reserve one row
+PREPARE cyborg_quota_75545d174e5c8035c50c FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_75545d174e5c8035c50c USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+;
+
+-- single statement: reserve one row without a consumer
+PREPARE cyborg_quota_cc659aaea7ae5aa8520d FROM 'BEGIN NOT ATOMIC INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_cc659aaea7ae5aa8520d USING %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+;
+
+-- single statement: reserve one row with a source
+PREPARE cyborg_quota_785af8e24a22c198e281 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_785af8e24a22c198e281 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+;
+
+-- single statement: reserve two rows
+PREPARE cyborg_quota_a0de654958e42d23335d FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_a0de654958e42d23335d USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+;
+
+-- single statement: reserve in a tree
+PREPARE cyborg_quota_0ed57098ac599d78a007 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_0ed57098ac599d78a007 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 8, 2, 4611686018427387904, 3, 4611686018427387904, 1, 50, 2, 60, 3, 60, 1, 500, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0 -- COMMIT
+;
+
+-- single statement: reserve without bounds
+PREPARE cyborg_quota_3d62d2472198cbadd959 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_3d62d2472198cbadd959 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 101, 2147483646 -- COMMIT
+;
+
+-- single statement: reserve a negative amount
+PREPARE cyborg_quota_381ce9b1a280af472a0b FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6) WHERE quota_usages.id = ? AND quota_usages.generation = ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_381ce9b1a280af472a0b USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 101 -- COMMIT
+;
+
+-- single statement: reserve too many rows
+
+-- single statement: commit
+PREPARE cyborg_quota_122319e62edfb25717a6 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_122319e62edfb25717a6 USING %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+;
+
+-- single statement: commit two
+PREPARE cyborg_quota_45c444243f48a1deaf06 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_45c444243f48a1deaf06 USING %s, %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+;
+
+-- single statement: commit two resources
+PREPARE cyborg_quota_488d7bc2b99ecd2b8d8b FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 2 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_488d7bc2b99ecd2b8d8b USING %s, %s, 0, 1, -2, 2, -2, 1, 2, 2, 2, 1, 0, 2, 0, 1, 2, 1, 101, 2, 102, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 0, 2, 0, 1, 2, 2, 2, 1, 0, 2, 0 -- COMMIT
+;
+
+-- single statement: roll back
+PREPARE cyborg_quota_b2e96e9246ceb604f23a FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_b2e96e9246ceb604f23a USING %s, 0, -2, -2, 1, 101, 2, 2 -- COMMIT
+;
+
+-- single statement: roll back in a tree
+PREPARE cyborg_quota_e7d7811cc917bcb521de FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_e7d7811cc917bcb521de USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
+;
+
+-- charge
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+
+-- charge all of one
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+
+-- charge all of three
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_reserved_0)s WHEN %(b_id_1)s THEN %(b_reserved_1)s WHEN %(b_id_2)s THEN %(b_reserved_2)s END), used=(quota_usages.used + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_used_0)s WHEN %(b_id_1)s THEN %(b_used_1)s WHEN %(b_id_2)s THEN %(b_used_2)s END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_subtree_0)s WHEN %(b_id_1)s THEN %(b_subtree_1)s WHEN %(b_id_2)s THEN %(b_subtree_2)s END) WHERE quota_usages.id IN (%(b_id_0)s, %(b_id_1)s, %(b_id_2)s) AND quota_usages.generation = CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_generation_0)s WHEN %(b_id_1)s THEN %(b_generation_1)s WHEN %(b_id_2)s THEN %(b_generation_2)s END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_room_0)s WHEN %(b_id_1)s THEN %(b_room_1)s WHEN %(b_id_2)s THEN %(b_room_2)s END AND quota_usages.subtree <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_subtree_room_0)s WHEN %(b_id_1)s THEN %(b_subtree_room_1)s WHEN %(b_id_2)s THEN %(b_subtree_room_2)s END AND quota_usages.reserved <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_reserved_room_0)s WHEN %(b_id_1)s THEN %(b_reserved_room_1)s WHEN %(b_id_2)s THEN %(b_reserved_room_2)s END AND quota_usages.used >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_used_0)s WHEN %(b_id_1)s THEN %(b_least_used_1)s WHEN %(b_id_2)s THEN %(b_least_used_2)s END AND quota_usages.reserved >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_reserved_0)s WHEN %(b_id_1)s THEN %(b_least_reserved_1)s WHEN %(b_id_2)s THEN %(b_least_reserved_2)s END AND quota_usages.subtree >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_subtree_0)s WHEN %(b_id_1)s THEN %(b_least_subtree_1)s WHEN %(b_id_2)s THEN %(b_least_subtree_2)s END
+;
+
+-- charge in bulk: 1
+
+-- charge in bulk: 3
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_reserved_0)s WHEN %(b_id_1)s THEN %(b_reserved_1)s WHEN %(b_id_2)s THEN %(b_reserved_2)s END), used=(quota_usages.used + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_used_0)s WHEN %(b_id_1)s THEN %(b_used_1)s WHEN %(b_id_2)s THEN %(b_used_2)s END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_subtree_0)s WHEN %(b_id_1)s THEN %(b_subtree_1)s WHEN %(b_id_2)s THEN %(b_subtree_2)s END) WHERE quota_usages.id IN (%(b_id_0)s, %(b_id_1)s, %(b_id_2)s) AND quota_usages.generation = CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_generation_0)s WHEN %(b_id_1)s THEN %(b_generation_1)s WHEN %(b_id_2)s THEN %(b_generation_2)s END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_room_0)s WHEN %(b_id_1)s THEN %(b_room_1)s WHEN %(b_id_2)s THEN %(b_room_2)s END AND quota_usages.subtree <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_subtree_room_0)s WHEN %(b_id_1)s THEN %(b_subtree_room_1)s WHEN %(b_id_2)s THEN %(b_subtree_room_2)s END AND quota_usages.reserved <= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_reserved_room_0)s WHEN %(b_id_1)s THEN %(b_reserved_room_1)s WHEN %(b_id_2)s THEN %(b_reserved_room_2)s END AND quota_usages.used >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_used_0)s WHEN %(b_id_1)s THEN %(b_least_used_1)s WHEN %(b_id_2)s THEN %(b_least_used_2)s END AND quota_usages.reserved >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_reserved_0)s WHEN %(b_id_1)s THEN %(b_least_reserved_1)s WHEN %(b_id_2)s THEN %(b_least_reserved_2)s END AND quota_usages.subtree >= CASE quota_usages.id WHEN %(b_id_0)s THEN %(b_least_subtree_0)s WHEN %(b_id_1)s THEN %(b_least_subtree_1)s WHEN %(b_id_2)s THEN %(b_least_subtree_2)s END
+;
+
+-- charge in bulk: 10
+UPDATE quota_usages, (SELECT 1 AS id, 101 AS generation, -2 AS reserved, 0 AS used, -2 AS subtree UNION ALL VALUES (2, 102, 0, 0, -2), (3, 103, 0, 0, -2), (4, 104, 0, 0, -2), (5, 105, 0, 0, -2), (6, 106, 0, 0, -2), (7, 107, 0, 0, -2), (8, 108, 0, 0, -2), (9, 109, 0, 0, -2), (10, 110, 0, 0, -2)) AS d SET quota_usages.updated_at=UTC_TIMESTAMP(6), quota_usages.reserved=(quota_usages.reserved + d.reserved), quota_usages.used=(quota_usages.used + d.used), quota_usages.subtree=(quota_usages.subtree + d.subtree) WHERE quota_usages.id = d.id AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+;
+
+-- lock a usage row
+UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s
+;
+
+-- read counters
+SELECT quota_usages.project_id, quota_usages.resource, quota_usages.used, quota_usages.reserved, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (__[POSTCOMPILE_project_id_1]) AND quota_usages.resource IN (__[POSTCOMPILE_resource_1])
+;
+
+-- count open
+SELECT count(*) AS count_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
+;
+
+-- count open negative
+SELECT count(*) AS count_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
+;
+
+-- insert if free
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
+FROM (SELECT 1 AS one) AS one 
+WHERE NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
+;
+
+-- insert if free with a source
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
+FROM (SELECT 1 AS one) AS one 
+WHERE NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
+;
+
+-- insert 1
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s)
+;
+
+-- insert 5
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), (UTC_TIMESTAMP(6), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s), (UTC_TIMESTAMP(6), false, %(b_uuid_2)s, %(b_usage_id_2)s, %(b_project)s, %(b_resource_2)s, %(b_delta_2)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_2)s, %(b_group_id_2)s, 1, %(b_place_2)s), (UTC_TIMESTAMP(6), false, %(b_uuid_3)s, %(b_usage_id_3)s, %(b_project)s, %(b_resource_3)s, %(b_delta_3)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_3)s, %(b_group_id_3)s, 1, %(b_place_3)s)
+;
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s)
+;
+
+-- insert 2 with a source
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s, %(b_source_0)s), (UTC_TIMESTAMP(6), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s, %(b_source_1)s)
+;
+
+-- insert 2 committed
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, NULL, %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), (UTC_TIMESTAMP(6), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, NULL, %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s)
+;
+
+-- by uuids
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+FROM reservations 
+WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+
+-- by consumer
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
+;
+
+-- by group
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
+;
+
+-- live of
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
+;
+
+-- any live
+SELECT 1 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%(b_0)s, %(b_1)s) AND reservations.live = 1 
+ LIMIT 1
+;
+
+-- move to committed
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- move to rolled back
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+;
+
+-- move to released
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+;
+
+-- move to expired
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- commit in flight
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- roll back in flight
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- extend
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), expire=(UTC_TIMESTAMP(6) + INTERVAL %(b_life)s MICROSECOND) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- link
+UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = %(b_project)s AND reservations.resource = %(b_resource)s AND reservations.live = %(live_1)s
+;
+
+-- overdue
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire 
+ LIMIT %(b_limit)s
+;
+
+-- overdue from the first
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire, reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.expire 
+FROM reservations 
+WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)
+;
+
+-- overdue from a position
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.expire 
+FROM reservations 
+WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)
+;
+
+-- overdue of
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+
+-- expire
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state='expired', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)
+;
+
+-- paths of roots
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
+FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL
+;
+
+-- sums
+SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta END), %(coalesce_2)s) AS used 
+FROM reservations 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state IN (__[POSTCOMPILE_state_3])
+;
+
+-- children's total
+SELECT coalesce(sum(child.subtree), %(coalesce_2)s) AS coalesce_1 
+FROM projects INNER JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id = %(b_project)s AND child.resource = %(b_resource)s
+;
+
+-- figures
+SELECT quota_usages.used, quota_usages.reserved, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.id = %(b_id)s
+;
+
+-- end adjustments
+SELECT reservations.id 
+FROM reservations INNER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+;
+
+-- freed
+SELECT coalesce(reservations.adjusts, reservations.id) AS coalesce_1, -sum(reservations.delta) AS anon_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND (reservations.delta < %(delta_1)s OR reservations.adjusts IS NOT NULL) GROUP BY coalesce(reservations.adjusts, reservations.id) 
+HAVING sum(reservations.delta) < %(sum_1)s
+;
+
+-- excess
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, adjusts) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(adjusts)s)
+;
+
+-- set figures
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=%(b_reserved)s, used=%(b_used)s, subtree=%(b_subtree)s WHERE quota_usages.id = %(b_id)s
+;
+
+-- purge
+SELECT reservations.id 
+FROM reservations 
+WHERE reservations.deleted_at <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.deleted_at 
+ LIMIT %(b_limit)s
+;
+
+-- foldable
+SELECT reservations.usage_id 
+FROM reservations 
+WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id 
+HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
+;
+
+-- fold
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.id, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
+;
+DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed'
+;
+UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_usage_id)s
+;
+SELECT reservations.id, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
+;
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s)
+;
+
+-- audit
+SELECT quota_usages.project_id, quota_usages.resource, quota_usages.reserved, quota_usages.used, quota_usages.subtree, coalesce(sums.reserved, %(coalesce_1)s) AS true_reserved, coalesce(sums.used, %(coalesce_2)s) AS true_used, coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) AS true_subtree 
+FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS reserved, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS used 
+FROM reservations 
+WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+FROM projects INNER JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
+WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS anon_2 
+FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
+WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, %(param_5)s AS anon_3, %(param_6)s AS anon_4, children.subtree 
+FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+FROM projects INNER JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
+WHERE quota_usages.id IS NULL AND children.subtree != %(subtree_1)s
+;
+
+-- read path
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (SELECT path.project_id 
+FROM path) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+;
+
+-- read path state
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_2, path.distance + 1 AS anon_3 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT 'path' AS kind, path.project_id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS anon_1, CAST(path.distance AS SIGNED INTEGER) AS distance, CAST(NULL AS SIGNED INTEGER) AS anon__1, CAST(NULL AS SIGNED INTEGER) AS anon__2 
+FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id, quota_usages.resource, CAST(quota_usages.used AS SIGNED INTEGER) AS used, CAST(quota_usages.reserved AS SIGNED INTEGER) AS reserved, CAST(quota_usages.subtree AS SIGNED INTEGER) AS subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT 'limit' AS kind, project_limits.project_id, project_limits.resource, CAST(project_limits.most AS SIGNED INTEGER) AS most, CAST(NULL AS SIGNED INTEGER) AS anon_1, CAST(NULL AS SIGNED INTEGER) AS anon__3 
+FROM project_limits 
+WHERE project_limits.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS anon_1, limit_defaults.resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS most, CAST(NULL AS SIGNED INTEGER) AS anon__4, CAST(NULL AS SIGNED INTEGER) AS anon__5 
+FROM limit_defaults
+;
+
+-- add project
+INSERT INTO projects (created_at, project_id, generation) VALUES (UTC_TIMESTAMP(6), %(b_project)s, %(generation)s) ON DUPLICATE KEY UPDATE project_id = projects.project_id
+;
+
+-- add usage row
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES (UTC_TIMESTAMP(6), %(b_project)s, %(b_resource)s, %(reserved)s, %(used)s, %(subtree)s, %(b_generation)s) ON DUPLICATE KEY UPDATE id = quota_usages.id
+;
+
+-- add many usage rows
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES (UTC_TIMESTAMP(6), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s), (UTC_TIMESTAMP(6), %(b_project_id_1)s, %(b_resource_1)s, %(b_reserved_1)s, %(b_used_1)s, %(b_subtree_1)s, %(b_generation_1)s), (UTC_TIMESTAMP(6), %(b_project_id_2)s, %(b_resource_2)s, %(b_reserved_2)s, %(b_used_2)s, %(b_subtree_2)s, %(b_generation_2)s), (UTC_TIMESTAMP(6), %(b_project_id_3)s, %(b_resource_3)s, %(b_reserved_3)s, %(b_used_3)s, %(b_subtree_3)s, %(b_generation_3)s), (UTC_TIMESTAMP(6), %(b_project_id_4)s, %(b_resource_4)s, %(b_reserved_4)s, %(b_used_4)s, %(b_subtree_4)s, %(b_generation_4)s), (UTC_TIMESTAMP(6), %(b_project_id_5)s, %(b_resource_5)s, %(b_reserved_5)s, %(b_used_5)s, %(b_subtree_5)s, %(b_generation_5)s), (UTC_TIMESTAMP(6), %(b_project_id_6)s, %(b_resource_6)s, %(b_reserved_6)s, %(b_used_6)s, %(b_subtree_6)s, %(b_generation_6)s), (UTC_TIMESTAMP(6), %(b_project_id_7)s, %(b_resource_7)s, %(b_reserved_7)s, %(b_used_7)s, %(b_subtree_7)s, %(b_generation_7)s), (UTC_TIMESTAMP(6), %(b_project_id_8)s, %(b_resource_8)s, %(b_reserved_8)s, %(b_used_8)s, %(b_subtree_8)s, %(b_generation_8)s), (UTC_TIMESTAMP(6), %(b_project_id_9)s, %(b_resource_9)s, %(b_reserved_9)s, %(b_used_9)s, %(b_subtree_9)s, %(b_generation_9)s), (UTC_TIMESTAMP(6), %(b_project_id_10)s, %(b_resource_10)s, %(b_reserved_10)s, %(b_used_10)s, %(b_subtree_10)s, %(b_generation_10)s), (UTC_TIMESTAMP(6), %(b_project_id_11)s, %(b_resource_11)s, %(b_reserved_11)s, %(b_used_11)s, %(b_subtree_11)s, %(b_generation_11)s), (UTC_TIMESTAMP(6), %(b_project_id_12)s, %(b_resource_12)s, %(b_reserved_12)s, %(b_used_12)s, %(b_subtree_12)s, %(b_generation_12)s), (UTC_TIMESTAMP(6), %(b_project_id_13)s, %(b_resource_13)s, %(b_reserved_13)s, %(b_used_13)s, %(b_subtree_13)s, %(b_generation_13)s), (UTC_TIMESTAMP(6), %(b_project_id_14)s, %(b_resource_14)s, %(b_reserved_14)s, %(b_used_14)s, %(b_subtree_14)s, %(b_generation_14)s), (UTC_TIMESTAMP(6), %(b_project_id_15)s, %(b_resource_15)s, %(b_reserved_15)s, %(b_used_15)s, %(b_subtree_15)s, %(b_generation_15)s), (UTC_TIMESTAMP(6), %(b_project_id_16)s, %(b_resource_16)s, %(b_reserved_16)s, %(b_used_16)s, %(b_subtree_16)s, %(b_generation_16)s), (UTC_TIMESTAMP(6), %(b_project_id_17)s, %(b_resource_17)s, %(b_reserved_17)s, %(b_used_17)s, %(b_subtree_17)s, %(b_generation_17)s), (UTC_TIMESTAMP(6), %(b_project_id_18)s, %(b_resource_18)s, %(b_reserved_18)s, %(b_used_18)s, %(b_subtree_18)s, %(b_generation_18)s), (UTC_TIMESTAMP(6), %(b_project_id_19)s, %(b_resource_19)s, %(b_reserved_19)s, %(b_used_19)s, %(b_subtree_19)s, %(b_generation_19)s), (UTC_TIMESTAMP(6), %(b_project_id_20)s, %(b_resource_20)s, %(b_reserved_20)s, %(b_used_20)s, %(b_subtree_20)s, %(b_generation_20)s), (UTC_TIMESTAMP(6), %(b_project_id_21)s, %(b_resource_21)s, %(b_reserved_21)s, %(b_used_21)s, %(b_subtree_21)s, %(b_generation_21)s), (UTC_TIMESTAMP(6), %(b_project_id_22)s, %(b_resource_22)s, %(b_reserved_22)s, %(b_used_22)s, %(b_subtree_22)s, %(b_generation_22)s), (UTC_TIMESTAMP(6), %(b_project_id_23)s, %(b_resource_23)s, %(b_reserved_23)s, %(b_used_23)s, %(b_subtree_23)s, %(b_generation_23)s), (UTC_TIMESTAMP(6), %(b_project_id_24)s, %(b_resource_24)s, %(b_reserved_24)s, %(b_used_24)s, %(b_subtree_24)s, %(b_generation_24)s), (UTC_TIMESTAMP(6), %(b_project_id_25)s, %(b_resource_25)s, %(b_reserved_25)s, %(b_used_25)s, %(b_subtree_25)s, %(b_generation_25)s), (UTC_TIMESTAMP(6), %(b_project_id_26)s, %(b_resource_26)s, %(b_reserved_26)s, %(b_used_26)s, %(b_subtree_26)s, %(b_generation_26)s), (UTC_TIMESTAMP(6), %(b_project_id_27)s, %(b_resource_27)s, %(b_reserved_27)s, %(b_used_27)s, %(b_subtree_27)s, %(b_generation_27)s), (UTC_TIMESTAMP(6), %(b_project_id_28)s, %(b_resource_28)s, %(b_reserved_28)s, %(b_used_28)s, %(b_subtree_28)s, %(b_generation_28)s), (UTC_TIMESTAMP(6), %(b_project_id_29)s, %(b_resource_29)s, %(b_reserved_29)s, %(b_used_29)s, %(b_subtree_29)s, %(b_generation_29)s), (UTC_TIMESTAMP(6), %(b_project_id_30)s, %(b_resource_30)s, %(b_reserved_30)s, %(b_used_30)s, %(b_subtree_30)s, %(b_generation_30)s), (UTC_TIMESTAMP(6), %(b_project_id_31)s, %(b_resource_31)s, %(b_reserved_31)s, %(b_used_31)s, %(b_subtree_31)s, %(b_generation_31)s), (UTC_TIMESTAMP(6), %(b_project_id_32)s, %(b_resource_32)s, %(b_reserved_32)s, %(b_used_32)s, %(b_subtree_32)s, %(b_generation_32)s), (UTC_TIMESTAMP(6), %(b_project_id_33)s, %(b_resource_33)s, %(b_reserved_33)s, %(b_used_33)s, %(b_subtree_33)s, %(b_generation_33)s), (UTC_TIMESTAMP(6), %(b_project_id_34)s, %(b_resource_34)s, %(b_reserved_34)s, %(b_used_34)s, %(b_subtree_34)s, %(b_generation_34)s), (UTC_TIMESTAMP(6), %(b_project_id_35)s, %(b_resource_35)s, %(b_reserved_35)s, %(b_used_35)s, %(b_subtree_35)s, %(b_generation_35)s), (UTC_TIMESTAMP(6), %(b_project_id_36)s, %(b_resource_36)s, %(b_reserved_36)s, %(b_used_36)s, %(b_subtree_36)s, %(b_generation_36)s), (UTC_TIMESTAMP(6), %(b_project_id_37)s, %(b_resource_37)s, %(b_reserved_37)s, %(b_used_37)s, %(b_subtree_37)s, %(b_generation_37)s), (UTC_TIMESTAMP(6), %(b_project_id_38)s, %(b_resource_38)s, %(b_reserved_38)s, %(b_used_38)s, %(b_subtree_38)s, %(b_generation_38)s), (UTC_TIMESTAMP(6), %(b_project_id_39)s, %(b_resource_39)s, %(b_reserved_39)s, %(b_used_39)s, %(b_subtree_39)s, %(b_generation_39)s), (UTC_TIMESTAMP(6), %(b_project_id_40)s, %(b_resource_40)s, %(b_reserved_40)s, %(b_used_40)s, %(b_subtree_40)s, %(b_generation_40)s), (UTC_TIMESTAMP(6), %(b_project_id_41)s, %(b_resource_41)s, %(b_reserved_41)s, %(b_used_41)s, %(b_subtree_41)s, %(b_generation_41)s), (UTC_TIMESTAMP(6), %(b_project_id_42)s, %(b_resource_42)s, %(b_reserved_42)s, %(b_used_42)s, %(b_subtree_42)s, %(b_generation_42)s), (UTC_TIMESTAMP(6), %(b_project_id_43)s, %(b_resource_43)s, %(b_reserved_43)s, %(b_used_43)s, %(b_subtree_43)s, %(b_generation_43)s), (UTC_TIMESTAMP(6), %(b_project_id_44)s, %(b_resource_44)s, %(b_reserved_44)s, %(b_used_44)s, %(b_subtree_44)s, %(b_generation_44)s), (UTC_TIMESTAMP(6), %(b_project_id_45)s, %(b_resource_45)s, %(b_reserved_45)s, %(b_used_45)s, %(b_subtree_45)s, %(b_generation_45)s), (UTC_TIMESTAMP(6), %(b_project_id_46)s, %(b_resource_46)s, %(b_reserved_46)s, %(b_used_46)s, %(b_subtree_46)s, %(b_generation_46)s), (UTC_TIMESTAMP(6), %(b_project_id_47)s, %(b_resource_47)s, %(b_reserved_47)s, %(b_used_47)s, %(b_subtree_47)s, %(b_generation_47)s), (UTC_TIMESTAMP(6), %(b_project_id_48)s, %(b_resource_48)s, %(b_reserved_48)s, %(b_used_48)s, %(b_subtree_48)s, %(b_generation_48)s), (UTC_TIMESTAMP(6), %(b_project_id_49)s, %(b_resource_49)s, %(b_reserved_49)s, %(b_used_49)s, %(b_subtree_49)s, %(b_generation_49)s), (UTC_TIMESTAMP(6), %(b_project_id_50)s, %(b_resource_50)s, %(b_reserved_50)s, %(b_used_50)s, %(b_subtree_50)s, %(b_generation_50)s), (UTC_TIMESTAMP(6), %(b_project_id_51)s, %(b_resource_51)s, %(b_reserved_51)s, %(b_used_51)s, %(b_subtree_51)s, %(b_generation_51)s), (UTC_TIMESTAMP(6), %(b_project_id_52)s, %(b_resource_52)s, %(b_reserved_52)s, %(b_used_52)s, %(b_subtree_52)s, %(b_generation_52)s), (UTC_TIMESTAMP(6), %(b_project_id_53)s, %(b_resource_53)s, %(b_reserved_53)s, %(b_used_53)s, %(b_subtree_53)s, %(b_generation_53)s), (UTC_TIMESTAMP(6), %(b_project_id_54)s, %(b_resource_54)s, %(b_reserved_54)s, %(b_used_54)s, %(b_subtree_54)s, %(b_generation_54)s), (UTC_TIMESTAMP(6), %(b_project_id_55)s, %(b_resource_55)s, %(b_reserved_55)s, %(b_used_55)s, %(b_subtree_55)s, %(b_generation_55)s), (UTC_TIMESTAMP(6), %(b_project_id_56)s, %(b_resource_56)s, %(b_reserved_56)s, %(b_used_56)s, %(b_subtree_56)s, %(b_generation_56)s), (UTC_TIMESTAMP(6), %(b_project_id_57)s, %(b_resource_57)s, %(b_reserved_57)s, %(b_used_57)s, %(b_subtree_57)s, %(b_generation_57)s), (UTC_TIMESTAMP(6), %(b_project_id_58)s, %(b_resource_58)s, %(b_reserved_58)s, %(b_used_58)s, %(b_subtree_58)s, %(b_generation_58)s), (UTC_TIMESTAMP(6), %(b_project_id_59)s, %(b_resource_59)s, %(b_reserved_59)s, %(b_used_59)s, %(b_subtree_59)s, %(b_generation_59)s), (UTC_TIMESTAMP(6), %(b_project_id_60)s, %(b_resource_60)s, %(b_reserved_60)s, %(b_used_60)s, %(b_subtree_60)s, %(b_generation_60)s), (UTC_TIMESTAMP(6), %(b_project_id_61)s, %(b_resource_61)s, %(b_reserved_61)s, %(b_used_61)s, %(b_subtree_61)s, %(b_generation_61)s), (UTC_TIMESTAMP(6), %(b_project_id_62)s, %(b_resource_62)s, %(b_reserved_62)s, %(b_used_62)s, %(b_subtree_62)s, %(b_generation_62)s), (UTC_TIMESTAMP(6), %(b_project_id_63)s, %(b_resource_63)s, %(b_reserved_63)s, %(b_used_63)s, %(b_subtree_63)s, %(b_generation_63)s), (UTC_TIMESTAMP(6), %(b_project_id_64)s, %(b_resource_64)s, %(b_reserved_64)s, %(b_used_64)s, %(b_subtree_64)s, %(b_generation_64)s), (UTC_TIMESTAMP(6), %(b_project_id_65)s, %(b_resource_65)s, %(b_reserved_65)s, %(b_used_65)s, %(b_subtree_65)s, %(b_generation_65)s), (UTC_TIMESTAMP(6), %(b_project_id_66)s, %(b_resource_66)s, %(b_reserved_66)s, %(b_used_66)s, %(b_subtree_66)s, %(b_generation_66)s), (UTC_TIMESTAMP(6), %(b_project_id_67)s, %(b_resource_67)s, %(b_reserved_67)s, %(b_used_67)s, %(b_subtree_67)s, %(b_generation_67)s), (UTC_TIMESTAMP(6), %(b_project_id_68)s, %(b_resource_68)s, %(b_reserved_68)s, %(b_used_68)s, %(b_subtree_68)s, %(b_generation_68)s), (UTC_TIMESTAMP(6), %(b_project_id_69)s, %(b_resource_69)s, %(b_reserved_69)s, %(b_used_69)s, %(b_subtree_69)s, %(b_generation_69)s), (UTC_TIMESTAMP(6), %(b_project_id_70)s, %(b_resource_70)s, %(b_reserved_70)s, %(b_used_70)s, %(b_subtree_70)s, %(b_generation_70)s), (UTC_TIMESTAMP(6), %(b_project_id_71)s, %(b_resource_71)s, %(b_reserved_71)s, %(b_used_71)s, %(b_subtree_71)s, %(b_generation_71)s), (UTC_TIMESTAMP(6), %(b_project_id_72)s, %(b_resource_72)s, %(b_reserved_72)s, %(b_used_72)s, %(b_subtree_72)s, %(b_generation_72)s), (UTC_TIMESTAMP(6), %(b_project_id_73)s, %(b_resource_73)s, %(b_reserved_73)s, %(b_used_73)s, %(b_subtree_73)s, %(b_generation_73)s), (UTC_TIMESTAMP(6), %(b_project_id_74)s, %(b_resource_74)s, %(b_reserved_74)s, %(b_used_74)s, %(b_subtree_74)s, %(b_generation_74)s), (UTC_TIMESTAMP(6), %(b_project_id_75)s, %(b_resource_75)s, %(b_reserved_75)s, %(b_used_75)s, %(b_subtree_75)s, %(b_generation_75)s), (UTC_TIMESTAMP(6), %(b_project_id_76)s, %(b_resource_76)s, %(b_reserved_76)s, %(b_used_76)s, %(b_subtree_76)s, %(b_generation_76)s), (UTC_TIMESTAMP(6), %(b_project_id_77)s, %(b_resource_77)s, %(b_reserved_77)s, %(b_used_77)s, %(b_subtree_77)s, %(b_generation_77)s), (UTC_TIMESTAMP(6), %(b_project_id_78)s, %(b_resource_78)s, %(b_reserved_78)s, %(b_used_78)s, %(b_subtree_78)s, %(b_generation_78)s), (UTC_TIMESTAMP(6), %(b_project_id_79)s, %(b_resource_79)s, %(b_reserved_79)s, %(b_used_79)s, %(b_subtree_79)s, %(b_generation_79)s), (UTC_TIMESTAMP(6), %(b_project_id_80)s, %(b_resource_80)s, %(b_reserved_80)s, %(b_used_80)s, %(b_subtree_80)s, %(b_generation_80)s), (UTC_TIMESTAMP(6), %(b_project_id_81)s, %(b_resource_81)s, %(b_reserved_81)s, %(b_used_81)s, %(b_subtree_81)s, %(b_generation_81)s), (UTC_TIMESTAMP(6), %(b_project_id_82)s, %(b_resource_82)s, %(b_reserved_82)s, %(b_used_82)s, %(b_subtree_82)s, %(b_generation_82)s), (UTC_TIMESTAMP(6), %(b_project_id_83)s, %(b_resource_83)s, %(b_reserved_83)s, %(b_used_83)s, %(b_subtree_83)s, %(b_generation_83)s), (UTC_TIMESTAMP(6), %(b_project_id_84)s, %(b_resource_84)s, %(b_reserved_84)s, %(b_used_84)s, %(b_subtree_84)s, %(b_generation_84)s), (UTC_TIMESTAMP(6), %(b_project_id_85)s, %(b_resource_85)s, %(b_reserved_85)s, %(b_used_85)s, %(b_subtree_85)s, %(b_generation_85)s), (UTC_TIMESTAMP(6), %(b_project_id_86)s, %(b_resource_86)s, %(b_reserved_86)s, %(b_used_86)s, %(b_subtree_86)s, %(b_generation_86)s), (UTC_TIMESTAMP(6), %(b_project_id_87)s, %(b_resource_87)s, %(b_reserved_87)s, %(b_used_87)s, %(b_subtree_87)s, %(b_generation_87)s), (UTC_TIMESTAMP(6), %(b_project_id_88)s, %(b_resource_88)s, %(b_reserved_88)s, %(b_used_88)s, %(b_subtree_88)s, %(b_generation_88)s), (UTC_TIMESTAMP(6), %(b_project_id_89)s, %(b_resource_89)s, %(b_reserved_89)s, %(b_used_89)s, %(b_subtree_89)s, %(b_generation_89)s), (UTC_TIMESTAMP(6), %(b_project_id_90)s, %(b_resource_90)s, %(b_reserved_90)s, %(b_used_90)s, %(b_subtree_90)s, %(b_generation_90)s), (UTC_TIMESTAMP(6), %(b_project_id_91)s, %(b_resource_91)s, %(b_reserved_91)s, %(b_used_91)s, %(b_subtree_91)s, %(b_generation_91)s), (UTC_TIMESTAMP(6), %(b_project_id_92)s, %(b_resource_92)s, %(b_reserved_92)s, %(b_used_92)s, %(b_subtree_92)s, %(b_generation_92)s), (UTC_TIMESTAMP(6), %(b_project_id_93)s, %(b_resource_93)s, %(b_reserved_93)s, %(b_used_93)s, %(b_subtree_93)s, %(b_generation_93)s), (UTC_TIMESTAMP(6), %(b_project_id_94)s, %(b_resource_94)s, %(b_reserved_94)s, %(b_used_94)s, %(b_subtree_94)s, %(b_generation_94)s), (UTC_TIMESTAMP(6), %(b_project_id_95)s, %(b_resource_95)s, %(b_reserved_95)s, %(b_used_95)s, %(b_subtree_95)s, %(b_generation_95)s), (UTC_TIMESTAMP(6), %(b_project_id_96)s, %(b_resource_96)s, %(b_reserved_96)s, %(b_used_96)s, %(b_subtree_96)s, %(b_generation_96)s), (UTC_TIMESTAMP(6), %(b_project_id_97)s, %(b_resource_97)s, %(b_reserved_97)s, %(b_used_97)s, %(b_subtree_97)s, %(b_generation_97)s), (UTC_TIMESTAMP(6), %(b_project_id_98)s, %(b_resource_98)s, %(b_reserved_98)s, %(b_used_98)s, %(b_subtree_98)s, %(b_generation_98)s), (UTC_TIMESTAMP(6), %(b_project_id_99)s, %(b_resource_99)s, %(b_reserved_99)s, %(b_used_99)s, %(b_subtree_99)s, %(b_generation_99)s)
+;
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES (UTC_TIMESTAMP(6), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s)
+;
+
+-- lock projects
+UPDATE projects SET updated_at=UTC_TIMESTAMP(6), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+UPDATE projects SET updated_at=UTC_TIMESTAMP(6), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+
+-- move
+SELECT quota_usages.resource, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_project)s
+;
+UPDATE projects SET updated_at=UTC_TIMESTAMP(6), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (SELECT path.project_id 
+FROM path) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+;
+UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
+;
+SELECT quota_usages.resource, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_project)s
+;
+UPDATE projects SET parent_id=%(b_parent)s, origin=%(b_origin)s WHERE projects.project_id = %(b_project)s
+;
+
+-- edges
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+
+-- limiting edges
+SELECT projects.project_id, CASE WHEN (projects.origin IS NULL) THEN projects.parent_id END AS parent_id 
+FROM projects 
+WHERE projects.project_id IN (__[POSTCOMPILE_project_id_1])
+;
+
+-- edges with an origin
+SELECT projects.project_id, projects.parent_id 
+FROM projects 
+WHERE projects.parent_id IS NOT NULL AND projects.origin IS NOT NULL AND projects.origin = %(origin_1)s ORDER BY projects.project_id 
+ LIMIT %(param_1)s
+;
+
+-- count by origin
+SELECT projects.origin, count(*) AS edges 
+FROM projects 
+WHERE projects.parent_id IS NOT NULL AND projects.origin IS NOT NULL GROUP BY projects.origin
+;
+
+-- children
+SELECT projects.project_id 
+FROM projects 
+WHERE projects.parent_id = %(b_project)s AND projects.origin IS NULL
+;
+
+-- subtree
+SELECT projects.project_id 
+FROM projects 
+WHERE projects.parent_id IN (__[POSTCOMPILE_parent_id_1]) AND projects.origin IS NULL
+;
+
+-- parent
+SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = %(b_project)s AND projects.origin IS NULL
+;
+
+-- add and move many
+INSERT INTO projects (created_at, project_id, parent_id, generation) VALUES (UTC_TIMESTAMP(6), %(b_project_id_0)s, %(b_parent_id_0)s, %(b_generation_0)s)
+;
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+UPDATE projects SET updated_at=UTC_TIMESTAMP(6), generation=(projects.generation + 1) WHERE projects.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES (UTC_TIMESTAMP(6), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s)
+;
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_0)s
+;
+UPDATE projects SET parent_id=CASE projects.project_id WHEN %(b_0)s THEN %(b_value_0)s END, origin=NULL WHERE projects.project_id = %(b_0)s
+;
+SELECT quota_usages.id, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s) ORDER BY quota_usages.id FOR UPDATE
+;
+UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_0)s THEN %(b_value_0)s WHEN %(b_1)s THEN %(b_value_1)s WHEN %(b_2)s THEN %(b_value_2)s WHEN %(b_3)s THEN %(b_value_3)s END) WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = %(b_0)s
+;
+
+-- count usage rows
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s)
+;
+
+-- serialize tree changes
+UPDATE fences SET generation=(fences.generation + %(generation_1)s) WHERE fences.name = %(name_1)s
+;
+INSERT INTO fences (name, generation) VALUES (%(name)s, %(generation)s) ON DUPLICATE KEY UPDATE name = fences.name
+;
+UPDATE fences SET generation=(fences.generation + %(generation_1)s) WHERE fences.name = %(name_1)s
+;
+
+-- read limits
+SELECT limit_defaults.resource, limit_defaults.most 
+FROM limit_defaults
+;
+SELECT project_limits.project_id, project_limits.resource, project_limits.most 
+FROM project_limits
+;
+SELECT projects.project_id, CASE WHEN (projects.origin IS NULL) THEN projects.parent_id END AS parent_id 
+FROM projects
+;
+
+-- set a default
+UPDATE limit_defaults SET updated_at=UTC_TIMESTAMP(6), most=%(most)s WHERE limit_defaults.resource = %(resource_1)s
+;
+
+-- set overrides
+INSERT INTO project_limits (created_at, project_id, resource, most) VALUES (UTC_TIMESTAMP(6), %(b_project_id_0)s, %(b_resource_0)s, %(b_most_0)s)
+;
+DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AND project_limits.resource = %(resource_1)s
+;

@@ -1,0 +1,817 @@
+-- single statement: reserve one row
+PREPARE cyborg_quota_bb7b6686a966687a1b02 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $15 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged
+;
+EXECUTE cyborg_quota_bb7b6686a966687a1b02 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+;
+
+-- single statement: reserve one row without a consumer
+PREPARE cyborg_quota_a2f7f1ebd916a91bc226 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $14 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged
+;
+EXECUTE cyborg_quota_a2f7f1ebd916a91bc226 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+;
+
+-- single statement: reserve one row with a source
+PREPARE cyborg_quota_cce8e9156f787ec76d3f (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, VARCHAR, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $8), subtree=(quota_usages.subtree + $9) WHERE quota_usages.id = $10 AND quota_usages.generation = $11 AND quota_usages.used + quota_usages.reserved <= $12 AND quota_usages.subtree <= $13 AND quota_usages.reserved <= $14 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $15 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6, $7 AS anon_7 
+FROM charged
+;
+EXECUTE cyborg_quota_cce8e9156f787ec76d3f (5, %s, 1, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+;
+
+-- single statement: reserve two rows
+PREPARE cyborg_quota_dd9e59dbc3ce5cd2f789 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, VARCHAR, BOOLEAN, VARCHAR, INTEGER, VARCHAR, SMALLINT) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL AND (SELECT 1 
+FROM reservations AS holder_1 
+WHERE holder_1.project_id = $14 AND holder_1.consumer_id = $15 AND holder_1.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged UNION ALL SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $17 AS anon_7, charged.id, charged.resource, $18 AS anon_8, $15 AS anon_9, $19 AS anon_10, $20 AS anon_11 
+FROM charged
+;
+EXECUTE cyborg_quota_dd9e59dbc3ce5cd2f789 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s, %s, %s, 1, %s, 2) -- COMMIT
+;
+
+-- single statement: reserve in a tree
+
+-- single statement: reserve without bounds
+PREPARE cyborg_quota_3fe0bde0b77409f9c537 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $12 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $13 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged
+;
+EXECUTE cyborg_quota_3fe0bde0b77409f9c537 (5, %s, 1, %s, %s, 1, 1, 1, 1, 101, 2147483646, %s, %s) -- COMMIT
+;
+
+-- single statement: reserve a negative amount
+PREPARE cyborg_quota_9dc9c542259e28deed95 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, INTEGER, INTEGER, VARCHAR, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC') WHERE quota_usages.id = $7 AND quota_usages.generation = $8 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $9 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $10 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged
+;
+EXECUTE cyborg_quota_9dc9c542259e28deed95 (5, %s, 1, %s, %s, 1, 1, 101, %s, %s) -- COMMIT
+;
+
+-- single statement: reserve too many rows
+
+-- single statement: commit
+PREPARE cyborg_quota_ca3a8cf6376cd1e63a65 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $6 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
+;
+EXECUTE cyborg_quota_ca3a8cf6376cd1e63a65 (-2, 2, 1, %s, 0, %s, 101, 2) -- COMMIT
+;
+
+-- single statement: commit two
+PREPARE cyborg_quota_d87e660732a72db10c3d (BIGINT, BIGINT, INTEGER, VARCHAR, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid IN ($4, $5) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$6 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $7 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 2 THEN CASE WHEN (quota_usages.generation = $8 AND quota_usages.reserved >= $9) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
+;
+EXECUTE cyborg_quota_d87e660732a72db10c3d (-2, 2, 1, %s, %s, 0, %s, 101, 2) -- COMMIT
+;
+
+-- single statement: commit two resources
+
+-- single statement: roll back
+PREPARE cyborg_quota_bd63c9b97c258b2f0cd7 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $6 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), subtree=(quota_usages.subtree + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8 AND quota_usages.subtree >= $9) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
+;
+EXECUTE cyborg_quota_bd63c9b97c258b2f0cd7 (-2, -2, 1, %s, 0, %s, 101, 2, 2) -- COMMIT
+;
+
+-- single statement: roll back in a tree
+
+-- single statement, checking for contention: reserve one row
+PREPARE cyborg_quota_5ed774ced23fc8a6b6fc (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_5ed774ced23fc8a6b6fc (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve one row without a consumer
+PREPARE cyborg_quota_3d7ae3542a26edac835a (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_3d7ae3542a26edac835a (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve one row with a source
+PREPARE cyborg_quota_b789e3bbc9b35783c11e (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, VARCHAR, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $8), subtree=(quota_usages.subtree + $9) WHERE quota_usages.id = $10 AND quota_usages.generation = $11 AND quota_usages.used + quota_usages.reserved <= $12 AND quota_usages.subtree <= $13 AND quota_usages.reserved <= $14 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $15 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $8 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6, $7 AS anon_7 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_b789e3bbc9b35783c11e (5, %s, 1, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve two rows
+PREPARE cyborg_quota_6ca03dad2d6154dbf764 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, VARCHAR, VARCHAR, INTEGER, VARCHAR, SMALLINT) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL AND (SELECT 1 
+FROM reservations AS holder_1 
+WHERE holder_1.project_id = $14 AND holder_1.consumer_id = $15 AND holder_1.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged UNION ALL SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $16 AS anon_7, charged.id AS id, charged.resource AS resource, $17 AS anon_8, $15 AS anon_9, $18 AS anon_10, $19 AS anon_11 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_6ca03dad2d6154dbf764 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s, %s, 1, %s, 2) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve in a tree
+
+-- single statement, checking for contention: reserve without bounds
+PREPARE cyborg_quota_7d9987470b352884fe6d (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, VARCHAR) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $12 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_7d9987470b352884fe6d (5, %s, 1, %s, %s, 1, 1, 1, 1, 101, 2147483646, %s) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve a negative amount
+PREPARE cyborg_quota_6e82bbe9d76687c09420 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, INTEGER, INTEGER, VARCHAR) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC') WHERE quota_usages.id = $7 AND quota_usages.generation = $8 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $9 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - 0 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
+made AS 
+(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged)
+ SELECT 
+FROM charged UNION ALL SELECT 
+FROM charged 
+WHERE charged.lets_go
+;
+EXECUTE cyborg_quota_6e82bbe9d76687c09420 (5, %s, 1, %s, %s, 1, 1, 101, %s) -- COMMIT
+;
+
+-- single statement, checking for contention: reserve too many rows
+
+-- single statement, checking for contention: commit
+PREPARE cyborg_quota_adc6fc049b4cadc99080 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, INTEGER, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
+counted AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $6 AND quota_usages.reserved >= $7) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - $2)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
+ SELECT 
+FROM counted UNION ALL SELECT 
+FROM counted 
+WHERE counted.lets_go
+;
+EXECUTE cyborg_quota_adc6fc049b4cadc99080 (-2, 2, 1, %s, 0, 101, 2) -- COMMIT
+;
+
+-- single statement, checking for contention: commit two
+PREPARE cyborg_quota_729f533a9f9397c34027 (BIGINT, BIGINT, INTEGER, VARCHAR, VARCHAR, BIGINT, INTEGER, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid IN ($4, $5) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$6 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
+counted AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 2 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - $2)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
+ SELECT 
+FROM counted UNION ALL SELECT 
+FROM counted 
+WHERE counted.lets_go
+;
+EXECUTE cyborg_quota_729f533a9f9397c34027 (-2, 2, 1, %s, %s, 0, 101, 2) -- COMMIT
+;
+
+-- single statement, checking for contention: commit two resources
+
+-- single statement, checking for contention: roll back
+PREPARE cyborg_quota_839bc0224597b17f5c99 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, INTEGER, BIGINT, BIGINT) AS WITH ended AS 
+(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
+FROM quota_usages AS other 
+WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
+counted AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), subtree=(quota_usages.subtree + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
+FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $6 AND quota_usages.reserved >= $7 AND quota_usages.subtree >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
+FROM quota_usages AS before 
+WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
+ SELECT 
+FROM counted UNION ALL SELECT 
+FROM counted 
+WHERE counted.lets_go
+;
+EXECUTE cyborg_quota_839bc0224597b17f5c99 (-2, -2, 1, %s, 0, 101, 2, 2) -- COMMIT
+;
+
+-- single statement, checking for contention: roll back in a tree
+
+-- single statement, contended: reserve one row
+PREPARE cyborg_quota_bb7b6686a966687a1b02 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $15 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
+FROM charged
+;
+EXECUTE cyborg_quota_bb7b6686a966687a1b02 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+;
+SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
+;
+
+-- single statement through a pooler: reserve one row
+SET LOCAL statement_timeout = 8000; WITH charged AS 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + CAST(%(b_reserved_0)s AS BIGINT)), subtree=(quota_usages.subtree + CAST(%(b_subtree_0)s AS BIGINT)) WHERE quota_usages.id = CAST(%(b_id_0)s AS INTEGER) AND quota_usages.generation = CAST(%(b_generation_0)s AS INTEGER) AND quota_usages.used + quota_usages.reserved <= CAST(%(b_room_0)s AS BIGINT) AND quota_usages.subtree <= CAST(%(b_subtree_room_0)s AS BIGINT) AND quota_usages.reserved <= CAST(%(b_reserved_room_0)s AS BIGINT) AND (SELECT 1 
+FROM reservations AS holder_0 
+WHERE holder_0.project_id = CAST(%(b_project)s AS VARCHAR) AND holder_0.consumer_id = CAST(%(b_consumer_id_0)s AS VARCHAR) AND holder_0.live = 1 
+ LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN CAST(%(b_is_hot)s AS BOOLEAN) THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + CAST(%(b_life)s AS BIGINT) * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, CAST(%(b_uuid_0)s AS VARCHAR) AS anon_2, charged.id, charged.resource, CAST(%(b_delta_0)s AS INTEGER) AS anon_3, CAST(%(b_consumer_id_0)s AS VARCHAR) AS anon_4, CAST(%(b_group_id_0)s AS VARCHAR) AS anon_5, CAST(%(b_place_0)s AS SMALLINT) AS anon_6 
+FROM charged -- COMMIT
+;
+
+-- charge
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+
+-- charge all of one
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+
+-- charge all of three
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+;
+
+-- charge in bulk: 1
+
+-- charge in bulk: 3
+
+-- charge in bulk: 10
+WITH d AS MATERIALIZED 
+(SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.place AS place 
+FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, place), quota_usages 
+WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.place FOR NO KEY UPDATE OF quota_usages)
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+;
+
+-- lock a usage row
+UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s
+;
+
+-- read counters
+SELECT quota_usages.project_id, quota_usages.resource, quota_usages.used, quota_usages.reserved, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (__[POSTCOMPILE_project_id_1]) AND quota_usages.resource IN (__[POSTCOMPILE_resource_1])
+;
+
+-- count open
+SELECT count(*) AS count_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
+;
+
+-- count open negative
+SELECT count(*) AS count_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
+;
+
+-- insert if free
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
+FROM (SELECT 1 AS one) AS one 
+WHERE NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
+;
+
+-- insert if free with a source
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
+FROM (SELECT 1 AS one) AS one 
+WHERE NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
+;
+
+-- insert 1
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s) RETURNING reservations.id
+;
+
+-- insert 5
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_2)s, %(b_usage_id_2)s, %(b_project)s, %(b_resource_2)s, %(b_delta_2)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_2)s, %(b_group_id_2)s, 1, %(b_place_2)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_3)s, %(b_usage_id_3)s, %(b_project)s, %(b_resource_3)s, %(b_delta_3)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_3)s, %(b_group_id_3)s, 1, %(b_place_3)s)
+;
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s) RETURNING reservations.id
+;
+
+-- insert 2 with a source
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s, %(b_source_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s, %(b_source_1)s)
+;
+
+-- insert 2 committed
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, NULL, %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, NULL, %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s)
+;
+
+-- by uuids
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+FROM reservations 
+WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+
+-- by consumer
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
+;
+
+-- by group
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
+;
+
+-- live of
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
+;
+
+-- any live
+SELECT 1 
+FROM reservations 
+WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%(b_0)s, %(b_1)s) AND reservations.live = 1 
+ LIMIT 1
+;
+
+-- move to committed
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- move to rolled back
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+;
+
+-- move to released
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+;
+
+-- move to expired
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- commit in flight
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- roll back in flight
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- extend
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), expire=(statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- link
+UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = %(b_project)s AND reservations.resource = %(b_resource)s AND reservations.live = %(live_1)s
+;
+
+-- overdue
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire 
+ LIMIT %(b_limit)s
+;
+
+-- overdue from the first
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire, reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.expire 
+FROM reservations 
+WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')
+;
+
+-- overdue from a position
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.expire 
+FROM reservations 
+WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')
+;
+
+-- overdue of
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+
+-- expire
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='expired', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')
+;
+
+-- paths of roots
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
+FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL
+;
+
+-- sums
+SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta END), %(coalesce_2)s) AS used 
+FROM reservations 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state IN (__[POSTCOMPILE_state_3])
+;
+
+-- children's total
+SELECT coalesce(sum(child.subtree), %(coalesce_2)s) AS coalesce_1 
+FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id = %(b_project)s AND child.resource = %(b_resource)s
+;
+
+-- figures
+SELECT quota_usages.used, quota_usages.reserved, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.id = %(b_id)s
+;
+
+-- end adjustments
+SELECT reservations.id 
+FROM reservations JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+;
+
+-- freed
+SELECT coalesce(reservations.adjusts, reservations.id) AS coalesce_1, -sum(reservations.delta) AS anon_1 
+FROM reservations 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND (reservations.delta < %(delta_1)s OR reservations.adjusts IS NOT NULL) GROUP BY coalesce(reservations.adjusts, reservations.id) 
+HAVING sum(reservations.delta) < %(sum_1)s
+;
+
+-- excess
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, adjusts) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(adjusts)s)
+;
+
+-- set figures
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=%(b_reserved)s, used=%(b_used)s, subtree=%(b_subtree)s WHERE quota_usages.id = %(b_id)s
+;
+
+-- purge
+SELECT reservations.id 
+FROM reservations 
+WHERE reservations.deleted_at <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.deleted_at 
+ LIMIT %(b_limit)s
+;
+
+-- foldable
+SELECT reservations.usage_id 
+FROM reservations 
+WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id 
+HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
+;
+
+-- fold
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
+ LIMIT %(b_limit)s
+;
+SELECT reservations.id, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
+;
+DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed'
+;
+UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_usage_id)s
+;
+SELECT reservations.id, reservations.delta 
+FROM reservations 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
+;
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s) RETURNING reservations.id
+;
+
+-- audit
+SELECT quota_usages.project_id, quota_usages.resource, quota_usages.reserved, quota_usages.used, quota_usages.subtree, coalesce(sums.reserved, %(coalesce_1)s) AS true_reserved, coalesce(sums.used, %(coalesce_2)s) AS true_used, coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) AS true_subtree 
+FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS reserved, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS used 
+FROM reservations 
+WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
+WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS anon_2 
+FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
+WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, %(param_5)s AS anon_3, %(param_6)s AS anon_4, children.subtree 
+FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
+WHERE quota_usages.id IS NULL AND children.subtree != %(subtree_1)s
+;
+
+-- read path
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS VARCHAR(255)) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS VARCHAR(255))) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1 
+FROM quota_usages 
+WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+;
+
+-- read path state
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS VARCHAR(255)) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS VARCHAR(255)) AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_2, path.distance + 1 AS anon_3 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT 'path' AS kind, path.project_id, CAST(NULL AS VARCHAR(255)) AS anon_1, CAST(path.distance AS BIGINT) AS distance, CAST(NULL AS BIGINT) AS anon__1, CAST(NULL AS BIGINT) AS anon__2 
+FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id, quota_usages.resource, CAST(quota_usages.used AS BIGINT) AS used, CAST(quota_usages.reserved AS BIGINT) AS reserved, CAST(quota_usages.subtree AS BIGINT) AS subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id, project_limits.resource, CAST(project_limits.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon_1, CAST(NULL AS BIGINT) AS anon__3 
+FROM project_limits 
+WHERE project_limits.project_id = ANY (array((SELECT path.project_id 
+FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS anon_1, limit_defaults.resource, CAST(limit_defaults.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon__4, CAST(NULL AS BIGINT) AS anon__5 
+FROM limit_defaults
+;
+
+-- add project
+INSERT INTO projects (created_at, project_id, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project)s, %(generation)s) ON CONFLICT DO NOTHING
+;
+
+-- add usage row
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project)s, %(b_resource)s, %(reserved)s, %(used)s, %(subtree)s, %(b_generation)s) ON CONFLICT DO NOTHING RETURNING quota_usages.id
+;
+
+-- add many usage rows
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_1)s, %(b_resource_1)s, %(b_reserved_1)s, %(b_used_1)s, %(b_subtree_1)s, %(b_generation_1)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_2)s, %(b_resource_2)s, %(b_reserved_2)s, %(b_used_2)s, %(b_subtree_2)s, %(b_generation_2)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_3)s, %(b_resource_3)s, %(b_reserved_3)s, %(b_used_3)s, %(b_subtree_3)s, %(b_generation_3)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_4)s, %(b_resource_4)s, %(b_reserved_4)s, %(b_used_4)s, %(b_subtree_4)s, %(b_generation_4)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_5)s, %(b_resource_5)s, %(b_reserved_5)s, %(b_used_5)s, %(b_subtree_5)s, %(b_generation_5)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_6)s, %(b_resource_6)s, %(b_reserved_6)s, %(b_used_6)s, %(b_subtree_6)s, %(b_generation_6)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_7)s, %(b_resource_7)s, %(b_reserved_7)s, %(b_used_7)s, %(b_subtree_7)s, %(b_generation_7)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_8)s, %(b_resource_8)s, %(b_reserved_8)s, %(b_used_8)s, %(b_subtree_8)s, %(b_generation_8)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_9)s, %(b_resource_9)s, %(b_reserved_9)s, %(b_used_9)s, %(b_subtree_9)s, %(b_generation_9)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_10)s, %(b_resource_10)s, %(b_reserved_10)s, %(b_used_10)s, %(b_subtree_10)s, %(b_generation_10)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_11)s, %(b_resource_11)s, %(b_reserved_11)s, %(b_used_11)s, %(b_subtree_11)s, %(b_generation_11)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_12)s, %(b_resource_12)s, %(b_reserved_12)s, %(b_used_12)s, %(b_subtree_12)s, %(b_generation_12)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_13)s, %(b_resource_13)s, %(b_reserved_13)s, %(b_used_13)s, %(b_subtree_13)s, %(b_generation_13)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_14)s, %(b_resource_14)s, %(b_reserved_14)s, %(b_used_14)s, %(b_subtree_14)s, %(b_generation_14)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_15)s, %(b_resource_15)s, %(b_reserved_15)s, %(b_used_15)s, %(b_subtree_15)s, %(b_generation_15)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_16)s, %(b_resource_16)s, %(b_reserved_16)s, %(b_used_16)s, %(b_subtree_16)s, %(b_generation_16)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_17)s, %(b_resource_17)s, %(b_reserved_17)s, %(b_used_17)s, %(b_subtree_17)s, %(b_generation_17)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_18)s, %(b_resource_18)s, %(b_reserved_18)s, %(b_used_18)s, %(b_subtree_18)s, %(b_generation_18)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_19)s, %(b_resource_19)s, %(b_reserved_19)s, %(b_used_19)s, %(b_subtree_19)s, %(b_generation_19)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_20)s, %(b_resource_20)s, %(b_reserved_20)s, %(b_used_20)s, %(b_subtree_20)s, %(b_generation_20)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_21)s, %(b_resource_21)s, %(b_reserved_21)s, %(b_used_21)s, %(b_subtree_21)s, %(b_generation_21)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_22)s, %(b_resource_22)s, %(b_reserved_22)s, %(b_used_22)s, %(b_subtree_22)s, %(b_generation_22)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_23)s, %(b_resource_23)s, %(b_reserved_23)s, %(b_used_23)s, %(b_subtree_23)s, %(b_generation_23)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_24)s, %(b_resource_24)s, %(b_reserved_24)s, %(b_used_24)s, %(b_subtree_24)s, %(b_generation_24)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_25)s, %(b_resource_25)s, %(b_reserved_25)s, %(b_used_25)s, %(b_subtree_25)s, %(b_generation_25)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_26)s, %(b_resource_26)s, %(b_reserved_26)s, %(b_used_26)s, %(b_subtree_26)s, %(b_generation_26)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_27)s, %(b_resource_27)s, %(b_reserved_27)s, %(b_used_27)s, %(b_subtree_27)s, %(b_generation_27)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_28)s, %(b_resource_28)s, %(b_reserved_28)s, %(b_used_28)s, %(b_subtree_28)s, %(b_generation_28)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_29)s, %(b_resource_29)s, %(b_reserved_29)s, %(b_used_29)s, %(b_subtree_29)s, %(b_generation_29)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_30)s, %(b_resource_30)s, %(b_reserved_30)s, %(b_used_30)s, %(b_subtree_30)s, %(b_generation_30)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_31)s, %(b_resource_31)s, %(b_reserved_31)s, %(b_used_31)s, %(b_subtree_31)s, %(b_generation_31)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_32)s, %(b_resource_32)s, %(b_reserved_32)s, %(b_used_32)s, %(b_subtree_32)s, %(b_generation_32)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_33)s, %(b_resource_33)s, %(b_reserved_33)s, %(b_used_33)s, %(b_subtree_33)s, %(b_generation_33)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_34)s, %(b_resource_34)s, %(b_reserved_34)s, %(b_used_34)s, %(b_subtree_34)s, %(b_generation_34)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_35)s, %(b_resource_35)s, %(b_reserved_35)s, %(b_used_35)s, %(b_subtree_35)s, %(b_generation_35)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_36)s, %(b_resource_36)s, %(b_reserved_36)s, %(b_used_36)s, %(b_subtree_36)s, %(b_generation_36)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_37)s, %(b_resource_37)s, %(b_reserved_37)s, %(b_used_37)s, %(b_subtree_37)s, %(b_generation_37)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_38)s, %(b_resource_38)s, %(b_reserved_38)s, %(b_used_38)s, %(b_subtree_38)s, %(b_generation_38)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_39)s, %(b_resource_39)s, %(b_reserved_39)s, %(b_used_39)s, %(b_subtree_39)s, %(b_generation_39)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_40)s, %(b_resource_40)s, %(b_reserved_40)s, %(b_used_40)s, %(b_subtree_40)s, %(b_generation_40)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_41)s, %(b_resource_41)s, %(b_reserved_41)s, %(b_used_41)s, %(b_subtree_41)s, %(b_generation_41)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_42)s, %(b_resource_42)s, %(b_reserved_42)s, %(b_used_42)s, %(b_subtree_42)s, %(b_generation_42)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_43)s, %(b_resource_43)s, %(b_reserved_43)s, %(b_used_43)s, %(b_subtree_43)s, %(b_generation_43)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_44)s, %(b_resource_44)s, %(b_reserved_44)s, %(b_used_44)s, %(b_subtree_44)s, %(b_generation_44)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_45)s, %(b_resource_45)s, %(b_reserved_45)s, %(b_used_45)s, %(b_subtree_45)s, %(b_generation_45)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_46)s, %(b_resource_46)s, %(b_reserved_46)s, %(b_used_46)s, %(b_subtree_46)s, %(b_generation_46)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_47)s, %(b_resource_47)s, %(b_reserved_47)s, %(b_used_47)s, %(b_subtree_47)s, %(b_generation_47)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_48)s, %(b_resource_48)s, %(b_reserved_48)s, %(b_used_48)s, %(b_subtree_48)s, %(b_generation_48)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_49)s, %(b_resource_49)s, %(b_reserved_49)s, %(b_used_49)s, %(b_subtree_49)s, %(b_generation_49)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_50)s, %(b_resource_50)s, %(b_reserved_50)s, %(b_used_50)s, %(b_subtree_50)s, %(b_generation_50)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_51)s, %(b_resource_51)s, %(b_reserved_51)s, %(b_used_51)s, %(b_subtree_51)s, %(b_generation_51)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_52)s, %(b_resource_52)s, %(b_reserved_52)s, %(b_used_52)s, %(b_subtree_52)s, %(b_generation_52)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_53)s, %(b_resource_53)s, %(b_reserved_53)s, %(b_used_53)s, %(b_subtree_53)s, %(b_generation_53)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_54)s, %(b_resource_54)s, %(b_reserved_54)s, %(b_used_54)s, %(b_subtree_54)s, %(b_generation_54)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_55)s, %(b_resource_55)s, %(b_reserved_55)s, %(b_used_55)s, %(b_subtree_55)s, %(b_generation_55)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_56)s, %(b_resource_56)s, %(b_reserved_56)s, %(b_used_56)s, %(b_subtree_56)s, %(b_generation_56)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_57)s, %(b_resource_57)s, %(b_reserved_57)s, %(b_used_57)s, %(b_subtree_57)s, %(b_generation_57)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_58)s, %(b_resource_58)s, %(b_reserved_58)s, %(b_used_58)s, %(b_subtree_58)s, %(b_generation_58)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_59)s, %(b_resource_59)s, %(b_reserved_59)s, %(b_used_59)s, %(b_subtree_59)s, %(b_generation_59)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_60)s, %(b_resource_60)s, %(b_reserved_60)s, %(b_used_60)s, %(b_subtree_60)s, %(b_generation_60)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_61)s, %(b_resource_61)s, %(b_reserved_61)s, %(b_used_61)s, %(b_subtree_61)s, %(b_generation_61)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_62)s, %(b_resource_62)s, %(b_reserved_62)s, %(b_used_62)s, %(b_subtree_62)s, %(b_generation_62)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_63)s, %(b_resource_63)s, %(b_reserved_63)s, %(b_used_63)s, %(b_subtree_63)s, %(b_generation_63)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_64)s, %(b_resource_64)s, %(b_reserved_64)s, %(b_used_64)s, %(b_subtree_64)s, %(b_generation_64)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_65)s, %(b_resource_65)s, %(b_reserved_65)s, %(b_used_65)s, %(b_subtree_65)s, %(b_generation_65)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_66)s, %(b_resource_66)s, %(b_reserved_66)s, %(b_used_66)s, %(b_subtree_66)s, %(b_generation_66)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_67)s, %(b_resource_67)s, %(b_reserved_67)s, %(b_used_67)s, %(b_subtree_67)s, %(b_generation_67)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_68)s, %(b_resource_68)s, %(b_reserved_68)s, %(b_used_68)s, %(b_subtree_68)s, %(b_generation_68)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_69)s, %(b_resource_69)s, %(b_reserved_69)s, %(b_used_69)s, %(b_subtree_69)s, %(b_generation_69)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_70)s, %(b_resource_70)s, %(b_reserved_70)s, %(b_used_70)s, %(b_subtree_70)s, %(b_generation_70)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_71)s, %(b_resource_71)s, %(b_reserved_71)s, %(b_used_71)s, %(b_subtree_71)s, %(b_generation_71)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_72)s, %(b_resource_72)s, %(b_reserved_72)s, %(b_used_72)s, %(b_subtree_72)s, %(b_generation_72)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_73)s, %(b_resource_73)s, %(b_reserved_73)s, %(b_used_73)s, %(b_subtree_73)s, %(b_generation_73)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_74)s, %(b_resource_74)s, %(b_reserved_74)s, %(b_used_74)s, %(b_subtree_74)s, %(b_generation_74)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_75)s, %(b_resource_75)s, %(b_reserved_75)s, %(b_used_75)s, %(b_subtree_75)s, %(b_generation_75)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_76)s, %(b_resource_76)s, %(b_reserved_76)s, %(b_used_76)s, %(b_subtree_76)s, %(b_generation_76)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_77)s, %(b_resource_77)s, %(b_reserved_77)s, %(b_used_77)s, %(b_subtree_77)s, %(b_generation_77)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_78)s, %(b_resource_78)s, %(b_reserved_78)s, %(b_used_78)s, %(b_subtree_78)s, %(b_generation_78)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_79)s, %(b_resource_79)s, %(b_reserved_79)s, %(b_used_79)s, %(b_subtree_79)s, %(b_generation_79)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_80)s, %(b_resource_80)s, %(b_reserved_80)s, %(b_used_80)s, %(b_subtree_80)s, %(b_generation_80)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_81)s, %(b_resource_81)s, %(b_reserved_81)s, %(b_used_81)s, %(b_subtree_81)s, %(b_generation_81)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_82)s, %(b_resource_82)s, %(b_reserved_82)s, %(b_used_82)s, %(b_subtree_82)s, %(b_generation_82)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_83)s, %(b_resource_83)s, %(b_reserved_83)s, %(b_used_83)s, %(b_subtree_83)s, %(b_generation_83)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_84)s, %(b_resource_84)s, %(b_reserved_84)s, %(b_used_84)s, %(b_subtree_84)s, %(b_generation_84)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_85)s, %(b_resource_85)s, %(b_reserved_85)s, %(b_used_85)s, %(b_subtree_85)s, %(b_generation_85)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_86)s, %(b_resource_86)s, %(b_reserved_86)s, %(b_used_86)s, %(b_subtree_86)s, %(b_generation_86)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_87)s, %(b_resource_87)s, %(b_reserved_87)s, %(b_used_87)s, %(b_subtree_87)s, %(b_generation_87)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_88)s, %(b_resource_88)s, %(b_reserved_88)s, %(b_used_88)s, %(b_subtree_88)s, %(b_generation_88)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_89)s, %(b_resource_89)s, %(b_reserved_89)s, %(b_used_89)s, %(b_subtree_89)s, %(b_generation_89)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_90)s, %(b_resource_90)s, %(b_reserved_90)s, %(b_used_90)s, %(b_subtree_90)s, %(b_generation_90)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_91)s, %(b_resource_91)s, %(b_reserved_91)s, %(b_used_91)s, %(b_subtree_91)s, %(b_generation_91)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_92)s, %(b_resource_92)s, %(b_reserved_92)s, %(b_used_92)s, %(b_subtree_92)s, %(b_generation_92)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_93)s, %(b_resource_93)s, %(b_reserved_93)s, %(b_used_93)s, %(b_subtree_93)s, %(b_generation_93)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_94)s, %(b_resource_94)s, %(b_reserved_94)s, %(b_used_94)s, %(b_subtree_94)s, %(b_generation_94)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_95)s, %(b_resource_95)s, %(b_reserved_95)s, %(b_used_95)s, %(b_subtree_95)s, %(b_generation_95)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_96)s, %(b_resource_96)s, %(b_reserved_96)s, %(b_used_96)s, %(b_subtree_96)s, %(b_generation_96)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_97)s, %(b_resource_97)s, %(b_reserved_97)s, %(b_used_97)s, %(b_subtree_97)s, %(b_generation_97)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_98)s, %(b_resource_98)s, %(b_reserved_98)s, %(b_used_98)s, %(b_subtree_98)s, %(b_generation_98)s), ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_99)s, %(b_resource_99)s, %(b_reserved_99)s, %(b_used_99)s, %(b_subtree_99)s, %(b_generation_99)s)
+;
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s)
+;
+
+-- lock projects
+UPDATE projects SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+UPDATE projects SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+
+-- move
+SELECT quota_usages.resource, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_project)s
+;
+UPDATE projects SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), generation=(projects.generation + %(generation_1)s) WHERE projects.project_id = %(b_project)s
+;
+WITH RECURSIVE path(project_id, parent_id, distance) AS 
+(SELECT CAST(%(b_project)s AS VARCHAR(255)) AS project_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = CAST(%(b_project)s AS VARCHAR(255))) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
+FROM path 
+WHERE path.parent_id IS NOT NULL AND path.distance < 64)
+ SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1 
+FROM quota_usages 
+WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+;
+UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
+;
+SELECT quota_usages.resource, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_project)s
+;
+UPDATE projects SET parent_id=%(b_parent)s, origin=%(b_origin)s WHERE projects.project_id = %(b_project)s
+;
+
+-- edges
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+
+-- limiting edges
+SELECT projects.project_id, CASE WHEN (projects.origin IS NULL) THEN projects.parent_id END AS parent_id 
+FROM projects 
+WHERE projects.project_id IN (__[POSTCOMPILE_project_id_1])
+;
+
+-- edges with an origin
+SELECT projects.project_id, projects.parent_id 
+FROM projects 
+WHERE projects.parent_id IS NOT NULL AND projects.origin IS NOT NULL AND projects.origin = %(origin_1)s ORDER BY projects.project_id 
+ LIMIT %(param_1)s
+;
+
+-- count by origin
+SELECT projects.origin, count(*) AS edges 
+FROM projects 
+WHERE projects.parent_id IS NOT NULL AND projects.origin IS NOT NULL GROUP BY projects.origin
+;
+
+-- children
+SELECT projects.project_id 
+FROM projects 
+WHERE projects.parent_id = %(b_project)s AND projects.origin IS NULL
+;
+
+-- subtree
+SELECT projects.project_id 
+FROM projects 
+WHERE projects.parent_id IN (__[POSTCOMPILE_parent_id_1]) AND projects.origin IS NULL
+;
+
+-- parent
+SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = %(b_project)s AND projects.origin IS NULL
+;
+
+-- add and move many
+INSERT INTO projects (created_at, project_id, parent_id, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_parent_id_0)s, %(b_generation_0)s)
+;
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+SELECT projects.project_id 
+FROM projects 
+WHERE projects.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s) ORDER BY projects.project_id COLLATE "C" FOR NO KEY UPDATE
+;
+UPDATE projects SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), generation=(projects.generation + 1) WHERE projects.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+SELECT projects.project_id, projects.parent_id 
+FROM projects
+;
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+INSERT INTO quota_usages (created_at, project_id, resource, reserved, used, subtree, generation) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_resource_0)s, %(b_reserved_0)s, %(b_used_0)s, %(b_subtree_0)s, %(b_generation_0)s)
+;
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id = %(b_0)s
+;
+UPDATE projects SET parent_id=CASE projects.project_id WHEN %(b_0)s THEN %(b_value_0)s END, origin=NULL WHERE projects.project_id = %(b_0)s
+;
+SELECT quota_usages.id, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.id IN (%(b_0)s, %(b_1)s) ORDER BY quota_usages.project_id COLLATE "C", quota_usages.resource COLLATE "C" FOR NO KEY UPDATE
+;
+SELECT quota_usages.id, quota_usages.subtree 
+FROM quota_usages 
+WHERE quota_usages.id IN (%(b_0)s, %(b_1)s) ORDER BY quota_usages.project_id COLLATE "C", quota_usages.resource COLLATE "C" FOR NO KEY UPDATE
+;
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_0)s THEN %(b_value_0)s WHEN %(b_1)s THEN %(b_value_1)s WHEN %(b_2)s THEN %(b_value_2)s WHEN %(b_3)s THEN %(b_value_3)s END) WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
+;
+UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = %(b_0)s
+;
+
+-- count usage rows
+SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource 
+FROM quota_usages 
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s)
+;
+
+-- serialize tree changes
+UPDATE fences SET generation=(fences.generation + %(generation_1)s) WHERE fences.name = %(name_1)s
+;
+INSERT INTO fences (name, generation) VALUES (%(name)s, %(generation)s) ON CONFLICT DO NOTHING
+;
+UPDATE fences SET generation=(fences.generation + %(generation_1)s) WHERE fences.name = %(name_1)s
+;
+
+-- read limits
+SELECT limit_defaults.resource, limit_defaults.most 
+FROM limit_defaults
+;
+SELECT project_limits.project_id, project_limits.resource, project_limits.most 
+FROM project_limits
+;
+SELECT projects.project_id, CASE WHEN (projects.origin IS NULL) THEN projects.parent_id END AS parent_id 
+FROM projects
+;
+
+-- set a default
+UPDATE limit_defaults SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), most=%(most)s WHERE limit_defaults.resource = %(resource_1)s
+;
+
+-- set overrides
+INSERT INTO project_limits (created_at, project_id, resource, most) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_resource_0)s, %(b_most_0)s)
+;
+DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AND project_limits.resource = %(resource_1)s
+;
