@@ -304,6 +304,8 @@ class Administration:
         ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
         LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
         """
+        if project_id is None:
+            validation.admin_only(context, "set_overrides")
         project_id = validation.check_name("project_id", project_id)
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")

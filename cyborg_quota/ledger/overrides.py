@@ -112,15 +112,15 @@ class Overrides:
 
 def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: datetime.datetime) -> None:
     """Raise InvalidRequest unless the span ends after it starts, and in the future."""
-    if until <= starts_at:
-        raise exceptions.InvalidRequest(
-            f"An override must end after it starts, not at {timeline.shown(until)} (it starts at "
-            f"{timeline.shown(starts_at)})."
-        )
     if until <= now:
         raise exceptions.InvalidRequest(
             f"An override must end in the future, not at {timeline.shown(until)} (the database's time is "
             f"{timeline.shown(now.replace(microsecond=0))})."
+        )
+    if until <= starts_at:
+        raise exceptions.InvalidRequest(
+            f"An override must end after it starts, not at {timeline.shown(until)} (it starts at "
+            f"{timeline.shown(starts_at)})."
         )
 
 

@@ -17,8 +17,9 @@ class OverrideTest(test_limits.LimitTestCase):
 
     def test_set_list_and_cancel(self) -> None:
         self.assertEqual("", self.call("limit", "override", "list").out)
-        self.done("limit", "set", "--project", "p", "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
-        self.done("limit", "set", "--project", "q", "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
+        set_p, set_q = ("limit", "set", "--project", "p"), ("limit", "set", "--project", "q")
+        self.done(*set_p, "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
+        self.done(*set_q, "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
         rows = self.good("limit", "override", "list")
         self.assertEqual([COLUMNS] * 3, [list(row) for row in rows])
         self.assertEqual(
@@ -45,7 +46,8 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertIn("--project", self.refused(2, "limit", "set", "--default", "gpu=1", *until))
         self.assertIn("--until", self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-01-01"))
         self.assertIn("2026-12-01T08:00Z", self.misused("limit", "set", "--project", "p", "gpu=1", "--until", "noon"))
-        self.assertIn("in the future", self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--until", "2001-01-01"))
+        past = ("--until", "2001-01-01")
+        self.assertIn("in the future", self.refused(2, "limit", "set", "--project", "p", "gpu=1", *past))
         self.assertIn(
             "end after it starts",
             self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-02-01", *until),

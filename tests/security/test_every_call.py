@@ -82,7 +82,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "export_limits": {},
     "import_limits": {"document": {}},
     "list_overrides": {},
-    "cancel_overrides": {"ids": ["1-0"]},
+    "cancel_overrides": {"ids": []},
     "verify_limit_history": {},
     "checkpoint_limits": {},
     "purge_limit_history": {"older_than_seconds": 0},

@@ -67,7 +67,8 @@ class EveryCommandTest(base.CliTestCase):
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.before = self.rows_of(VICTIM)
         self.assertEqual(
-            {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"}, self.before.keys()
+            {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
+            self.before.keys(),
         )
 
     def rows_of(self, project: str) -> dict[str, list[Any]]:
