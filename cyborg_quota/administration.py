@@ -304,9 +304,10 @@ class Administration:
         ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
         LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
         """
-        if project_id is None:
+        named = validation.optional_name("project_id", project_id)
+        if named is None:
             validation.admin_only(context, "set_overrides")
-        project_id = validation.check_name("project_id", project_id)
+            raise exceptions.InvalidName("project_id", None, "a default cannot be set for a span of time")
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
         checked = {_text(resource): check_limit(limit) for resource, limit in limits.items()}
@@ -315,11 +316,11 @@ class Administration:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
         return self._keeper.overrides.set(
-            project_id,
+            named,
             checked,
             span,
             self._author(context, reason),
-            lambda parent_id: self._may_set(context, "set_overrides", project_id, parent_id),
+            lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
         )
 
     def list_overrides(
