@@ -12,11 +12,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import listing, million, speed, trace, tree
+from benchmarks import headroom, listing, million, speed, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom")
 
 
 def main() -> None:
@@ -49,6 +49,8 @@ def main() -> None:
             report.details[f"{backend}, tree"] = tree.run(backend, rounds, seconds)
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
+        if "headroom" in cases:
+            headroom.run(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:

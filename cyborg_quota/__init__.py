@@ -15,7 +15,7 @@ from cyborg_quota import conf, exceptions
 from cyborg_quota.attachment import attachment
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.factory import make_engine
-from cyborg_quota.types import UNLIMITED, Claim, Constraint, Over, Reservation, Resource, Usage
+from cyborg_quota.types import UNLIMITED, Claim, Constraint, Headroom, Over, Reservation, Resource, Usage
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "UNLIMITED",
     "Claim",
     "Constraint",
+    "Headroom",
     "Over",
     "QuotaEngine",
     "Reservation",

@@ -120,13 +120,36 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
+Bound = Literal["project", "subtree", "open_reservations", "counter"]
+"""What limits a headroom: a constraint of that scope, the cap on open reservations, or the width of the counter."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Headroom:
+    """``fits``: the largest amount of a resource that a reserve made now would be granted; None: unlimited.
+
+    ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
+    ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
+    None means that this project has no limit, so that nothing fits.
+    """
+
+    fits: int | None
+    bound_by: str | None = None
+    scope: Bound | None = None
+    limit: int | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """An entry of the usage list: a project, a resource and its usage."""
+    """An entry of the usage list: a project, a resource and its usage.
+
+    ``headroom`` is None if the list was read without it, or if the limits are unknown.
+    """
 
     project_id: str
     resource: str
     usage: Usage
+    headroom: Headroom | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

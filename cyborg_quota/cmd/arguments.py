@@ -43,11 +43,23 @@ def once_each(pairs: Iterable[tuple[str, int]], what: str) -> dict[str, int]:
     return values
 
 
-def add_amounts(parser: argparse.ArgumentParser) -> None:
+def bundle(text: str) -> dict[str, int]:
+    """Parse ``gpu=2,fpga=1`` into {resource: amount}: each resource once, each amount at least 1."""
+    amounts: dict[str, int] = {}
+    for resource, number in map(amount, text.split(",")):
+        if number < 1:
+            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: each amount must be at least 1")
+        if resource in amounts:
+            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: {_abbreviated(resource)} has two amounts")
+        amounts[resource] = number
+    return amounts
+
+
+def add_amounts(parser: argparse.ArgumentParser, *, nargs: str = "+") -> None:
     """Add the positional argument ``deltas``: the requested amounts."""
     parser.add_argument(
         "deltas",
-        nargs="+",
+        nargs=nargs,
         type=amount,
         metavar="RESOURCE=AMOUNT",
         help="the amount of a resource, as in gpu=2; a negative amount frees",

@@ -9,7 +9,7 @@ from typing import Any
 
 from cyborg_quota import Claim, Reservation, exceptions
 from cyborg_quota.cmd import arguments, base, formats
-from cyborg_quota.types import STATES
+from cyborg_quota.types import COMMITTED, STATES
 
 COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire")
 ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at")
@@ -29,7 +29,7 @@ def _values(reservation: Reservation) -> tuple[Any, ...]:
         formats.Optional(reservation.consumer),
         formats.Optional(reservation.group),
         formats.Optional(reservation.source),
-        formats.timestamp(reservation.expire),
+        formats.timestamp(None if reservation.state == COMMITTED else reservation.expire),
         formats.timestamp(reservation.created_at),
         formats.timestamp(reservation.ended_at),
     )

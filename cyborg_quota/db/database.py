@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
@@ -24,7 +24,7 @@ from oslo_log import log as logging
 from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions, forks
-from cyborg_quota.db import connect, deadline, dialects, errors
+from cyborg_quota.db import connect, dialects, errors
 from cyborg_quota.db.connection_cache import CachedConnection, ConnectionCache
 from cyborg_quota.db.settings import DatabaseSettings
 
@@ -34,6 +34,40 @@ T = TypeVar("T")
 Connection = sa.Connection
 DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
+
+_CONFLICT_WAIT_SHARE: Final = 48
+
+
+class _Call(threading.local):
+    """The start time of this thread's call, if the call consists of several transactions: ``with call: ...``
+
+    (A context manager made by contextlib takes five times as long, and each attach enters it twice.)
+    """
+
+    began: float | None = None
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *_failure: object) -> None:
+        self.began = None
+
+
+def backoff(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[tenacity.RetryCallState], float]:
+    """A wait for tenacity: random exponential backoff; after a conflict at most 1/48 of the time left until ``ends``.
+
+    Thus a transaction that has been refused for long retries more often. On a Galera cluster the writers of one node
+    can refuse those of other nodes for seconds, and with waits of half a second a transaction might never succeed. (The
+    bound does not apply to an unavailable database, which is not asked more often.)
+    """
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        longest = longest_seconds
+        if state.outcome is not None and isinstance(state.outcome.exception(), oslo_exc.DBDeadlock):
+            longest = min(longest, max(0.0, ends - time.monotonic()) / _CONFLICT_WAIT_SHARE)
+        return tenacity.wait_random_exponential(multiplier=first_seconds, min=0, max=longest)(state)
+
+    return wait
 
 
 class Database:
@@ -53,7 +87,7 @@ class Database:
         self._galera: bool | None = None
         self._runs_single_statements: bool | None = None  # unknown before the first connection
         self._has_written = False
-        self._call = deadline.Call()
+        self._call = _Call()
         try:
             url = sa.make_url(settings.url)
             url.get_dialect()
@@ -230,7 +264,7 @@ class Database:
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._may_do_again),
             stop=lambda _state: self._is_over(began),
-            wait=deadline.waiting(
+            wait=backoff(
                 settings.retry_first_wait_seconds, settings.retry_longest_wait_seconds, began + settings.retry_seconds
             ),
             before=tenacity.before_nothing,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, limits, overrides, projects
+from cyborg_quota.db import clock, limits, overrides, prepared
 from cyborg_quota.db.models import fences, limit_changes, limit_defaults, project_limits
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
@@ -64,7 +64,7 @@ def record(
     if not changes:
         return None
     recorded = RecordedChanges(generation(connection), author, operation, changes)
-    projects.insert_many(connection, limit_changes, list(_rows_of(recorded, origin)))
+    prepared.insert_many(connection, limit_changes, list(_rows_of(recorded, origin)))
     return recorded
 
 
@@ -224,7 +224,7 @@ def write_checkpoint(
         }
         for ordinal, (project_id, resource, value, origin, override) in enumerate(values)
     ]
-    projects.insert_many(connection, limit_changes, rows)
+    prepared.insert_many(connection, limit_changes, rows)
     return len(rows)
 
 

@@ -8,17 +8,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, projects
+from cyborg_quota.db import clock, dialects, overrides, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import (
-    fences,
-    limit_defaults,
-    limit_overrides,
-    project_limits,
-    quota_usages,
-    reservations,
-)
-from cyborg_quota.db.models import projects as projects_table
+from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
+from cyborg_quota.db.prepared import insert_many
 
 FENCE: Final = "limits"
 """The row of ``fences`` that each change of a limit or of the tree updates first."""
@@ -128,7 +121,7 @@ def set_overrides(
     connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
 ) -> None:
     """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
-    projects.insert_many(
+    insert_many(
         connection,
         project_limits,
         [
@@ -153,9 +146,7 @@ def _replace(
 
 def is_in_use(connection: Connection, project_id: str) -> bool:
     """Whether the project has usage, or a live reservation."""
-    live = sa.select(sa.literal(1)).where(reservations.c.project_id == project_id, reservations.c.live == 1)
-    held = sa.select(sa.literal(1)).where(quota_usages.c.project_id == project_id, quota_usages.c.subtree != 0)
-    return any(connection.execute(query.limit(1)).first() is not None for query in (live, held))
+    return reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id)
 
 
 def forget_project(connection: Connection, project_id: str) -> bool:
@@ -164,14 +155,10 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     The project's row is locked first, so that no usage row of the project is inserted before this transaction ends. The
     existing usage rows are deleted only if they are zero; a charge that waits for one matches no row, and is retried.
     """
-    projects.hold(connection, [project_id])
-    of_project = quota_usages.c.project_id == project_id
-    empty = sa.and_(of_project, quota_usages.c.subtree == 0, quota_usages.c.used == 0, quota_usages.c.reserved == 0)
-    connection.execute(sa.delete(quota_usages).where(empty))
-    left = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
-    if left or is_in_use(connection, project_id):
+    projects.lock_project_rows(connection, [project_id])
+    if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False
     connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
     overrides.forget_project(connection, project_id)
-    connection.execute(sa.delete(projects_table).where(projects_table.c.project_id == project_id))
+    projects.delete(connection, project_id)
     return True

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of the ledger: purge, fold and audit. Each processes many rows, and runs rarely."""
+"""Maintenance of the ledger: purge, fold, audit, and the sums that correct a counter.
+
+An adjustment is a committed reservation without consumer and group. One with a positive delta names the reservation
+with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RESERVED, Counters, Drift
+from cyborg_quota.db.reservations import move
+from cyborg_quota.db.usages import Node
+from cyborg_quota.transitions import Freed
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RELEASED, RESERVED, Counters, Drift
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -244,3 +251,82 @@ def audit(connection: sa.Connection) -> list[Drift]:
         )
     drifts += [Drift(*key, recorded=None, expected=expected) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource))
+
+
+_child = quota_usages.alias("child")
+
+_SUMS = sa.select(
+    sa.func.coalesce(
+        sa.func.sum(
+            sa.case(
+                (
+                    sa.and_(_row.state == RESERVED, _row.delta > 0),
+                    _row.delta,
+                )
+            )
+        ),
+        0,
+    ).label("reserved"),
+    sa.func.coalesce(sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta))), 0).label("used"),
+).where(_row.usage_id == sa.bindparam("b_id"), _row.state.in_((RESERVED, COMMITTED)))
+
+_CHILDREN_TOTAL = (
+    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
+    .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
+    .where(
+        projects.c.parent_id == sa.bindparam("b_project"),
+        _child.c.resource == sa.bindparam("b_resource"),
+    )
+)
+
+
+def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
+    """(reserved, used), computed from the reservations. ``used`` is negative if more was freed than was in use."""
+    row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
+    return int(row.reserved), int(row.used)
+
+
+def children_total(connection: sa.Connection, node: Node) -> int:
+    """The sum of ``subtree`` over the direct children."""
+    return int(
+        connection.execute(_CHILDREN_TOTAL, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one()
+    )
+
+
+_adjusted = reservations.alias("adjusted")
+# The live adjustments of released reservations. (The previous release leaves them when it releases a reservation.)
+_OUTLIVED = (
+    sa.select(_row.id)
+    .select_from(sa.join(reservations, _adjusted, _adjusted.c.id == _row.adjusts))
+    .where(
+        _row.usage_id == sa.bindparam("b_id"),
+        _row.state == COMMITTED,
+        _adjusted.c.state == RELEASED,
+    )
+)
+
+
+def end_adjustments(connection: sa.Connection, usage_id: int) -> None:
+    """Release the adjustments of released reservations. The usage row must be locked (usages.lock_usage_row)."""
+    ids = connection.execute(_OUTLIVED, {"b_id": usage_id}).scalars().all()
+    if ids:
+        move(connection, ids, COMMITTED, RELEASED, 0)
+
+
+# SELECT COALESCE(adjusts, id), -SUM(delta) ... GROUP BY COALESCE(adjusts, id): each row with its adjustments.
+_ADJUSTED_ID = sa.func.coalesce(_row.adjusts, _row.id)
+_FREED = (
+    sa.select(_ADJUSTED_ID, -sa.func.sum(_row.delta))
+    .where(
+        _row.usage_id == sa.bindparam("b_id"),
+        _row.state == COMMITTED,
+        sa.or_(_row.delta < 0, _row.adjusts.is_not(None)),
+    )
+    .group_by(_ADJUSTED_ID)
+    .having(sa.func.sum(_row.delta) < 0)
+)
+
+
+def freed(connection: sa.Connection, usage_id: int) -> list[Freed]:
+    """The committed reservations with a negative delta, and the amount that each subtracts, less its adjustments."""
+    return [Freed(row[0], int(row[1])) for row in connection.execute(_FREED, {"b_id": usage_id})]

@@ -53,8 +53,8 @@ quota_usages = sa.Table(
     sa.Column("subtree", sa.BigInteger, nullable=False),
     # A random number plus the moves of the project in the tree. A charge compares the generation; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
-    # The last notified threshold (percent of the limit; 101: over it); see notified_levels.py.
-    sa.Column("told", sa.SmallInteger, nullable=False, server_default="0"),
+    # The last notified threshold (percent of the limit; 101: over it); see usages.py.
+    sa.Column("told", sa.SmallInteger, key="notified_level", nullable=False, server_default="0"),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
@@ -88,7 +88,7 @@ reservations = sa.Table(
     sa.Column("live", sa.SmallInteger),
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two concurrent claims of one consumer, of any resources, conflict at 1.
-    sa.Column("place", sa.SmallInteger),
+    sa.Column("place", sa.SmallInteger, key="claim_ordinal"),
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
     sa.Column("ended_after", sa.Integer),
@@ -99,7 +99,7 @@ reservations = sa.Table(
     sa.Column("source", _name()),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
-    sa.UniqueConstraint("project_id", "consumer_id", "place", name="live_claim"),
+    sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="live_claim"),
     sa.CheckConstraint("state IN ({})".format(", ".join(f"'{state}'" for state in STATES)), name="state"),
     # ``deleted`` and ``live`` follow the state.
     sa.CheckConstraint(

@@ -8,7 +8,7 @@ The rules are those of projects.py. The transaction has two parts:
 2.  Lock the usage rows of the moved projects, and of the old and new ancestors whose totals change, in the lock order
     of charges; then read and change their counters, and commit. Charges of these projects wait meanwhile. Therefore
     everything possible is computed before this part, and it consists of few statements: each locks or changes
-    ROWS_A_STATEMENT rows.
+    ROWS_PER_STATEMENT rows (prepared.py).
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
 all its old ancestors, and added to those of all its new ones.
@@ -19,26 +19,18 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, projects
+from cyborg_quota.db import clock, dialects, projects, usages
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.prepared import ListStatement, any_of
-
-ROWS_A_STATEMENT: Final = 512
-"""A power of two (see ListStatement), below the length at which MariaDB converts a list to a subquery (1,000)."""
-
-_CASES_A_STATEMENT: Final = 128
-"""The most rows of an UPDATE with one value per row: the server compares each row with each value."""
+from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
 
 Edges = Mapping[str, "str | None"]
 Key = tuple[str, str]
 T = TypeVar("T")
-_usage = quota_usages.c
 _project = projects_table.c
 
 
@@ -50,7 +42,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
     added project was inserted concurrently, and TransactionMoved if an edge changed concurrently.
     """
-    projects.insert_many(
+    insert_many(
         connection,
         projects_table,
         [
@@ -69,21 +61,22 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise TransactionMoved
-    present = _usage_rows(connection, touched)
+    present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
     _set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
     plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors)
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
-    subtrees = _lock_usage_rows(connection, order)
-    _add_to_subtrees(connection, _totals(plan, subtrees))
-    _bump_generations(connection, [part.usage_id for part in plan])
+    by_id = dialects.of(connection).update_locks_in_order
+    subtrees = usages.lock_and_read_subtrees(connection, order, by_id=by_id)
+    usages.add_to_subtrees(connection, _totals(plan, subtrees))
+    usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
     """The number of usage rows of these projects."""
-    return len(_usage_rows(connection, project_ids))
+    return len(usages.row_ids(connection, project_ids))
 
 
 def ancestors(project_id: str, edges: Edges) -> list[str]:
@@ -94,10 +87,6 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
         path.append(parent_id)
         parent_id = edges.get(parent_id)
     return path
-
-
-def _pieces(values: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterable[Sequence[T]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 _LOCK_PROJECTS_IN_ORDER = ListStatement(
@@ -118,29 +107,15 @@ _CHANGE_PROJECTS = ListStatement(
 
 
 def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Lock the rows of these projects until the transaction ends: like projects.hold, for many projects.
+    """Lock the rows of these projects until the transaction ends: like projects.lock_project_rows, for many projects.
 
     If an UPDATE has no lock order (PostgreSQL), a SELECT ... FOR UPDATE locks the rows first.
     """
-    for names in _pieces(sorted(project_ids)):
+    for names in chunks(sorted(project_ids)):
         if not dialects.of(connection).update_locks_in_order:
             _LOCK_PROJECTS_IN_ORDER.rows(connection, names, {})
         if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
             raise TransactionMoved
-
-
-_ROWS_OF = ListStatement(
-    lambda size: sa.select(_usage.id, _usage.project_id, _usage.resource).where(any_of(_usage.project_id, size))
-)
-
-
-def _usage_rows(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Key, int]:
-    """The ids of all usage rows of these projects, by project and resource."""
-    return {
-        (row.project_id, row.resource): row.id
-        for names in _pieces(sorted(project_ids))
-        for row in _ROWS_OF.rows(connection, names, {})
-    }
 
 
 def _insert_missing_rows(
@@ -148,12 +123,9 @@ def _insert_missing_rows(
 ) -> dict[Key, int]:
     """Insert the usage rows that rule 3 requires at the new ancestors. (Rule 2 excludes concurrent inserts.)"""
     needed = {(ancestor, resource) for owner, resource in rows if owner in moved for ancestor in above[owner]}
-    zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
     missing = sorted(needed - set(rows))
-    projects.insert_many(
-        connection, quota_usages, [{"project_id": owner, "resource": name, **zeros} for owner, name in missing]
-    )
-    return {**rows, **_usage_rows(connection, {owner for owner, _ in missing})}
+    usages.insert_zeros(connection, missing)
+    return {**rows, **usages.row_ids(connection, {owner for owner, _ in missing})}
 
 
 @dataclasses.dataclass(slots=True)
@@ -196,73 +168,30 @@ def _plan(
 def _lock_order(
     connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
 ) -> list[list[int]]:
-    """The ids of all rows that change, in the common lock order. (_LOCK_BY_NAME sorts each list by name.)"""
+    """The ids of all rows that change, in the common lock order. (lock_and_read_subtrees sorts each list.)"""
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
     if dialects.of(connection).update_locks_in_order:
-        return [list(chunk) for chunk in _pieces(sorted(changing))]
+        return [list(chunk) for chunk in chunks(sorted(changing))]
     by_depth: dict[int, list[tuple[str, str, int]]] = {}
     for (project_id, resource), usage_id in rows.items():
         if usage_id in changing:
             by_depth.setdefault(-len(ancestors(project_id, before)), []).append((project_id, resource, usage_id))
     return [
-        [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in _pieces(sorted(level))
+        [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
     ]
-
-
-def _by_key(column: sa.ColumnElement[Any], value: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
-    """CASE column WHEN :b_0 THEN :b_value_0 ...; a padded list repeats its last pair."""
-    return sa.case(
-        {
-            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=value.type)
-            for index in range(size)
-        },
-        value=column,
-    )
-
-
-def _update_each(connection: sa.Connection, statement: ListStatement, values: Mapping[Any, Any]) -> None:
-    keys = sorted(values)
-    for chunk in _pieces(keys, _CASES_A_STATEMENT):
-        padded = [*chunk, *[chunk[-1]] * (_CASES_A_STATEMENT - len(chunk))]
-        parameters = {f"b_value_{index}": values[key] for index, key in enumerate(padded)}
-        statement.changed(connection, chunk, parameters)
 
 
 _SET_PARENTS = ListStatement(
     lambda size: (
         sa.update(projects_table)
         .where(any_of(_project.project_id, size))
-        .values(parent_id=_by_key(_project.project_id, _project.parent_id, size), origin=sa.null())
+        .values(parent_id=case_by_value(_project.project_id, _project.parent_id, size), origin=sa.null())
     )
 )
 
 
 def _set_parents(connection: sa.Connection, moved: Edges) -> None:
-    _update_each(connection, _SET_PARENTS, moved)
-
-
-def _locking(*order: sa.ColumnElement[Any]) -> ListStatement:
-    return ListStatement(
-        lambda size: (
-            sa.select(_usage.id, _usage.subtree)
-            .where(any_of(_usage.id, size))
-            .order_by(*order)
-            .with_for_update(key_share=True)
-        )
-    )
-
-
-_LOCK_BY_ID = _locking(_usage.id)
-_LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.resource, "C"))
-
-
-def _lock_usage_rows(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Lock these rows. Returns the ``subtree`` of each row, by id, as read under the lock."""
-    lock = _LOCK_BY_ID if dialects.of(connection).update_locks_in_order else _LOCK_BY_NAME
-    subtrees: dict[int, int] = {}
-    for chunk in order:
-        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
-    return subtrees
+    update_each(connection, _SET_PARENTS, moved)
 
 
 def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:
@@ -280,31 +209,3 @@ def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int
             for usage_id in part.enters:
                 changes[usage_id] += amount
     return {usage_id: amount for usage_id, amount in changes.items() if amount}
-
-
-_ADD = ListStatement(
-    lambda size: (
-        sa.update(quota_usages)
-        .where(any_of(_usage.id, size))
-        .values(subtree=_usage.subtree + _by_key(_usage.id, _usage.subtree, size), updated_at=clock.utc_now())
-    )
-)
-
-
-def _add_to_subtrees(connection: sa.Connection, amounts: Mapping[int, int]) -> None:
-    _update_each(connection, _ADD, amounts)
-
-
-_BUMP = ListStatement(
-    lambda size: (
-        sa.update(quota_usages)
-        .where(any_of(_usage.id, size))
-        .values(generation=_usage.generation + sa.literal_column("1"))
-    )
-)
-
-
-def _bump_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
-    """Add 1 to the generations, so that charges with a path through these rows are retried on the new one: rule 1."""
-    for chunk in _pieces(sorted(usage_ids)):
-        _BUMP.changed(connection, chunk, {})

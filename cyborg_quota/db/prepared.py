@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
+
+from cyborg_quota.db import clock
 
 
 class Statement:
@@ -156,3 +158,66 @@ class ServerStatement(NamedTuple):
 def statement_name(text: str) -> str:
     """The name is a hash of the text, so that clients that share a server connection use it for the same statement."""
     return f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+_ROWS_PER_INSERT: Final = 100
+
+
+def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows with the same columns, and ``created_at`` set to now, a hundred per statement.
+
+    (A driver's executemany would send them one at a time, and SQLAlchemy would compile each multi-row INSERT again.)
+    """
+    for start in range(0, len(rows), _ROWS_PER_INSERT):
+        chunk = rows[start : start + _ROWS_PER_INSERT]
+        parameters = {f"b_{name}_{index}": value for index, row in enumerate(chunk) for name, value in row.items()}
+        _insert_of(table, tuple(chunk[0]), len(chunk))(connection, parameters)
+
+
+@functools.lru_cache(maxsize=32)
+def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
+    return Statement(
+        sa.insert(table).values(
+            [
+                {
+                    "created_at": clock.utc_now(),
+                    **{name: sa.bindparam(f"b_{name}_{index}", type_=table.c[name].type) for name in names},
+                }
+                for index in range(size)
+            ]
+        )
+    )
+
+
+def case_by_value(column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
+    """CASE column WHEN :b_0 THEN :b_value_0 ...; a padded list repeats its last pair. See ``update_each``."""
+    return sa.case(
+        {
+            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=result.type)
+            for index in range(size)
+        },
+        value=column,
+    )
+
+
+ROWS_PER_STATEMENT: Final = 512
+"""For statements that lock: a power of two (see ListStatement), below the length at which MariaDB converts a list to a
+subquery (1,000)."""
+
+_CASES_PER_STATEMENT: Final = 128
+"""The most rows of an UPDATE with one value per row: the server compares each row with each value."""
+
+T = TypeVar("T")
+
+
+def chunks(values: Sequence[T], size: int = ROWS_PER_STATEMENT) -> Iterable[Sequence[T]]:
+    """The values in order, at most ``size`` at a time."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def update_each(connection: sa.Connection, statement: ListStatement, values: Mapping[Any, Any]) -> None:
+    """Run an UPDATE with ``case_by_value`` over the keys of ``values``, sorted."""
+    for chunk in chunks(sorted(values), _CASES_PER_STATEMENT):
+        padded = [*chunk, *[chunk[-1]] * (_CASES_PER_STATEMENT - len(chunk))]
+        parameters = {f"b_value_{index}": values[key] for index, key in enumerate(padded)}
+        statement.changed(connection, chunk, parameters)

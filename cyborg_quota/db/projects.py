@@ -9,9 +9,9 @@ Three rules preserve I9 while the tree changes during charges:
     paths can be cached in memory: a stale path cannot charge. The first generation of a row is a random number,
     because after a restore from a backup, or the promotion of a lagging replica, another project's row may get the id.
 2.  A transaction that inserts a usage row, changes an edge or removes a project first updates the project's row in
-    ``projects`` (``hold``). Such transactions exclude each other, so that no usage row can be inserted concurrently
-    while its project moves, or after its removal. The update changes a value (generation + 1), because Galera
-    certifies writes, not locks.
+    ``projects`` (``lock_project_rows``). Such transactions exclude each other, so that no usage row can be inserted
+    concurrently while its project moves, or after its removal. The update changes a value (generation + 1), because
+    Galera certifies writes, not locks.
 3.  A project with a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
 
 ``origin`` names the limit source that put a project below its parent; it is NULL if an operator did. Counters follow
@@ -22,8 +22,7 @@ origin is a move, even if the parent does not change: a charge that was checked 
 from __future__ import annotations
 
 import functools
-import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -32,7 +31,7 @@ from cyborg_quota.db import clock, dialects, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.db.models import projects, quota_usages
-from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.prepared import ListStatement, any_of
 
 MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
@@ -63,12 +62,35 @@ def path_cte(*, for_limits: bool = False) -> sa.CTE:
     return leaf.union_all(step)
 
 
+def paths_cte() -> sa.CTE:
+    """WITH RECURSIVE path (project_id, parent_id): the projects ``:b_projects`` and all their ancestors, once each.
+
+    As ``path_cte(for_limits=True)``. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
+    """
+    # (The cast keeps the length, which PostgreSQL compares with that of the recursive part.)
+    parent_id = sa.cast(sa.case((_limits_follow(), projects.c.parent_id)), projects.c.parent_id.type)
+    leaf = (
+        sa.select(projects.c.project_id, parent_id.label("parent_id"))
+        .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
+        .cte("path", recursive=True)
+    )
+    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id, for_limits=True)).where(
+        leaf.c.parent_id.is_not(None)
+    )
+    return leaf.union(step)
+
+
 def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.ScalarSelect[Any]:
     query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
     if for_limits:
-        same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
-        query = query.where(sa.or_(projects.c.origin.is_(None), same_origin))
+        query = query.where(_limits_follow())
     return query.scalar_subquery()
+
+
+def _limits_follow() -> sa.ColumnElement[bool]:
+    """Whether limits follow the edge of a row: it has no origin, or ``:b_origin``."""
+    same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
+    return sa.or_(projects.c.origin.is_(None), same_origin)
 
 
 @functools.cache
@@ -159,54 +181,31 @@ def read_path(connection: sa.Connection, project_id: str, resources: Collection[
     return ProjectPath(list(distances), rows_by_resource, list(origins.values()))
 
 
-_ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
-_new_usage = {
-    "project_id": sa.bindparam("b_project"),
-    "resource": sa.bindparam("b_resource"),
-    "reserved": 0,
-    "used": 0,
-    "subtree": 0,
-    "generation": sa.bindparam("b_generation"),
-    "created_at": clock.utc_now(),
-}
-_GENERATION_BITS: Final = 30
-"""Leaves room for a billion moves in the column's 32 bits."""
-
-
-def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows with the same columns, and ``created_at`` set to now, a hundred per statement.
-
-    (A driver's executemany would send them one at a time, and SQLAlchemy would compile each multi-row INSERT again.)
-    """
-    for start in range(0, len(rows), _ROWS_A_STATEMENT):
-        chunk = rows[start : start + _ROWS_A_STATEMENT]
-        parameters = {f"b_{name}_{index}": value for index, row in enumerate(chunk) for name, value in row.items()}
-        _insert_of(table, tuple(chunk[0]), len(chunk))(connection, parameters)
-
-
-@functools.lru_cache(maxsize=32)
-def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
-    return Statement(
-        sa.insert(table).values(
-            [
-                {
-                    "created_at": clock.utc_now(),
-                    **{name: sa.bindparam(f"b_{name}_{index}", type_=table.c[name].type) for name in names},
-                }
-                for index in range(size)
-            ]
-        )
+_ROOTS = ListStatement(
+    lambda size: (
+        sa.select(quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation)
+        .select_from(sa.outerjoin(quota_usages, projects, projects.c.project_id == quota_usages.c.project_id))
+        .where(any_of(quota_usages.c.project_id, size), projects.c.parent_id.is_(None))
     )
+)
+
+
+def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
+    """The paths, by project, of those of these projects that have a usage row and no parent."""
+    nodes: dict[str, dict[str, tuple[usages.Node, ...]]] = {}
+    for row in _ROOTS.rows(connection, sorted(project_ids), {}):
+        node = usages.Node(row.id, row.project_id, row.resource, row.generation, 0)
+        nodes.setdefault(row.project_id, {})[row.resource] = (node,)
+    return {project_id: ProjectPath([project_id], rows) for project_id, rows in nodes.items()}
+
+
+_ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
 
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
-    """Insert a usage row of zeros. The transaction must have locked the project (``hold``), or have added it."""
-    dialects.of(connection).insert_or_ignore(
-        connection,
-        quota_usages,
-        _new_usage,
-        {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)},
-    )
+    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_project_rows``)."""
+    parameters = usages.zero_row(project_id, resource)
+    dialects.of(connection).insert_or_ignore(connection, quota_usages, usages.ZERO_ROW, parameters)
 
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
@@ -214,32 +213,32 @@ def ensure(connection: sa.Connection, project_id: str) -> None:
     dialects.of(connection).insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
 
 
-_HOLD = (
+_LOCK = (
     sa.update(projects)
     .where(projects.c.project_id == sa.bindparam("b_project"))
     .values(generation=projects.c.generation + 1, updated_at=clock.utc_now())
 )
 
 
-def hold(connection: sa.Connection, project_ids: Iterable[str]) -> None:
+def lock_project_rows(connection: sa.Connection, project_ids: Iterable[str]) -> None:
     """Lock the rows of these projects until the transaction ends, sorted by id, so that their edges cannot change.
 
     Raises TransactionMoved if one of them does not exist.
     """
     for project_id in sorted(set(project_ids)):
-        if connection.execute(_HOLD, {"b_project": project_id}).rowcount != 1:
+        if connection.execute(_LOCK, {"b_project": project_id}).rowcount != 1:
             raise TransactionMoved
 
 
-def _hold_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
-    """Like ``hold``, in the same order, but insert ``leaf`` as a root if it does not exist."""
+def _lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
+    """Like ``lock_project_rows``, in the same order, but insert ``leaf`` as a root if it does not exist."""
     for project_id in sorted(project_ids):
-        if connection.execute(_HOLD, {"b_project": project_id}).rowcount == 1:
+        if connection.execute(_LOCK, {"b_project": project_id}).rowcount == 1:
             continue
         if project_id != leaf:
             raise TransactionMoved
         ensure(connection, leaf)
-        hold(connection, [leaf])
+        lock_project_rows(connection, [leaf])
 
 
 def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
@@ -250,21 +249,13 @@ def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collectio
     """
     leaf = path.project_ids[0]
     lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
-    _hold_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
+    _lock_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
     if read_path(connection, leaf, resources).project_ids != path.project_ids:
         raise TransactionMoved
     for project_id, resource in sorted(lacking):
         make_row(connection, project_id, resource)
 
 
-_BUMP = (
-    sa.update(quota_usages)
-    .where(quota_usages.c.project_id == sa.bindparam("b_project"))
-    .values(generation=quota_usages.c.generation + 1)
-)
-_OWN_ROWS = sa.select(quota_usages.c.resource, quota_usages.c.subtree).where(
-    quota_usages.c.project_id == sa.bindparam("b_project")
-)
 _SET_PARENT = (
     sa.update(projects)
     .where(projects.c.project_id == sa.bindparam("b_project"))
@@ -274,7 +265,7 @@ _SET_PARENT = (
 
 def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
     """The resources for which the project has usage rows, sorted."""
-    return sorted(row.resource for row in connection.execute(_OWN_ROWS, {"b_project": project_id}))
+    return sorted(usages.read_subtrees(connection, project_id))
 
 
 def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
@@ -287,10 +278,10 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
     """
     resources = resources_of(connection, project_id)
     goal = read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
-    hold(connection, {project_id, *goal})
+    lock_project_rows(connection, {project_id, *goal})
     old = read_path(connection, project_id, resources)
-    connection.execute(_BUMP, {"b_project": project_id})
-    held = {row.resource: row.subtree for row in connection.execute(_OWN_ROWS, {"b_project": project_id})}
+    usages.bump_generations(connection, project_id)
+    held = usages.read_subtrees(connection, project_id)
     changes = []
     new = read_path(connection, parent_id, held) if parent_id is not None else None
     if project_id in goal or (new is not None and project_id in new.project_ids):
@@ -313,6 +304,11 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
 def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
     """Change an edge only. The caller's transaction must lock the project and update the totals."""
     connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id, "b_origin": origin})
+
+
+def delete(connection: sa.Connection, project_id: str) -> None:
+    """Delete the project's row. The transaction must have locked it, and deleted its usage rows."""
+    connection.execute(sa.delete(projects).where(projects.c.project_id == project_id))
 
 
 _EDGES = sa.select(projects.c.project_id, projects.c.parent_id)

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table reservations: queries, and changes of state.
 
-inserting.py inserts the rows, many.py expires them in batches, and maintenance.py deletes and folds them.
+new_reservations.py inserts the rows; maintenance.py deletes, folds and sums them.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import exceptions
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, Reservation, State
 
 _row = reservations.c
 
 
-IS_OVERDUE = sa.and_(
+_IS_OVERDUE = sa.and_(
     _row.state == sa.literal_column(f"'{RESERVED}'"),
     _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
 )
@@ -35,7 +37,7 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     _row.resource,
     _row.delta,
     _row.state,
-    sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
+    sa.case((_IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
 )
 _WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
@@ -112,6 +114,12 @@ def any_live(connection: sa.Connection, project_id: str, consumers: Collection[s
     return any(result.first() is not None for result in results)
 
 
+def is_any_live(connection: sa.Connection, project_id: str) -> bool:
+    """Whether the project has a live reservation."""
+    query = sa.select(sa.literal(1)).where(_row.project_id == project_id, _row.live == 1)
+    return connection.execute(query.limit(1)).first() is not None
+
+
 def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """An equivalent expression that cannot be an index condition.
 
@@ -137,7 +145,7 @@ def _newest_id() -> sa.ScalarSelect[Any]:
     return sa.select(newest.c.id).scalar_subquery()
 
 
-def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
+def _ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
     """The new values of a row that ends in ``state``."""
     now = clock.utc_now()
     return {
@@ -146,23 +154,23 @@ def ended(state: sa.ColumnElement[str]) -> dict[str, Any]:
         "deleted_at": now,
         "deleted": sa.true(),
         "live": sa.null(),
-        "place": sa.null(),
+        "claim_ordinal": sa.null(),
         "ended_after": _newest_id(),
     }
 
 
 def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    return _from_state(size, *conditions).values(ended(sa.bindparam("b_after")))
+    return _from_state(size, *conditions).values(_ended(sa.bindparam("b_after")))
 
 
 _COMMIT = ListStatement(
     lambda size: _from_state(size, _NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
 )
 _END = ListStatement(_ending)
-_EXPIRE = ListStatement(lambda size: _ending(size, IS_OVERDUE))
+_EXPIRE = ListStatement(lambda size: _ending(size, _IS_OVERDUE))
 _EXTEND = ListStatement(
     lambda size: _from_state(size, _NOT_OVERDUE).values(
-        expire=clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)), updated_at=clock.utc_now()
+        expire=clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)), updated_at=clock.utc_now()
     )
 )
 
@@ -185,7 +193,7 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 def settle_in_flight_update(size: int, after: State) -> sa.Update:
     """The UPDATE that commits or rolls back reservations in flight that are not overdue, by UUID."""
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
-    values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
+    values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else _ended(state)
     in_flight = _unindexed(_row.state == sa.literal_column(f"'{RESERVED}'"))
     return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _unindexed(_NOT_OVERDUE)).values(values)
 
@@ -206,7 +214,7 @@ def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: Sta
 
 def extend(connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int) -> bool:
     """Set the expiry of rows in flight to now plus the TTL. False: one was not changed; roll back."""
-    parameters = {"b_before": RESERVED, "b_life": ttl_microseconds, "b_grace": grace}
+    parameters = {"b_before": RESERVED, "b_ttl": ttl_microseconds, "b_grace": grace}
     return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
 
@@ -224,3 +232,164 @@ _LINK = (
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
     """Link a project's live reservations to their usage row after that row was recreated."""
     connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})
+
+
+def list_reservations(
+    connection: sa.Connection,
+    *,
+    project_id: str | None = None,
+    state: State | None = None,
+    uuids: Collection[str] | None = None,
+    consumer: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    after: str | None = None,
+) -> list[Reservation]:
+    """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
+    query = sa.select(
+        _row.uuid,
+        _row.project_id,
+        _row.resource,
+        _row.delta,
+        _row.state,
+        _row.consumer_id,
+        _row.group_id,
+        _row.expire,
+        _row.created_at,
+        _row.deleted_at,
+        _row.source,
+    ).order_by(_row.id)
+    for column, value in (
+        (_row.project_id, project_id),
+        (_row.state, state),
+        (_row.consumer_id, consumer),
+        (_row.group_id, group),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if uuids is not None:
+        query = query.where(_row.uuid.in_(sorted(uuids)))
+    if after is not None:
+        after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
+        if after_id is None:
+            raise exceptions.ReservationNotFound(after)  # purged: an empty page would mean the end of the list
+        query = query.where(_row.id > after_id)
+    if limit is not None:
+        query = query.limit(limit)
+    return [
+        Reservation(
+            uuid=row.uuid,
+            project_id=row.project_id,
+            resource=row.resource,
+            delta=row.delta,
+            state=row.state,
+            consumer=row.consumer_id,
+            group=row.group_id,
+            expire=row.expire,
+            created_at=row.created_at,
+            ended_at=row.deleted_at,
+            source=row.source,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+_OPEN = sa.and_(
+    _row.usage_id == sa.bindparam("b_usage_id", type_=_row.usage_id.type),
+    _row.state == sa.literal_column(f"'{RESERVED}'"),
+)
+# SELECT count(*) FROM reservations WHERE usage_id = :id AND state = 'reserved': an index-only scan.
+_COUNT_OPEN = Statement(sa.select(sa.func.count()).select_from(reservations).where(_OPEN))
+_COUNT_OPEN_NEGATIVE = Statement(
+    sa.select(sa.func.count()).select_from(reservations).where(_OPEN, _row.delta < sa.literal_column("0"))
+)
+
+
+def count_open(connection: sa.Connection, usage_id: int) -> int:
+    """The number of open reservations, including overdue ones. Exact if the transaction has locked the usage row."""
+    return int(_COUNT_OPEN(connection, {"b_usage_id": usage_id}).scalar_one())
+
+
+def count_open_negative(connection: sa.Connection, usage_id: int) -> int:
+    """The number of open reservations with a negative delta."""
+    return int(_COUNT_OPEN_NEGATIVE(connection, {"b_usage_id": usage_id}).scalar_one())
+
+
+_SET_SOURCE = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.uuid, size), _row.source.is_(None), _row.live == sa.literal_column("1"))
+        .values(source=sa.bindparam("b_source", type_=_row.source.type))
+    )
+)
+
+
+def set_source(connection: sa.Connection, uuids: Sequence[str], source: str) -> int:
+    """Set the source of those of these live reservations that have none. Returns the number of changed rows."""
+    return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
+
+
+Overdue = tuple[int, str, str, int]
+"""An overdue reservation: id, project_id, resource, delta."""
+
+ExpiryPosition = tuple[datetime.datetime, int]
+"""The position of a reservation in the order of expiry: its ``expire``, and its id."""
+
+_OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta).where(_IS_OVERDUE)
+_MAX_ROWS = sa.bindparam("b_limit", type_=sa.Integer)
+# (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
+_NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(_MAX_ROWS)
+_LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(_MAX_ROWS)
+_OVERDUE_AFTER = _LONGEST_OVERDUE.where(
+    _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
+    sa.or_(
+        _row.expire > sa.bindparam("b_expire", type_=_row.expire.type),
+        _row.id > sa.bindparam("b_id", type_=_row.id.type),
+    ),
+)
+_EXPIRE_OF = sa.select(_row.expire).where(
+    _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
+)
+_OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
+_EXPIRE_BATCH = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.id, size), _IS_OVERDUE)
+        .values(_ended(sa.literal_column(f"'{EXPIRED}'")))
+    )
+)
+
+
+def read_overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
+    """The next ``limit`` overdue reservations, longest overdue first."""
+    return [tuple(row) for row in connection.execute(_NEXT_OVERDUE, {"b_limit": limit, "b_grace": grace})]
+
+
+def read_overdue_after(
+    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
+) -> tuple[Sequence[Any], ExpiryPosition | None]:
+    """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
+
+    Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
+    """
+    parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
+    if position is None:
+        rows = connection.execute(_LONGEST_OVERDUE, parameters).all()
+    else:
+        rows = connection.execute(_OVERDUE_AFTER, {**parameters, "b_expire": position[0], "b_id": position[1]}).all()
+    # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
+    for row in reversed(rows):
+        moment = connection.execute(_EXPIRE_OF, {"b_id": row.id, "b_grace": grace}).scalar()
+        if moment is not None:  # None: the reservation was extended or ended concurrently
+            return rows, (moment, row.id)
+    return rows, position
+
+
+def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
+    """Those of these reservations that are still overdue."""
+    return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]
+
+
+def expire(connection: sa.Connection, ids: Sequence[int], grace: int) -> bool:
+    """Expire these reservations. False: another transaction ended or extended one, and the caller must roll back."""
+    return _EXPIRE_BATCH.changed(connection, sorted(ids), {"b_grace": grace}) == len(ids)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table quota_usages: charge, lock and read the counters. (sums.py corrects them from the reservations.)
+"""The table quota_usages: charge, lock and read the counters. (maintenance.py sums the reservations.)
 
 A charge is one conditional UPDATE per row. A row count of 0 means that the charge was refused::
 
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
-      AND used + reserved <= :room AND subtree <= :subtree_room            -- the limits
-      AND reserved <= :reserved_room                                       -- the cap on open reservations
-      AND used >= :least_used AND reserved >= :least_reserved AND subtree >= :least_subtree
+      AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
+      AND reserved <= :max_reserved                                       -- the cap on open reservations
+      AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
 
 No row is locked before that statement. Callers charge the leaf first and the root last, so that the row that most
 transactions need, the root's, is locked for the shortest time.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
 from cyborg_quota.types import MAX_AMOUNT, Counters
 
 _usage = quota_usages.c
@@ -99,17 +100,17 @@ def charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.Colu
 
     conditions = [_usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type)]
     if shape is None or reserved + used > 0:
-        conditions.append(_usage.used + _usage.reserved <= of("room"))
+        conditions.append(_usage.used + _usage.reserved <= of("max_held"))
     if is_subtree_bounded:
-        conditions.append(_usage.subtree <= of("subtree_room"))
+        conditions.append(_usage.subtree <= of("max_subtree"))
     if is_reserved_bounded:
-        conditions.append(_usage.reserved <= of("reserved_room"))
+        conditions.append(_usage.reserved <= of("max_reserved"))
     counters = (
         ("used", _usage.used, used),
         ("reserved", _usage.reserved, reserved),
         ("subtree", _usage.subtree, subtree),
     )
-    conditions += [column >= of(f"least_{name}") for name, column, sign in counters if sign < 0]
+    conditions += [column >= of(f"min_{name}") for name, column, sign in counters if sign < 0]
     values: dict[str, Any] = {name: column + of(name) for name, column, sign in counters if sign}
     return conditions, {**values, "updated_at": clock.utc_now()}
 
@@ -126,8 +127,8 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
 
 _ARGUMENTS: Final = (
-    "id", "generation", "room", "subtree_room", "reserved_room",
-    "least_used", "least_reserved", "least_subtree", "reserved", "used", "subtree",
+    "id", "generation", "max_held", "max_subtree", "max_reserved",
+    "min_used", "min_reserved", "min_subtree", "reserved", "used", "subtree",
 )  # fmt: skip
 
 
@@ -170,12 +171,12 @@ def charge_update_many(size: int) -> sa.Update:
         .where(
             _usage.id.in_(ids),
             _usage.generation == by_row("generation"),
-            _usage.used + _usage.reserved <= by_row("room"),
-            _usage.subtree <= by_row("subtree_room"),
-            _usage.reserved <= by_row("reserved_room"),
-            _usage.used >= by_row("least_used"),
-            _usage.reserved >= by_row("least_reserved"),
-            _usage.subtree >= by_row("least_subtree"),
+            _usage.used + _usage.reserved <= by_row("max_held"),
+            _usage.subtree <= by_row("max_subtree"),
+            _usage.reserved <= by_row("max_reserved"),
+            _usage.used >= by_row("min_used"),
+            _usage.reserved >= by_row("min_reserved"),
+            _usage.subtree >= by_row("min_subtree"),
         )
         .values(
             reserved=_usage.reserved + by_row("reserved"),
@@ -216,19 +217,19 @@ def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Col
     )
 
 
-_FENCE = (
+_LOCK_ROW = (
     sa.update(quota_usages)
     .where(_usage.id == sa.bindparam("b_id"), _usage.generation == sa.bindparam("b_generation"))
     .values(used=_usage.used)
 )
 
 
-def fence(connection: sa.Connection, node: Node) -> bool:
+def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     """Lock one row until the transaction ends, without changing it. This waits for earlier writers of the row.
 
     False: the row does not exist, or its project has moved.
     """
-    return connection.execute(_FENCE, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
+    return connection.execute(_LOCK_ROW, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
 
 
 def read(
@@ -256,3 +257,198 @@ def merge(changes: Iterable[Change]) -> Sequence[Change]:
         total.used += change.used
         total.subtree += change.subtree
     return sorted(by_row.values(), key=by_depth)
+
+
+_ROW = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == sa.bindparam("b_id"))
+
+
+def read_row(connection: sa.Connection, usage_id: int) -> Counters:
+    """The counters of one existing usage row."""
+    row = connection.execute(_ROW, {"b_id": usage_id}).one()
+    return Counters(used=row.used, reserved=row.reserved, subtree=row.subtree)
+
+
+_SET_COUNTERS = (
+    sa.update(quota_usages)
+    .where(_usage.id == sa.bindparam("b_id"))
+    .values(
+        reserved=sa.bindparam("b_reserved"),
+        used=sa.bindparam("b_used"),
+        subtree=sa.bindparam("b_subtree"),
+        updated_at=clock.utc_now(),
+    )
+)
+
+
+def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -> None:
+    """Overwrite the counters. The transaction must have locked the usage row (lock_usage_row)."""
+    connection.execute(
+        _SET_COUNTERS,
+        {
+            "b_id": usage_id,
+            "b_reserved": counters.reserved,
+            "b_used": counters.used,
+            "b_subtree": counters.subtree,
+        },
+    )
+
+
+_LEVELS = sa.select(
+    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
+).order_by(_usage.project_id, _usage.resource)
+_CLAIM_LEVEL = (
+    sa.update(quota_usages)
+    .where(
+        _usage.project_id == sa.bindparam("b_project"),
+        _usage.resource == sa.bindparam("b_resource"),
+        _usage.notified_level == sa.bindparam("b_before"),
+    )
+    .values(notified_level=sa.bindparam("b_now"))
+)
+
+
+def read_notified_levels(connection: sa.Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
+    """The counters and the last notified level of every usage row."""
+    return {
+        (project_id, resource): (Counters(used, reserved, subtree), level)
+        for project_id, resource, used, reserved, subtree, level in connection.execute(_LEVELS)
+    }
+
+
+def claim_notified_level(connection: sa.Connection, project_id: str, resource: str, before: int, now: int) -> bool:
+    """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
+    parameters = {"b_project": project_id, "b_resource": resource, "b_before": before, "b_now": now}
+    return connection.execute(_CLAIM_LEVEL, parameters).rowcount == 1
+
+
+ZERO_ROW: Final = {
+    "project_id": sa.bindparam("b_project"),
+    "resource": sa.bindparam("b_resource"),
+    "reserved": 0,
+    "used": 0,
+    "subtree": 0,
+    "generation": sa.bindparam("b_generation"),
+    "created_at": clock.utc_now(),
+}
+"""The values of a new usage row; ``zero_row`` returns the parameters."""
+
+_GENERATION_BITS: Final = 30
+"""Leaves room for a billion moves in the column's 32 bits."""
+
+
+def zero_row(project_id: str, resource: str) -> dict[str, Any]:
+    """The parameters of ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
+    return {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)}
+
+
+def is_any_held(connection: sa.Connection, project_id: str) -> bool:
+    """Whether the project or a descendant has usage."""
+    query = sa.select(sa.literal(1)).where(_usage.project_id == project_id, _usage.subtree != 0)
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def delete_zeros(connection: sa.Connection, project_id: str) -> int:
+    """Delete the usage rows of the project whose counters are all 0. Returns the number of the others."""
+    of_project = _usage.project_id == project_id
+    connection.execute(
+        sa.delete(quota_usages).where(of_project, _usage.subtree == 0, _usage.used == 0, _usage.reserved == 0)
+    )
+    left: int = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
+    return left
+
+
+_BUMP_GENERATION = (
+    sa.update(quota_usages)
+    .where(_usage.project_id == sa.bindparam("b_project"))
+    .values(generation=_usage.generation + 1)
+)
+_SUBTREES = sa.select(_usage.resource, _usage.subtree).where(_usage.project_id == sa.bindparam("b_project"))
+
+
+def bump_generations(connection: sa.Connection, project_id: str) -> None:
+    """Add 1 to the generation of each usage row of a project that moves: rule 1 in projects.py."""
+    connection.execute(_BUMP_GENERATION, {"b_project": project_id})
+
+
+def read_subtrees(connection: sa.Connection, project_id: str) -> dict[str, int]:
+    """``subtree`` by resource, of the usage rows of the project."""
+    return {row.resource: row.subtree for row in connection.execute(_SUBTREES, {"b_project": project_id})}
+
+
+# Statements over many rows, for moves (moves.py).
+
+_ROWS_OF = ListStatement(
+    lambda size: sa.select(_usage.id, _usage.project_id, _usage.resource).where(any_of(_usage.project_id, size))
+)
+
+
+def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[tuple[str, str], int]:
+    """The ids of all usage rows of these projects, by (project_id, resource)."""
+    return {
+        (row.project_id, row.resource): row.id
+        for names in chunks(sorted(project_ids))
+        for row in _ROWS_OF.rows(connection, names, {})
+    }
+
+
+def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> None:
+    """Insert usage rows of zeros, by (project_id, resource). The transaction must have locked the projects."""
+    zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
+    rows = [{"project_id": project_id, "resource": resource, **zeros} for project_id, resource in keys]
+    insert_many(connection, quota_usages, rows)
+
+
+def _locking(*order: sa.ColumnElement[Any]) -> ListStatement:
+    return ListStatement(
+        lambda size: (
+            sa.select(_usage.id, _usage.subtree)
+            .where(any_of(_usage.id, size))
+            .order_by(*order)
+            .with_for_update(key_share=True)
+        )
+    )
+
+
+_LOCK_BY_ID = _locking(_usage.id)
+_LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.resource, "C"))
+
+
+def lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]], *, by_id: bool) -> dict[int, int]:
+    """Lock the rows with these ids, list by list, in the order of their ids or of their names.
+
+    Returns the ``subtree`` of each row, by id, as read under the lock.
+    """
+    lock = _LOCK_BY_ID if by_id else _LOCK_BY_NAME
+    subtrees: dict[int, int] = {}
+    for chunk in order:
+        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
+    return subtrees
+
+
+_ADD_TO_SUBTREES = ListStatement(
+    lambda size: (
+        sa.update(quota_usages)
+        .where(any_of(_usage.id, size))
+        .values(subtree=_usage.subtree + case_by_value(_usage.id, _usage.subtree, size), updated_at=clock.utc_now())
+    )
+)
+
+
+def add_to_subtrees(connection: sa.Connection, amounts: Mapping[int, int]) -> None:
+    """Add an amount to the ``subtree`` of each row, by id. The transaction must have locked the rows."""
+    update_each(connection, _ADD_TO_SUBTREES, amounts)
+
+
+_BUMP_GENERATIONS_OF_ROWS = ListStatement(
+    lambda size: (
+        sa.update(quota_usages)
+        .where(any_of(_usage.id, size))
+        .values(generation=_usage.generation + sa.literal_column("1"))
+    )
+)
+
+
+def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
+    """Add 1 to the generations of these rows: rule 1 in projects.py."""
+    for chunk in chunks(sorted(usage_ids)):
+        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {})

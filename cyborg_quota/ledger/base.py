@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -14,6 +14,7 @@ from cyborg_quota.types import (
     Author,
     Claim,
     Drift,
+    Headroom,
     Notice,
     Over,
     RecordedChanges,
@@ -82,6 +83,16 @@ class QuotaDriver(abc.ABC):
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
+
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project."""
+        raise NotImplementedError
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        """The headrooms of many projects, by resource. The projects have usage rows."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import dialects, maintenance, reservations, sums, usages
+from cyborg_quota.db import dialects, maintenance, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.project_tree import PathCache
@@ -100,7 +100,7 @@ class Counting:
     def _lock_rows(self) -> None:
         """Lock all rows in the order of their ids, because they are then updated in another order."""
         for change in self._dialect.in_lock_order(self._changes.values()):
-            if not usages.fence(self._connection, change.node):
+            if not usages.lock_usage_row(self._connection, change.node):
                 self._raise_moved()
 
     def _raise_moved(self) -> NoReturn:
@@ -146,7 +146,7 @@ class Counting:
         The causes: the project has moved, a negative delta subtracts more than is used, or the counter has drifted.
         """
         node = change.node
-        if not usages.fence(self._connection, node):
+        if not usages.lock_usage_row(self._connection, node):
             self._raise_moved()
         before, after = recount(self._connection, node, self._committed)
         correction = after.subtree - before.subtree - change.subtree
@@ -166,26 +166,26 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
     Thus ``used`` remains the sum of the committed rows (I2), and the call is not refused (I6). See decision record
     0027. Raises UsageOverflow.
     """
-    before = sums.figures(connection, node.usage_id)
-    sums.end_adjustments(connection, node.usage_id)
-    reserved, used = sums.sums_from_reservations(connection, node)
+    before = usages.read_row(connection, node.usage_id)
+    maintenance.end_adjustments(connection, node.usage_id)
+    reserved, used = maintenance.sums_from_reservations(connection, node)
     if used < 0:
-        reductions = transitions.adjust(-used, sums.freed(connection, node.usage_id), committed)
-        sums.insert_adjustments(connection, node, reductions)
+        reductions = transitions.adjust(-used, maintenance.freed(connection, node.usage_id), committed)
+        new_reservations.insert_adjustments(connection, node, reductions)
         used = 0
     excess = used + reserved - MAX_AMOUNT
     if excess > used:
         raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
     if excess > 0:
-        sums.insert_excess(connection, node, excess)
+        new_reservations.insert_excess(connection, node, excess)
         used -= excess
     after = Counters(
         used=used,
         reserved=reserved,
-        subtree=used + reserved + sums.children_total(connection, node),
+        subtree=used + reserved + maintenance.children_total(connection, node),
     )
     if after != before:
-        sums.set_figures(connection, node.usage_id, after)
+        usages.set_counters(connection, node.usage_id, after)
     return before, after
 
 
@@ -239,7 +239,7 @@ class Healer:
         def work(connection: Connection) -> Drift | None:
             self._paths.forget(project_id)
             nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
-            if not nodes or not usages.fence(connection, nodes[0]):
+            if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise TransactionMoved
             if is_orphan:
                 reservations.link(connection, nodes[0].usage_id, project_id, resource)

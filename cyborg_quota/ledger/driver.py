@@ -9,17 +9,18 @@ limit_changes.py (limits and imports), thresholds.py (notices).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import listing, maintenance, projects, schema, sources
+from cyborg_quota.db import maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
+from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.project_tree import PathCache, Tree
@@ -36,6 +37,7 @@ from cyborg_quota.types import (
     Author,
     Claim,
     Drift,
+    Headroom,
     Notice,
     Over,
     RecordedChanges,
@@ -71,6 +73,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -152,6 +155,14 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources)
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        return self._headroom.read_many(project_ids, resources)
+
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
 
@@ -167,7 +178,7 @@ class DbQuotaDriver(base.QuotaDriver):
         after: str | None,
     ) -> list[Reservation]:
         return self._untimed.read(
-            lambda connection: listing.read(
+            lambda connection: reservations.list_reservations(
                 connection,
                 project_id=project_id,
                 state=state,
@@ -181,7 +192,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def set_source(self, uuids: Sequence[str], source: str) -> int:
         def set_of(batch: Sequence[str]) -> int:
-            return self._database.write(lambda connection: sources.give(connection, batch, source))
+            return self._database.write(lambda connection: reservations.set_source(connection, batch, source))
 
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 

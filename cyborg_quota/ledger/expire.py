@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from cyborg_quota.db import maintenance, many
+from cyborg_quota.db import maintenance, reservations
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
-from cyborg_quota.db.many import Overdue, Place
+from cyborg_quota.db.reservations import ExpiryPosition, Overdue
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
 
@@ -44,8 +44,8 @@ _MAX_ROWS: Final = 200_000
 _READ_BATCHES: Final = 5
 """The number of batches that one statement reads: it must end well before the statement timeout."""
 
-Read = Callable[[Place | None, int], tuple[Sequence[Any], Place | None]]
-"""Reads the next overdue reservations after a position: see db/many.py, overdue_behind."""
+Read = Callable[[ExpiryPosition | None, int], tuple[Sequence[Any], ExpiryPosition | None]]
+"""Reads the next overdue reservations after a position: see reservations.read_overdue_after."""
 
 _MAX_WORKERS: Final = 3
 _READ_AHEAD_BATCHES: Final = 40
@@ -71,18 +71,18 @@ class Expirer:
         """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
 
         def work(connection: Connection, counting: Counting) -> int:
-            rows = many.overdue(connection, limit, self._settler.grace)
+            rows = reservations.read_overdue(connection, limit, self._settler.grace)
             return self._expire_rows(connection, counting, rows)
 
         return self._settler.write(work)
 
-    def overdue(self, position: Place | None, limit: int) -> tuple[Sequence[Any], Place | None]:
+    def overdue(self, position: ExpiryPosition | None, limit: int) -> tuple[Sequence[Any], ExpiryPosition | None]:
         """Read up to ``limit`` overdue reservations after a position, for ``expire_read``, and the position after them.
 
-        See many.overdue_behind.
+        See reservations.read_overdue_after.
         """
         return self._database.read(
-            lambda connection: many.overdue_behind(connection, position, limit, self._settler.grace)
+            lambda connection: reservations.read_overdue_after(connection, position, limit, self._settler.grace)
         )
 
     def expire_read(self, rows: Sequence[Overdue]) -> int:
@@ -93,7 +93,7 @@ class Expirer:
             if next(attempts) == 0:
                 return self._expire_rows(connection, counting, rows)
             # Another transaction has settled some of them: read which are still overdue.
-            still_overdue = many.overdue_of(connection, [row[0] for row in rows], self._settler.grace)
+            still_overdue = reservations.still_overdue(connection, [row[0] for row in rows], self._settler.grace)
             return self._expire_rows(connection, counting, still_overdue)
 
         return self._settler.write(work)
@@ -101,7 +101,7 @@ class Expirer:
     def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
         """Raises TransactionMoved if another transaction has settled one of the rows."""
         if rows:
-            if not many.expire(connection, [row[0] for row in rows], self._settler.grace):
+            if not reservations.expire(connection, [row[0] for row in rows], self._settler.grace):
                 raise TransactionMoved
             counting.expire([row[1:] for row in rows])
         return len(rows)
@@ -194,7 +194,7 @@ class OverdueReader:
     def __init__(self, read: Read, batch_rows: int) -> None:
         self._read = read
         self._batch_rows = batch_rows
-        self._position: Place | None = None
+        self._position: ExpiryPosition | None = None
         self._reads: list[list[tuple[str, str, int, int]]] = []
         self._size = 0
         self.is_read = False

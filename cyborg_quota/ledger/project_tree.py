@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, many, overrides, projects, usages
+from cyborg_quota.db import limit_history, overrides, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -69,7 +69,7 @@ class PathCache:
         if unknown:
             if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
                 self._cached_paths.clear()
-            self._cached_paths.update(many.read_roots(connection, unknown))
+            self._cached_paths.update(projects.read_roots(connection, unknown))
 
     def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
         """The usage rows to charge, from the project to its root; None if they are not cached."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cyborg_quota.db import inserting, maintenance
+from cyborg_quota.db import maintenance, new_reservations
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.expire import run_batches
@@ -47,7 +47,7 @@ class Purger:
         """Merge the old committed rows of one usage row. Returns the number of rows removed."""
 
         def work(connection: Connection) -> int:
-            uuid = inserting.new_uuid()
+            uuid = new_reservations.new_uuid()
             rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
             removed = maintenance.fold(connection, usage_id, age_microseconds, rows, uuid)
             if removed is None:

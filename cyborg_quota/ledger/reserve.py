@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import dialects, inserting, open_count, projects, reservations, usages
+from cyborg_quota.db import dialects, new_reservations, projects, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
@@ -134,9 +134,9 @@ class OpenCap:
         The transaction must have locked the rows. Raises TooManyOpenReservations.
         """
         for node in nodes:
-            is_over = open_count.count(connection, node.usage_id) > self._cap
+            is_over = reservations.count_open(connection, node.usage_id) > self._cap
             if not is_over and any(claim.deltas.get(node.resource, 0) < 0 for claim in claims):
-                is_over = open_count.count_negative(connection, node.usage_id) > self._cap - self._bound
+                is_over = reservations.count_open_negative(connection, node.usage_id) > self._cap - self._bound
             if is_over:
                 raise exceptions.TooManyOpenReservations(node.project_id, node.resource, self._cap)
 
@@ -163,7 +163,7 @@ class _PendingClaim:
 
     @classmethod
     def of(cls, claim: Claim) -> _PendingClaim:
-        return cls(claim, {resource: inserting.new_uuid() for resource in claim.deltas})
+        return cls(claim, {resource: new_reservations.new_uuid() for resource in claim.deltas})
 
 
 class ReserveRequest(NamedTuple):
@@ -271,7 +271,7 @@ class Reserver:
         return self._resolve_duplicate(request, pending)
 
     def _in_one_statement(
-        self, request: ReserveRequest, rows: Sequence[inserting.NewReservation], changes: Sequence[usages.Change]
+        self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], changes: Sequence[usages.Change]
     ) -> Callable[[Connection], bool | None] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
@@ -369,18 +369,18 @@ def _use_held(item: _PendingClaim, held: Sequence[transitions.Row]) -> None:
     item.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
 
 
-def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[inserting.NewReservation]) -> bool:
+def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
     if len(rows) == 1 and rows[0].consumer is not None and rows[0].ttl_microseconds is not None:
-        return inserting.insert_if_free(connection, rows[0])
+        return new_reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
         return False
-    inserting.insert(connection, rows)
+    new_reservations.insert(connection, rows)
     return True
 
 
-def _to_row(row: inserting.NewReservation) -> transitions.Row:
+def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
     """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
     return transitions.Row(
         id=0,
@@ -427,10 +427,10 @@ def _changes(
 
 def _rows(
     request: ReserveRequest, path: projects.ProjectPath, pending: Sequence[_PendingClaim]
-) -> list[inserting.NewReservation]:
+) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     return [
-        inserting.NewReservation(
+        new_reservations.NewReservation(
             uuid=item.uuids[resource],
             usage_id=leaves[resource].usage_id,
             project_id=request.project_id,
@@ -440,7 +440,7 @@ def _rows(
             group=request.group if item.claim.group is None else item.claim.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
-            place=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
             source=item.claim.source,
         )
         for item in pending

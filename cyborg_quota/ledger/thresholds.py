@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cyborg_quota.db import notified_levels
+from cyborg_quota.db import usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import UNLIMITED, Counters, Notice
@@ -40,7 +40,7 @@ class ThresholdNotifier:
 
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
-        rows = self._untimed.read(notified_levels.read)
+        rows = self._untimed.read(usages.read_notified_levels)
         limits = self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows})
         notices = []
         for (project_id, resource), (counters, notified) in rows.items():
@@ -56,5 +56,5 @@ class ThresholdNotifier:
 
     def _claim(self, project_id: str, resource: str, before: int, current: int) -> bool:
         return self._database.write(
-            lambda connection: notified_levels.claim(connection, project_id, resource, before, current)
+            lambda connection: usages.claim_notified_level(connection, project_id, resource, before, current)
         )

@@ -42,7 +42,7 @@ class KeystoneDownTest(base.CliTestCase):
         self.configure(KEYSTONE.format(port=self.port, log=self.log))
 
     def unknown(self, *argv: str) -> base.Ended:
-        """Run a command that succeeds with a warning, which has one line; returns how it ended."""
+        """Run a command that succeeds with a warning of one line; returns how it ended."""
         ended = self.call("usage", "list", *argv)
         self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(
@@ -51,18 +51,22 @@ class KeystoneDownTest(base.CliTestCase):
         self.assertNotIn("not-to-be-seen", ended.err)
         return ended
 
-    def test_usage_list_shows_what_is_known(self) -> None:
+    def test_usage_list_shows_usage_without_limits(self) -> None:
         rows = [tuple(row.values()) for row in self.unknown("-f", "json").json]
-        self.assertEqual([("p1", "gpu", None, 2, 0, None), ("p2", "gpu", None, 0, 3, None)], rows)
+        self.assertEqual(
+            [("p1", "gpu", None, 2, 0, None, None, None), ("p2", "gpu", None, 0, 3, None, None, None)], rows
+        )
         rows = [tuple(row.values()) for row in self.unknown("--project", "p1", "-f", "json").json]
-        self.assertEqual([("p1", "fpga", None, 0, 0, None), ("p1", "gpu", None, 2, 0, None)], rows)
+        self.assertEqual(
+            [("p1", "fpga", None, 0, 0, None, None, None), ("p1", "gpu", None, 2, 0, None, None, None)], rows
+        )
 
     def test_usage_list_as_a_table(self) -> None:
-        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   |"
+        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"
         self.assertIn(line, self.unknown().out)
         self.assertIn(line, self.unknown("--project", "p1").out)
 
-    def test_what_needs_a_limit_still_fails(self) -> None:
+    def test_commands_that_need_a_limit_fail(self) -> None:
         self.assertIn("Limits have been unavailable", self.refused(1, "check", "--project", "p1", "gpu=1"))
         self.assertIn("Limits have been unavailable", self.refused(1, "limit", "list", "--project", "p1"))
 

@@ -75,9 +75,10 @@ class OverridesTestCase(test_limits.LimitsTestCase):
                         )
 
     def room(self, project_id: str = "p") -> int:
-        """How many a reserve would be granted: by check, get_usages and a reserve itself."""
+        """How many a reserve would be granted: by check, get_usages, headroom and a reserve itself."""
         usage = self.engine.get_usages(base.ADMIN, project_id)["gpu"]
         assert usage.available is not None
+        self.assertEqual(max(usage.available, 0), self.engine.headroom(base.ADMIN, project_id)["gpu"].fits)
         self.assertEqual([], self.blockers(project_id, usage.available) if usage.available > 0 else [])
         self.assertEqual([project_id], self.blockers(project_id, max(usage.available, 0) + 1))
         return usage.available

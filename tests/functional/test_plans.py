@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PostgreSQL's plans of the statements of an attach: each reads the rows of one holder, however long the history is.
 
-PostgreSQL keeps the plan of a prepared statement. A plan that was made while the table was small must be right when
-the table is large, and a plan must not depend on statistics: a table may have grown since it was last analyzed.
+PostgreSQL keeps the plan of a prepared statement. A plan that was made while the table was small must be right when the
+table is large. A plan must not depend on statistics either: a table may have grown since it was last analyzed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tests import base, fixtures, hooks
 load_tests = testscenarios.load_tests_apply_scenarios
 
 SIZES = (0, 100, 1_000, 10_000, 100_000)
-"""How many rows the table has when a statement is prepared."""
+"""The size of the table when a statement is prepared."""
 
 HOLDER_COLUMNS = frozenset({"id", "uuid", "consumer_id", "group_id"})
-"""An index condition on one of these selects the rows of one holder."""
+"""An index condition on one of these columns selects the rows of one holder."""
 
 # Ended reservations, except for one row in ten, which is committed. The table is never analyzed.
 GROW = """
@@ -43,9 +43,9 @@ GROW = """
 
 
 class PlanTestCase(base.BackendTestCase):
-    """With a database of its own, whose tables are never analyzed by the server itself."""
+    """Tests with a database of its own, whose tables are never analyzed automatically."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         super().setUp()
@@ -80,14 +80,14 @@ class PlanTestCase(base.BackendTestCase):
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))  # without a consumer
 
     def attach_prepared(self, engine: QuotaEngine, name: str) -> None:
-        """The same in both variants of PostgreSQL's statements (db/scripts.py)."""
-        for looks_one_in in (1, 10**9):
-            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in):
-                self.attach(engine, f"{name} {looks_one_in}")
+        """Run the statements in both variants that PostgreSQL has."""
+        for check_interval in (1, 10**9):
+            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval):
+                self.attach(engine, f"{name} {check_interval}")
 
 
 def _wrong(plans: Mapping[str, Any]) -> set[str]:
-    """The scans of these plans, by the text of their statements, that may read more than one holder's rows."""
+    """Return the scans of these plans that may read more than one holder's rows, by the text of their statements."""
     return {
         f"{node['Node Type']} on {node.get('Relation Name')} by {node.get('Index Name')}: {statement[:90]}"
         for statement, plan in plans.items()
@@ -97,9 +97,9 @@ def _wrong(plans: Mapping[str, Any]) -> set[str]:
 
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
-    """The scans of tables in a plan, which is EXPLAIN's JSON."""
-    for one in plan if isinstance(plan, list) else [plan]:
-        node = one.get("Plan", one)
+    """Return the scans of tables in a plan, which is the JSON of EXPLAIN."""
+    for item in plan if isinstance(plan, list) else [plan]:
+        node = item.get("Plan", item)
         if node["Node Type"].endswith("Scan") and node["Node Type"] not in ("CTE Scan", "Values Scan"):
             yield node
         for child in node.get("Plans", []):
@@ -111,7 +111,7 @@ def _reads_one_holder(node: dict[str, Any]) -> bool:
         return bool(node["Node Type"] == "Bitmap Heap Scan")  # the scan of its index is a node of its own
     condition = node.get("Index Cond", "")
     if node.get("Scan Direction") == "Backward" and condition == "(id IS NOT NULL)":
-        return True  # max(id), which is recorded where a reservation ends: the last entry of the index alone
+        return True  # max(id), which is stored where a reservation ends: reads only the last entry of the index
     return any(f"{column} =" in condition or f"{column})::text =" in condition for column in HOLDER_COLUMNS)
 
 
@@ -121,7 +121,7 @@ def explain(connection: sa.Connection, statement: str, parameters: Any = None) -
 
 
 def generic_plans(connection: sa.Connection) -> dict[str, Any]:
-    """The generic plan of each statement that this connection has prepared, by its text."""
+    """Return the generic plan of each statement that this connection has prepared, by its text."""
     connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
     prepared = connection.exec_driver_sql(
         "SELECT name, array_length(parameter_types, 1) AS size, statement FROM pg_prepared_statements"
@@ -133,7 +133,7 @@ def generic_plans(connection: sa.Connection) -> dict[str, Any]:
 
 
 class TestPrepared(PlanTestCase):
-    """Each size of the table has a connection that prepares its statements there."""
+    """For each size of the table, a connection prepares its statements at that size."""
 
     scenarios = testscenarios.multiply_scenarios(
         PlanTestCase.scenarios, [("one project", {"projects": 1}), ("many projects", {"projects": 5_000})]
@@ -148,15 +148,15 @@ class TestPrepared(PlanTestCase):
             engine = self.make_engine()
             self.attach_prepared(engine, str(size))
             plans = hooks.database_of(engine).read(generic_plans)
-            # Reserve, commit and rollback of 1, 2 and 8 rows in two variants, and what has no consumer.
+            # Reserve, commit and rollback of 1, 2 and 8 rows in two variants, and reservations without a consumer.
             self.assertGreaterEqual(len(plans), 18)
-            plans |= self.plans_of_ordinary_statements(engine, size)
-            wrong |= {f"{size} rows: {one}" for one in _wrong(plans)}
+            plans |= self.plans_of_multi_statement_transaction(engine, size)
+            wrong |= {f"{size} rows: {scan}" for scan in _wrong(plans)}
             engine.close()
         self.assertEqual([], sorted(wrong))
 
-    def plans_of_ordinary_statements(self, engine: QuotaEngine, size: int) -> dict[str, Any]:
-        """Those of the transaction in several statements, which are planned each time."""
+    def plans_of_multi_statement_transaction(self, engine: QuotaEngine, size: int) -> dict[str, Any]:
+        """Return the plans of the multi-statement transaction, whose statements are planned each time."""
         sent: list[tuple[str, Any]] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
@@ -194,12 +194,12 @@ class TestPlannedAgain(PlanTestCase):
 
 
 class TestOnlyTheUniqueKeys(PlanTestCase):
-    """No statistics can make another index serve: without its unique keys, a lookup has a sequential scan alone."""
+    """Without its unique keys, a lookup needs a sequential scan: so no statistics can select another index."""
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
         self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
-        engine.reserve(self.context, {"gpu": 1})  # the usage row is made
+        engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
 
         def without(connection: sa.Connection) -> set[str]:
@@ -221,5 +221,5 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         self.assertEqual({"Seq Scan None", "Index Scan uq_reservations_uuid"}, found)
 
     def test_of_a_settle(self) -> None:
-        found = {one for one in self.scans(["uq_reservations_uuid"]) if "live" not in one}
+        found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}
         self.assertEqual({"Seq Scan None"}, found)

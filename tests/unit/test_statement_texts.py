@@ -20,20 +20,18 @@ from oslotest import base
 
 from cyborg_quota.db import (
     dialects,
-    inserting,
     limits,
     maintenance,
-    many,
     moves,
-    open_count,
+    new_reservations,
     path_state,
+    prepared,
     projects,
     reservations,
-    sums,
     usages,
 )
 from cyborg_quota.db.dialects import postgresql
-from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
@@ -144,7 +142,7 @@ def new_rows(count: int, *, consumer: bool = True, source: bool = False, ttl: in
             group=None,
             state=RESERVED if ttl is not None else COMMITTED,
             ttl_microseconds=ttl,
-            place=index + 1,
+            claim_ordinal=index + 1,
             source="s" if source else None,
         )
         for index in range(count)
@@ -244,19 +242,19 @@ def charges() -> Iterator[tuple[str, Run]]:
     yield "charge in bulk: 1", lambda c: bulk(c, rolling_back(1))
     yield "charge in bulk: 3", lambda c: bulk(c, rolling_back(3))
     yield "charge in bulk: 10", lambda c: bulk(c, rolling_back(10))
-    yield "lock a usage row", lambda c: usages.fence(c, node(1))
+    yield "lock a usage row", lambda c: usages.lock_usage_row(c, node(1))
     yield "read counters", lambda c: usages.read(c, ["p1"], ["gpu"])
-    yield "count open", lambda c: open_count.count(c, 1)
-    yield "count open negative", lambda c: open_count.count_negative(c, 1)
+    yield "count open", lambda c: reservations.count_open(c, 1)
+    yield "count open negative", lambda c: reservations.count_open_negative(c, 1)
 
 
 def inserts() -> Iterator[tuple[str, Run]]:
-    yield "insert if free", lambda c: inserting.insert_if_free(c, new_rows(1)[0])
-    yield "insert if free with a source", lambda c: inserting.insert_if_free(c, new_rows(1, source=True)[0])
-    yield "insert 1", lambda c: inserting.insert(c, new_rows(1))
-    yield "insert 5", lambda c: inserting.insert(c, new_rows(5))
-    yield "insert 2 with a source", lambda c: inserting.insert(c, new_rows(2, source=True))
-    yield "insert 2 committed", lambda c: inserting.insert(c, new_rows(2, ttl=None))
+    yield "insert if free", lambda c: new_reservations.insert_if_free(c, new_rows(1)[0])
+    yield "insert if free with a source", lambda c: new_reservations.insert_if_free(c, new_rows(1, source=True)[0])
+    yield "insert 1", lambda c: new_reservations.insert(c, new_rows(1))
+    yield "insert 5", lambda c: new_reservations.insert(c, new_rows(5))
+    yield "insert 2 with a source", lambda c: new_reservations.insert(c, new_rows(2, source=True))
+    yield "insert 2 committed", lambda c: new_reservations.insert(c, new_rows(2, ttl=None))
 
 
 def settles() -> Iterator[tuple[str, Run]]:
@@ -279,14 +277,14 @@ def expiry() -> Iterator[tuple[str, Run]]:
     def behind(connection: Any, place: Any) -> None:
         row = collections.namedtuple("row", "id project_id resource delta")(1, "p1", "gpu", 1)
         connection.answers = {"reservations.delta": [row], "SELECT reservations.expire": [(LATER,)]}
-        many.overdue_behind(connection, place, 10, 0)
+        reservations.read_overdue_after(connection, place, 10, 0)
 
-    yield "overdue", lambda c: many.overdue(c, 10, 0)
+    yield "overdue", lambda c: reservations.read_overdue(c, 10, 0)
     yield "overdue from the first", lambda c: behind(c, None)
     yield "overdue from a position", lambda c: behind(c, (LATER, 7))
-    yield "overdue of", lambda c: many.overdue_of(c, [1, 2, 3], 0)
-    yield "expire", lambda c: many.expire(c, [1, 2, 3, 4, 5], 0)
-    yield "paths of roots", lambda c: many.read_roots(c, ["p1", "p2"])
+    yield "overdue of", lambda c: reservations.still_overdue(c, [1, 2, 3], 0)
+    yield "expire", lambda c: reservations.expire(c, [1, 2, 3, 4, 5], 0)
+    yield "paths of roots", lambda c: projects.read_roots(c, ["p1", "p2"])
 
 
 def figures() -> Iterator[tuple[str, Run]]:
@@ -297,13 +295,13 @@ def figures() -> Iterator[tuple[str, Run]]:
         maintenance.fold(connection, 1, 10, 100, "uuid")
 
     counters = usages.Counters(used=1, reserved=2, subtree=3)
-    yield "sums", lambda c: _ignore_empty(lambda: sums.sums_from_reservations(c, node(1)))
-    yield "children's total", lambda c: sums.children_total(c, node(1))
-    yield "figures", lambda c: _ignore_empty(lambda: sums.figures(c, 1))
-    yield "end adjustments", lambda c: sums.end_adjustments(c, 1)
-    yield "freed", lambda c: sums.freed(c, 1)
-    yield "excess", lambda c: sums.insert_excess(c, node(1), 2**32)
-    yield "set figures", lambda c: sums.set_figures(c, 1, counters)
+    yield "sums", lambda c: _ignore_empty(lambda: maintenance.sums_from_reservations(c, node(1)))
+    yield "children's total", lambda c: maintenance.children_total(c, node(1))
+    yield "figures", lambda c: _ignore_empty(lambda: usages.read_row(c, 1))
+    yield "end adjustments", lambda c: maintenance.end_adjustments(c, 1)
+    yield "freed", lambda c: maintenance.freed(c, 1)
+    yield "excess", lambda c: new_reservations.insert_excess(c, node(1), 2**32)
+    yield "set figures", lambda c: usages.set_counters(c, 1, counters)
     yield "purge", lambda c: maintenance.purge_ended(c, 10, 100)
     yield "foldable", lambda c: maintenance.foldable(c, 10)
     yield "fold", fold
@@ -323,8 +321,8 @@ def paths() -> Iterator[tuple[str, Run]]:
     yield "read path state", lambda c: path_state.read(c, "p1", None)
     yield "add project", lambda c: projects.ensure(c, "p1")
     yield "add usage row", lambda c: projects.make_row(c, "p1", "gpu")
-    yield "add many usage rows", lambda c: projects.insert_many(c, usages.quota_usages, [row] * 101)
-    yield "lock projects", lambda c: projects.hold(c, ["p1", "p2"])
+    yield "add many usage rows", lambda c: prepared.insert_many(c, usages.quota_usages, [row] * 101)
+    yield "lock projects", lambda c: projects.lock_project_rows(c, ["p1", "p2"])
     yield "move", lambda c: projects.move(c, "p1", None)
     yield "edges", projects.edges
     yield "limiting edges", lambda c: projects.limiting_edges(c, ["p1"])
@@ -348,13 +346,13 @@ def imports() -> Iterator[tuple[str, Run]]:
             "SELECT quota_usages.id, quota_usages.subtree": [(1, 5), (2, 5), (3, 0), (4, 0)],
         }
         connection.rowcount = 3
-        original = moves._usage_rows
+        original = usages.row_ids
 
         def usage_rows(*arguments: Any) -> Any:
             found = original(*arguments)
             return {**found, ("p4", "gpu"): 4} if list(arguments[1]) == ["p4"] else found
 
-        with mock.patch.object(moves, "_usage_rows", usage_rows):
+        with mock.patch.object(usages, "row_ids", usage_rows):
             moves.place_all(connection, {"p9": "p3"}, {"p1": "p3"})
 
     def serialize(connection: Any) -> None:

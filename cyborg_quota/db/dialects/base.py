@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import inserting, usages
-from cyborg_quota.db.inserting import NewReservation
+from cyborg_quota.db import new_reservations, usages
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change, ChargeShape
 from cyborg_quota.types import State
@@ -180,9 +180,9 @@ def reserve_form(
     if not 0 < len(rows) <= MAX_ROWS or not 0 < len(changes) <= MAX_CHANGES:
         return None
     first = rows[0]
-    parameters: dict[str, Any] = {"b_project": first.project_id, "b_life": first.ttl_microseconds}
-    has_source = inserting.have_source(rows)
-    has_consumers = inserting.add_row_values(parameters, rows, has_source=has_source)
+    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
+    has_source = new_reservations.have_source(rows)
+    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
     return ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters
 
 
@@ -217,5 +217,5 @@ def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple
 
 def reserve_values(form: ReserveForm, state: State) -> list[dict[str, sa.ColumnElement[Any]]]:
     """The values of the rows that a single-statement reserve inserts."""
-    shared = inserting.shared_values(sa.literal_column(f"'{state}'"))
-    return [{**shared, **inserting.row_values(index, has_source=form.has_source)} for index in range(form.size)]
+    shared = new_reservations.shared_values(sa.literal_column(f"'{state}'"))
+    return [{**shared, **new_reservations.row_values(index, has_source=form.has_source)} for index in range(form.size)]

@@ -25,7 +25,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import errors, inserting, reservations, usages
+from cyborg_quota.db import errors, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import (
     MIN_BULK_ROWS,
@@ -36,8 +36,8 @@ from cyborg_quota.db.dialects.base import (
     reserve_values,
     settle_form,
 )
-from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.models import reservations as reservations_table
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change, ChargeShape
@@ -313,7 +313,7 @@ def _reserve_block(form: ReserveForm) -> _Block:
     def build() -> tuple[sa.Select[Any] | None, Sequence[_Step]]:
         values = reserve_values(form, RESERVED)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
-        guard = inserting.live_rows_of_consumers(form.size) if form.has_consumers else None
+        guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
         return guard, [(insert, form.size), *_charges(form.shapes)]
 
     return _Block(build)

@@ -24,7 +24,7 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import inserting, reservations, socket_watchdog, usages
+from cyborg_quota.db import new_reservations, reservations, socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import (
     MIN_BULK_ROWS,
@@ -35,9 +35,9 @@ from cyborg_quota.db.dialects.base import (
     reserve_values,
     settle_form,
 )
-from cyborg_quota.db.inserting import NewReservation
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.models import reservations as reservations_table
+from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change, ChargeShape
@@ -191,6 +191,9 @@ def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
         # All statements find their rows by keys. A plan with a sequential scan is good only for a small table, but the
         # session keeps the plan when the table has grown.
         values["enable_seqscan"] = "off"
+        # A sequential scan that cannot be avoided (all default limits) then has a huge estimated cost, so that the
+        # statement would be compiled first, which takes a second.
+        values["jit"] = "off"
     return values
 
 
@@ -234,11 +237,11 @@ def _charging_arrays() -> sa.Update:
         name: sa.cast(sa.bindparam(f"b_{name}", type_=sa.String), postgresql.ARRAY(kind))
         for name, kind in types.items()
     }
-    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="place", name="listed")
+    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="ordinal", name="listed")
     listed: Any = table.render_derived()
     # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
     narrow = _usage.id == sa.any_(arrays["id"])
-    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.place)
+    locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
     locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
     return usages.bulk_update({name: locked.c[name] for name in names}, narrow)
 
@@ -347,7 +350,9 @@ def _reserve_statement(form: ReserveForm) -> _SingleStatement:
         rows = reserve_values(form, RESERVED)
         update = usages.charge_update(shape, "_0")
         if form.has_consumers:
-            update = update.where(*[inserting.live_row_of_consumer(index).is_(None) for index in range(form.size)])
+            update = update.where(
+                *[new_reservations.live_row_of_consumer(index).is_(None) for index in range(form.size)]
+            )
         released = _early_lock_release(shape, checks_contention)
         charged = update.returning(*_OF_USAGE.values(), released).cte("charged")
         of_usage = {name: charged.c[column.name] for name, column in _OF_USAGE.items()}

@@ -309,28 +309,28 @@ SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
 
 -- single statement through a pooler: reserve one row
 SET LOCAL statement_timeout = 8000; WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + CAST(%(b_reserved_0)s AS BIGINT)), subtree=(quota_usages.subtree + CAST(%(b_subtree_0)s AS BIGINT)) WHERE quota_usages.id = CAST(%(b_id_0)s AS INTEGER) AND quota_usages.generation = CAST(%(b_generation_0)s AS INTEGER) AND quota_usages.used + quota_usages.reserved <= CAST(%(b_room_0)s AS BIGINT) AND quota_usages.subtree <= CAST(%(b_subtree_room_0)s AS BIGINT) AND quota_usages.reserved <= CAST(%(b_reserved_room_0)s AS BIGINT) AND (SELECT 1 
+(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + CAST(%(b_reserved_0)s AS BIGINT)), subtree=(quota_usages.subtree + CAST(%(b_subtree_0)s AS BIGINT)) WHERE quota_usages.id = CAST(%(b_id_0)s AS INTEGER) AND quota_usages.generation = CAST(%(b_generation_0)s AS INTEGER) AND quota_usages.used + quota_usages.reserved <= CAST(%(b_max_held_0)s AS BIGINT) AND quota_usages.subtree <= CAST(%(b_max_subtree_0)s AS BIGINT) AND quota_usages.reserved <= CAST(%(b_max_reserved_0)s AS BIGINT) AND (SELECT 1 
 FROM reservations AS holder_0 
 WHERE holder_0.project_id = CAST(%(b_project)s AS VARCHAR) AND holder_0.consumer_id = CAST(%(b_consumer_id_0)s AS VARCHAR) AND holder_0.live = 1 
  LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN CAST(%(b_is_hot)s AS BOOLEAN) THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + CAST(%(b_life)s AS BIGINT) * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, CAST(%(b_uuid_0)s AS VARCHAR) AS anon_2, charged.id, charged.resource, CAST(%(b_delta_0)s AS INTEGER) AS anon_3, CAST(%(b_consumer_id_0)s AS VARCHAR) AS anon_4, CAST(%(b_group_id_0)s AS VARCHAR) AS anon_5, CAST(%(b_place_0)s AS SMALLINT) AS anon_6 
+ INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + CAST(%(b_ttl)s AS BIGINT) * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, CAST(%(b_uuid_0)s AS VARCHAR) AS anon_2, charged.id, charged.resource, CAST(%(b_delta_0)s AS INTEGER) AS anon_3, CAST(%(b_consumer_id_0)s AS VARCHAR) AS anon_4, CAST(%(b_group_id_0)s AS VARCHAR) AS anon_5, CAST(%(b_claim_ordinal_0)s AS SMALLINT) AS anon_6 
 FROM charged -- COMMIT
 ;
 
 -- charge
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge all of one
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge all of three
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_room)s AND quota_usages.subtree <= %(b_subtree_room)s AND quota_usages.reserved <= %(b_reserved_room)s AND quota_usages.used >= %(b_least_used)s AND quota_usages.reserved >= %(b_least_reserved)s AND quota_usages.subtree >= %(b_least_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge in bulk: 1
@@ -339,9 +339,9 @@ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), r
 
 -- charge in bulk: 10
 WITH d AS MATERIALIZED 
-(SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.place AS place 
-FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, place), quota_usages 
-WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.place FOR NO KEY UPDATE OF quota_usages)
+(SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.ordinal AS ordinal 
+FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, ordinal), quota_usages 
+WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.ordinal FOR NO KEY UPDATE OF quota_usages)
  UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
 ;
 
@@ -368,7 +368,7 @@ WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
 ;
 
 -- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
 FROM (SELECT 1 AS one) AS one 
 WHERE NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
@@ -376,7 +376,7 @@ WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id
 ;
 
 -- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
+INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
 FROM (SELECT 1 AS one) AS one 
 WHERE NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
@@ -384,21 +384,21 @@ WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id
 ;
 
 -- insert 1
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s) RETURNING reservations.id
 ;
 
 -- insert 5
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_2)s, %(b_usage_id_2)s, %(b_project)s, %(b_resource_2)s, %(b_delta_2)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_2)s, %(b_group_id_2)s, 1, %(b_place_2)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_3)s, %(b_usage_id_3)s, %(b_project)s, %(b_resource_3)s, %(b_delta_3)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_3)s, %(b_group_id_3)s, 1, %(b_place_3)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_claim_ordinal_1)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_2)s, %(b_usage_id_2)s, %(b_project)s, %(b_resource_2)s, %(b_delta_2)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_2)s, %(b_group_id_2)s, 1, %(b_claim_ordinal_2)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_3)s, %(b_usage_id_3)s, %(b_project)s, %(b_resource_3)s, %(b_delta_3)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_3)s, %(b_group_id_3)s, 1, %(b_claim_ordinal_3)s)
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s) RETURNING reservations.id
 ;
 
 -- insert 2 with a source
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s, %(b_source_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s, %(b_source_1)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s, %(b_source_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_claim_ordinal_1)s, %(b_source_1)s)
 ;
 
 -- insert 2 committed
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, NULL, %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_place_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, NULL, %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_place_1)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, NULL, %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, NULL, %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_claim_ordinal_1)s)
 ;
 
 -- by uuids
@@ -465,7 +465,7 @@ FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%
 ;
 
 -- extend
-UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), expire=(statement_timestamp() AT TIME ZONE 'UTC' + %(b_life)s * INTERVAL '1 microsecond') WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), expire=(statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
 ;
 
 -- link
@@ -633,17 +633,17 @@ WITH RECURSIVE path(project_id, parent_id, distance) AS
 FROM projects 
 WHERE projects.project_id = CAST(%(b_project)s AS VARCHAR(255)) AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
 FROM projects 
-WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_2, path.distance + 1 AS anon_3 
+WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT 'path' AS kind, path.project_id, CAST(NULL AS VARCHAR(255)) AS anon_1, CAST(path.distance AS BIGINT) AS distance, CAST(NULL AS BIGINT) AS anon__1, CAST(NULL AS BIGINT) AS anon__2 
-FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id, quota_usages.resource, CAST(quota_usages.used AS BIGINT) AS used, CAST(quota_usages.reserved AS BIGINT) AS reserved, CAST(quota_usages.subtree AS BIGINT) AS subtree 
+ SELECT 'path' AS kind, path.project_id AS project_id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(path.distance AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
+FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(quota_usages.used AS BIGINT) AS value_1, CAST(quota_usages.reserved AS BIGINT) AS value_2, CAST(quota_usages.subtree AS BIGINT) AS value_3 
 FROM quota_usages 
 WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id, project_limits.resource, CAST(project_limits.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon_1, CAST(NULL AS BIGINT) AS anon__3 
+FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM project_limits 
 WHERE project_limits.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS anon_1, limit_defaults.resource, CAST(limit_defaults.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon__4, CAST(NULL AS BIGINT) AS anon__5 
+FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_defaults
 ;
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inserts into the table reservations. One row is one resource of one claim."""
+"""New rows of the table reservations: one for each resource of a claim, and adjustments (see maintenance.py)."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservations
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.types import State
+from cyborg_quota.db.usages import Node
+from cyborg_quota.transitions import Freed
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, State
 
 _row = reservations.c
 _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
@@ -28,7 +30,8 @@ def new_uuid() -> str:
 class NewReservation(NamedTuple):
     """A row to insert. ``ttl_microseconds`` None: it does not expire (it is inserted as committed).
 
-    ``place`` numbers the rows of a consumer's claim from 1, in the order of their resources; None without a consumer.
+    ``claim_ordinal`` numbers the rows of a consumer's claim from 1, in the order of their resources; it is None without
+    a consumer.
     """
 
     uuid: str
@@ -40,24 +43,24 @@ class NewReservation(NamedTuple):
     group: str | None
     state: State
     ttl_microseconds: int | None
-    place: int | None = None
+    claim_ordinal: int | None = None
     source: str | None = None
 
 
 _MAX_ROWS: Final = 64
 """The most rows of one INSERT."""
-_ROW_COLUMNS: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "place")
+_ROW_COLUMNS: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "claim_ordinal")
 _ROW_COLUMNS_WITH_SOURCE: Final = (*_ROW_COLUMNS, "source")
 """Used only if a row has a source: most callers pass none, and each parameter costs time."""
 
 
 def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> dict[str, sa.ColumnElement[Any]]:
-    """The values that all rows of an INSERT share, with the parameters ``b_project`` and ``b_life``."""
+    """The values that all rows of an INSERT share, with the parameters ``b_project`` and ``b_ttl``."""
     return {
         "created_at": clock.utc_now(),
         "deleted": sa.false(),
         "project_id": sa.bindparam("b_project", type_=_row.project_id.type),
-        "expire": clock.utc_after(sa.bindparam("b_life", type_=sa.BigInteger)) if is_expiring else sa.null(),
+        "expire": clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)) if is_expiring else sa.null(),
         "state": state,
         "live": sa.literal_column("1"),
     }
@@ -86,7 +89,7 @@ def add_row_values(parameters: dict[str, Any], rows: Sequence[NewReservation], *
         parameters[f"b_delta_{index}"] = row.delta
         parameters[f"b_consumer_id_{index}"] = row.consumer
         parameters[f"b_group_id_{index}"] = row.group
-        parameters[f"b_place_{index}"] = row.place
+        parameters[f"b_claim_ordinal_{index}"] = row.claim_ordinal
         has_consumers = has_consumers or row.consumer is not None
     return has_consumers
 
@@ -127,7 +130,7 @@ def _insert_of(size: int, *, is_expiring: bool, has_source: bool) -> Statement:
 def _insert_if_free(*, has_source: bool) -> Statement:
     """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
-    values = {**shared, **row_values(0, has_source=has_source), "place": sa.literal_column("1")}
+    values = {**shared, **row_values(0, has_source=has_source), "claim_ordinal": sa.literal_column("1")}
     one = sa.select(sa.literal_column("1").label("one")).subquery("one")
     free = sa.select(*values.values()).select_from(one).where(~live_rows_of_consumers(1).exists())
     return Statement(sa.insert(reservations).from_select(list(values), free))
@@ -145,7 +148,7 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
     # (A third of the time of add_row_values: every single-resource reserve on SQLite runs this INSERT.)
     parameters = {
         "b_project": row.project_id,
-        "b_life": row.ttl_microseconds,
+        "b_ttl": row.ttl_microseconds,
         "b_state": row.state,
         "b_uuid_0": row.uuid,
         "b_usage_id_0": row.usage_id,
@@ -169,7 +172,7 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state}
     is_expiring = first.ttl_microseconds is not None
     if is_expiring:
-        shared["b_life"] = first.ttl_microseconds
+        shared["b_ttl"] = first.ttl_microseconds
     has_source = have_source(rows)
     begin = 0
     while begin < len(rows):
@@ -180,3 +183,31 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
         add_row_values(parameters, rows[begin : begin + size], has_source=has_source)
         _insert_of(size, is_expiring=is_expiring, has_source=has_source)(connection, parameters)
         begin += size
+
+
+def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterable[Freed]) -> None:
+    """Insert an adjustment for each of these reservations that reduces the amount it subtracts."""
+    _insert_committed(connection, node, [(reduction.amount, reduction.id) for reduction in reductions])
+
+
+def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
+    """Insert rows that subtract the amount that exceeds the range of the counters."""
+    parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
+    _insert_committed(connection, node, [(-part, None) for part in parts if part])
+
+
+def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]]) -> None:
+    connection.execute(
+        sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
+        [
+            {
+                "uuid": new_uuid(),
+                "usage_id": node.usage_id,
+                "project_id": node.project_id,
+                "resource": node.resource,
+                "delta": delta,
+                "adjusts": adjusts,
+            }
+            for delta, adjusts in rows
+        ],
+    )
