@@ -317,7 +317,7 @@ class TestReplay(HistoryTestCase):
         """An earlier release, or SQL: the value differs now, or differs from what the next entry says."""
         self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
         self.admin.set_limit(base.ADMIN, "fpga", 1)
-        self.grow({"p": None, "child": "p"})
+        self.make_tree({"p": None, "child": "p"})
         self.execute("UPDATE project_limits SET most = 6")
         self.execute("UPDATE limit_defaults SET most = 2")
         self.execute("UPDATE projects SET parent_id = NULL WHERE project_id = 'child'")
@@ -340,7 +340,7 @@ class TestReplay(HistoryTestCase):
     def test_a_purge_keeps_the_replay(self) -> None:
         for number in range(1, 4):
             self.admin.set_limit(base.ADMIN, "gpu", number, "p")
-        self.grow({"p": None, "child": "p"})
+        self.make_tree({"p": None, "child": "p"})
         self.age(86400)
         self.admin.set_limit(base.ADMIN, "gpu", 4, "p")
         self.assertEqual(0, self.admin.purge_limit_history(base.ADMIN, 2 * 86400))

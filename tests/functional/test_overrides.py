@@ -115,7 +115,7 @@ class TestSpan(OverridesTestCase):
         self.assertEqual([(100, 0)], [(one.limit, one.now) for one in self.quotas.notices(base.ADMIN)])
 
     def test_every_view_shows_the_limit_that_applies(self) -> None:
-        self.grow({"p": None})
+        self.make_tree({"p": None})
         self.set("p", 5)
         self.override("p", 8, -1, 1)
         self.override("q", 3, 0, 1)
@@ -131,7 +131,7 @@ class TestSpan(OverridesTestCase):
 
     def test_an_override_of_a_project_without_a_limit(self) -> None:
         """A child may hold nothing until its limit is set; an override is one."""
-        self.grow({"p": None, "child": "p"})
+        self.make_tree({"p": None, "child": "p"})
         self.set("p", 10)
         self.assertEqual(["child"], self.blockers("child"))
         self.override("child", 4, 0, 1)
@@ -197,7 +197,7 @@ class TestModels(OverridesTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 0)
-        self.grow({"parent": None, "a": "parent", "b": "parent"})
+        self.make_tree({"parent": None, "a": "parent", "b": "parent"})
         for project_id, limit in (("parent", 10), ("a", 4), ("b", 6)):
             self.set(project_id, limit)
 
@@ -221,7 +221,7 @@ class TestModels(OverridesTestCase):
             lambda: self.admin.move_project(base.ADMIN, "c", "parent"),
             lambda: self.admin.import_limits(base.ADMIN, {"projects": [{"id": "parent", "children": [{"id": "c"}]}]}),
         ]
-        self.grow({"c": None})
+        self.make_tree({"c": None})
         self.override("c", 1, 7, 8)  # it fits nowhere below the parent then
         for call in refusals:
             before = self.rows()
@@ -236,7 +236,7 @@ class TestModels(OverridesTestCase):
         driver: Any = self.engine._driver
         driver.limits.initial_limits = type(driver.limits.initial_limits)(child=None)
         self.set("b", 0)
-        self.grow({"c": "parent"})
+        self.make_tree({"c": "parent"})
         self.override("a", 8, 5, 6)
         self.set(None, 2)
         self.assertIn(
@@ -263,7 +263,7 @@ class TestOtherModels(OverridesTestCase):
 
     def test_strict_two_level(self) -> None:
         self.set(None, 0)
-        self.grow({"parent": None, "a": "parent"})
+        self.make_tree({"parent": None, "a": "parent"})
         self.set("parent", 10)
         self.override("a", 10, 1, 2)
         self.assertIn("the limit of a in gpu would be 11", self.refused("a", 11, 1, 2)[0])
@@ -338,7 +338,7 @@ class TestCalls(OverridesTestCase):
         self.assertRaises(exceptions.NotAuthorized, self.admin.cancel_overrides, base.Context("p"), ["1-0"])
 
     def test_a_removed_project(self) -> None:
-        self.grow({"p": None})
+        self.make_tree({"p": None})
         self.override("p", 1, 0, 1)
         self.admin.remove_project(base.ADMIN, "p")
         self.assertEqual([], self.rows())
@@ -371,7 +371,7 @@ class TestCalls(OverridesTestCase):
 
 class TestDocument(OverridesTestCase):
     def test_export_and_import(self) -> None:
-        self.grow({"p": None, "child": "p"})
+        self.make_tree({"p": None, "child": "p"})
         self.set("p", 10)
         self.override("child", 4, 1, 2)
         self.override("alone", 7, 3, 4)
@@ -401,7 +401,7 @@ class TestDocument(OverridesTestCase):
         self.assertEqual([], self.rows())
 
     def test_a_refused_import(self) -> None:
-        self.grow({"p": None})
+        self.make_tree({"p": None})
         self.set("p", 3)
         entry = {"resource": "gpu", "limit": 4, "until": f"{self.time(2).isoformat()}Z"}
         child = {"id": "child", "limits": {"gpu": 1}, "overrides": [entry]}
@@ -471,7 +471,7 @@ class TestRandom(OverridesTestCase):
         chance = random.Random(33)
         names = ["a", "b", "c", "d"]
         self.set(None, 0)
-        self.grow({"a": None, "b": "a", "c": "a", "d": "b"})
+        self.make_tree({"a": None, "b": "a", "c": "a", "d": "b"})
         for project_id, limit in (("a", 30), ("b", 10), ("c", 10), ("d", 5)):
             self.set(project_id, limit)
         outcomes = {True: 0, False: 0}

@@ -242,7 +242,7 @@ class TestHistory(LimitRaceTestCase):
         return count
 
     def differences(self) -> int:
-        self.grow({"a": None, "b": None, "leaf": "a"})
+        self.make_tree({"a": None, "b": None, "leaf": "a"})
         self.start()
         counts = race(*(functools.partial(self.change, seed) for seed in range(4)))
         self.assertGreater(min(counts), 0)

@@ -74,7 +74,7 @@ class TestSiblings(test_limit_races.LimitRaceTestCase):
         """Eight administrators each make an override of another child, for spans that overlap; three fit."""
         self.set(None, 0)
         children = [f"child{number}" for number in range(8)]
-        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         self.set("parent", 3)
         now = self.database.read(overrides.now)
         self.start()
