@@ -84,8 +84,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--overrides", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--on", choices=fixtures.BACKENDS, action="append", help="run on this database; may be repeated")
     arguments = parser.parse_args()
-    for backend in fixtures.BACKENDS:
+    for backend in arguments.on or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
             run(backend, arguments.overrides, arguments.rounds)
 
