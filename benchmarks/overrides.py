@@ -24,28 +24,38 @@ CALLS = 300
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def server_seconds(backend: str) -> float:
-    """The processor time of all processes of the servers of this user, in seconds. 0 for SQLite."""
-    names = {"mariadb": ("mariadbd", "mysqld"), "postgresql": ("postgres",)}.get(backend, ())
-    ticks = 0
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue  # the process has ended
-        name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-        if name in names:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS
+def server_pids(database: Database) -> set[str]:
+    """The processes of the server of this database. (Other servers may run on the machine.) Empty for SQLite."""
+    with database.engine.connect() as connection:
+        if database.engine.dialect.name == "sqlite":
+            return set()
+        if database.engine.dialect.name in ("mysql", "mariadb"):
+            return {pathlib.Path(connection.exec_driver_sql("SELECT @@pid_file").scalar_one()).read_text().strip()}
+        parent = _fields(str(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()))[1]
+    pids = {path.name for path in pathlib.Path("/proc").glob("[0-9]*") if _fields(path.name)[1:2] == [parent]}
+    return {*pids, parent}
 
 
-def microseconds(engine: QuotaEngine, backend: str, calls: int) -> float:
+def _fields(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat, from the state on; empty for a process that has ended."""
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def microseconds(engine: QuotaEngine, pids: set[str], calls: int) -> float:
     """The processor time of a reserve and its rollback, client and server together."""
     context = base.Context("p7")
-    client, server = time.process_time(), server_seconds(backend)
+
+    def seconds() -> float:
+        ticks = sum(int(field) for pid in pids for field in _fields(pid)[11:13])
+        return time.process_time() + ticks / _TICKS
+
+    start = seconds()
     for _ in range(calls):
         engine.rollback(context, engine.reserve(context, {"fpga": 1}))
-    return (time.process_time() - client + server_seconds(backend) - server) / calls * 1e6
+    return (seconds() - start) / calls * 1e6
 
 
 def run(backend: str, count: int, rounds: int) -> None:
@@ -65,13 +75,13 @@ def run(backend: str, count: int, rounds: int) -> None:
             for number in range(count if variant == "many" else 0)
         ]
         database.write(lambda connection, made=made: overrides.insert(connection, made))  # type: ignore[misc]
-        database.close()
-        microseconds(engine, backend, CALLS)
+        microseconds(engine, set(), CALLS)
+        pids = server_pids(database)
         engines.append(engine)
     figures: list[tuple[float, float]] = []
     for turn in range(rounds):
         order = engines if turn % 2 else engines[::-1]
-        pair = {id(engine): microseconds(engine, backend, CALLS) for engine in order}
+        pair = {id(engine): microseconds(engine, pids, CALLS) for engine in order}
         figures.append((pair[id(engines[0])], pair[id(engines[1])]))
     none, many = (statistics.median(column) for column in zip(*figures, strict=True))
     ratio = statistics.median(second / first for first, second in figures)
@@ -84,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--overrides", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--on", choices=fixtures.BACKENDS, action="append", help="run on this database; may be repeated")
+    parser.add_argument("--on", choices=fixtures.BACKENDS, action="append", help="this database; may be repeated")
     arguments = parser.parse_args()
     for backend in arguments.on or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:

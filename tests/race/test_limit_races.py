@@ -265,7 +265,7 @@ class TestHistory(LimitRaceTestCase):
                 record(connection, *kept)
 
             if kept is not None:
-                time.sleep(random.uniform(0, 0.02))  # (with locks granted in order, the order would mostly be kept)
+                time.sleep(random.uniform(0, 0.1))  # (with locks granted in order, the order would mostly be kept)
                 history._database.write(work)
 
         self.patch(limit_history, "record", keep)
