@@ -46,7 +46,7 @@ def main() -> None:
         if backend != "sqlite" and "attach" in cases:
             speed.run(report, backend, arguments.cinder, rounds=rounds, seconds=seconds)
         if backend != "sqlite" and "tree" in cases:
-            report.details[f"{backend}, tree"] = tree.run(backend, rounds, seconds)
+            tree.run(report, backend, rounds, seconds)
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
         if "headroom" in cases:

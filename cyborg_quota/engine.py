@@ -298,6 +298,7 @@ class QuotaEngine:
         group: str | None = None,
         limit: int | None = None,
         after: str | None = None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         """The reservations that match all given filters, oldest first. Admin only.
 
@@ -316,6 +317,7 @@ class QuotaEngine:
             group=validation.optional_name("group", group),
             limit=validation.row_limit(limit),
             after=validation.optional_name("after", after),
+            resource=validation.optional_name("resource", resource),
         )
 
     # --- maintenance ---

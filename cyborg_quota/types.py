@@ -257,8 +257,16 @@ class Notice:
     now: int
 
     def __str__(self) -> str:
-        where = {0: "below every threshold", 101: "over the limit"}.get(self.now, f"at {self.now} % of the limit")
-        return f"project {self.project_id}, resource {self.resource}: {where} (held {self.held}, limit {self.limit})"
+        return (
+            f"project {self.project_id}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
+        )
+
+    @property
+    def where(self) -> str:
+        """The level that was reached, in words."""
+        if self.now in (0, 101):
+            return "over the limit" if self.now else "below every threshold"
+        return "at the limit" if self.held == self.limit else f"at {self.now} % of the limit"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

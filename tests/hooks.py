@@ -74,7 +74,7 @@ class LostCommits(fixtures.Fixture):
             _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
         ) -> None:
             """Handle a statement that is a transaction of its own."""
-            if statement.startswith("EXECUTE ") and self.lost < self._times:
+            if statement.endswith("-- COMMIT") and self.lost < self._times:
                 self.lost += 1
                 raise disconnect(self._backend)
 

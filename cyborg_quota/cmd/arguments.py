@@ -11,6 +11,7 @@ from typing import Any
 
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
@@ -126,3 +127,16 @@ def selection(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _abbreviated(text: str) -> str:
     return ascii(text if len(text) <= 80 else text[:77] + "...")
+
+
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> int:
+    """Parse ``30d``, ``12h``, ``45m`` or ``90s`` into seconds."""
+    match = _DURATION.fullmatch(text)
+    seconds = 0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
+    if not 0 < seconds <= MAX_EXPIRE_SECONDS:
+        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s")
+    return seconds

@@ -52,6 +52,7 @@ class Maintenance:
         self._purge_age = conf.quota.purge_age
         self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
+        self._summarize_above = conf.notices.summarize_above
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -72,8 +73,7 @@ class Maintenance:
     def notify(self) -> int:
         """Log and send a notice for each threshold that a project crossed; returns their number."""
         notices = self._engine.notices(self._context)
-        for notice in notices:
-            notifications.notify(notice, self._send)
+        notifications.notify_all(notices, self._send, self._summarize_above)
         return len(notices)
 
     def warn_of_ignored_edges(self) -> None:

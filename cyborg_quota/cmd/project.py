@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.types import ORIGINS
 
 COLUMNS = ("project_id", "parent_id")
@@ -26,8 +26,14 @@ class List(base.Lister):
 
     example = "cyborg-quota project list -f csv"
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser, resources=False)
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         projects = self.engine.administration.list_projects(self.context)
+        projects = paging.page(parsed_args, projects, lambda project: (project[0], None))
         return COLUMNS, [(project_id, formats.Optional(parent_id)) for project_id, parent_id in projects]
 
 

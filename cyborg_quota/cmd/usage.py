@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cyborg_quota import Headroom, Over, exceptions
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.headroom import how_many
 from cyborg_quota.types import Counters, Drift, UsageRecord
@@ -39,6 +39,7 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -46,6 +47,7 @@ class List(base.Lister):
             records = self.engine.list_usages(self.context, allow_unknown_limits=True, with_headroom=True)
         else:
             records = self._of_project(parsed_args.project)
+        records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
         return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
 
     def _of_project(self, project_id: str) -> list[UsageRecord]:

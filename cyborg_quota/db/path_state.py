@@ -26,10 +26,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, overrides, projects
+from cyborg_quota.db import dialects, overrides, projects, reservations
 from cyborg_quota.db.dialects import Dialect
-from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages, reservations
-from cyborg_quota.types import RESERVED, Counters
+from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
+from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
@@ -157,11 +157,7 @@ def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
 def _open(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """The number of open reservations of each of these usage rows: an index-only scan, as long as the number."""
     usage = quota_usages.c
-    count = (
-        sa.select(sa.func.count())
-        .where(reservations.c.usage_id == usage.id, reservations.c.state == sa.literal_column(f"'{RESERVED}'"))
-        .scalar_subquery()
-    )
+    count = reservations.open_of_row(usage.id)
     return _columns(_OPEN, usage.project_id, usage.resource, count).where(condition)
 
 

@@ -109,6 +109,7 @@ class QuotaDriver(abc.ABC):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 

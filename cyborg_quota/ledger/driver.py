@@ -72,8 +72,10 @@ class DbQuotaDriver(base.QuotaDriver):
         cap = OpenCap(settings.max_open_reservations)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
-        self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
-        self._headroom = HeadroomReader(self._database, self._untimed, limits, settings.max_open_reservations)
+        self._thresholds = ThresholdNotifier(
+            self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
+        )
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -176,6 +178,7 @@ class DbQuotaDriver(base.QuotaDriver):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         return self._untimed.read(
             lambda connection: reservations.list_reservations(
@@ -187,6 +190,7 @@ class DbQuotaDriver(base.QuotaDriver):
                 group=group,
                 limit=limit,
                 after=after,
+                resource=resource,
             )
         )
 

@@ -20,6 +20,7 @@ class DriverSettings:
     expire_grace_seconds: float = 0.0
     batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
+    least_notified_limit: int = 0
     max_open_reservations: int = 10_000
 
 
@@ -30,6 +31,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         expire_grace_seconds=conf.quota.expire_grace,
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
+        least_notified_limit=conf.notices.least_limit,
         max_open_reservations=conf.quota.max_open_reservations,
     )
 

@@ -78,6 +78,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.assertEqual((0, ""), (output.status, output.err))
         self.assertEqual(
             {
+                "configuration": (SUCCESS, "every option is read"),
                 "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,
@@ -150,17 +151,34 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return ended, out.getvalue(), err.getvalue()
 
     def check(self) -> Results:
-        """The result is a failure, because at least Cyborg is missing."""
+        """The results. The exit status is that of the worst."""
         ended, out, err = self.run_check("upgrade", "check", "--json")
-        self.assertEqual((FAILURE, ""), (ended, err))
         self.assertNotIn(PASSWORD, out)
-        return results(out)
+        found = results(out)
+        self.assertEqual((max(code for code, _ in found.values()), ""), (ended, err))
+        return found
 
-    def test_no_cyborg(self) -> None:
+    def test_a_host_without_cyborg(self) -> None:
+        """The ledger of such a host is healthy: the command exited with 2."""
         found = self.check()
-        for name in ("Cyborg's version", "resource classes", "Cyborg's records"):
-            self.assertEqual((FAILURE, NOT_INSTALLED), found[name])
-        self.assertEqual([SUCCESS] * 3, [found[name][0] for name in ("database", "limits", "counters")])
+        self.assertEqual({SUCCESS}, {code for code, _ in found.values()}, found)
+        for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
+            self.assertEqual("not checked: Cyborg is not installed in this Python environment", found[one][1])
+
+    def test_a_host_on_which_cyborg_should_be(self) -> None:
+        self.configure("[cyborg]\nconfig_file = /etc/cyborg/cyborg.conf")
+        found = self.check()
+        for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
+            self.assertEqual((FAILURE, NOT_INSTALLED), found[one])
+
+    def test_an_option_that_nothing_reads(self) -> None:
+        """It was accepted silently, and nothing was limited."""
+        self.configure("[limits]\ndrivr = database")
+        code, details = self.check()["configuration"]
+        expected = f"[limits] drivr in {self.conf} is no option (did you mean driver?)"
+        self.assertEqual((FAILURE, expected), (code, details))
+        self.configure("[limits]\npolicy = flat")
+        self.assertEqual(WARNING, self.check()["configuration"][0])
 
     def run_sql(self, url: str, statement: str) -> None:
         with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:

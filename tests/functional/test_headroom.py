@@ -132,7 +132,7 @@ class TestTree(test_limits.LimitsTestCase):
 
     def test_the_list_is_read_in_batches(self) -> None:
         clouds.add_projects(self.sql, 0, 60)
-        self.engine.list_usages(base.ADMIN)  # connects
+        self.engine.list_usages(base.ADMIN, with_headroom=True)  # connects
         with clouds.captured() as statements:
             plain = self.engine.list_usages(base.ADMIN)
         self.useFixture(MonkeyPatch("cyborg_quota.db.path_state.MAX_PROJECTS", 16))

@@ -157,7 +157,7 @@ class MigrationTestCase(base.BackendTestCase):
                     self.assertRaises(sa.exc.IntegrityError, connection.execute, table.insert(), row)
 
     def shape(self) -> dict[str, Any]:
-        """Return the schema: every table's columns, keys, CHECKs and indexes."""
+        """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
         found: dict[str, Any] = {}
         with self.sql.connect() as connection:
             inspector = sa.inspect(connection)
@@ -173,6 +173,9 @@ class MigrationTestCase(base.BackendTestCase):
                     if not table.startswith(rows.COPY_PREFIX):
                         texts = sorted(map(str, details)) if isinstance(details, list) else str(details)
                         found[f"{table}, {look_up.__name__}"] = texts
+            if self.backend == "postgresql":
+                query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
+                found["functions"] = connection.exec_driver_sql(query).scalars().all()
         return found
 
 

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import conf as quota_conf
-from cyborg_quota.cmd import notifications
+from cyborg_quota.cmd import expirer, notifications
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
 from tests import base
@@ -63,6 +63,19 @@ class TestNotices(base.LedgerTestCase):
         self.assertEqual([], self.take_notices())
         self.limits.limits["p1", "gpu"] = 0
         self.assertEqual([(1000, 0, OVER)], self.take_notices())
+
+    def test_the_first_check_of_many_projects_is_one_line(self) -> None:
+        """It was a warning for each of them."""
+        self.limits.limits[None, "gpu"] = 2
+        for number in range(30):
+            self.engine.reserve(base.ADMIN, {"gpu": 2}, project_id=f"full{number}")
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        self.assertEqual(30, expirer.Maintenance(settings, self.engine).notify())
+        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
+        self.assertTrue(line.startswith("WARNING thresholds crossed by 30 projects: 30 at the limit."), line)
 
     def test_admins_only(self) -> None:
         self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.quotas.notices, self.context)

@@ -185,19 +185,18 @@ class TestOptionMissing(PgBouncerTestCase):
 
     is_option_set = False
 
-    def test_it_works_and_logs_which_option_is_missing(self) -> None:
-        self.useFixture(
-            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9)
-        )  # one variant of each statement
+    def test_reserve_and_settle_work(self) -> None:
+        """A function call needs nothing of the session."""
         other = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         with other.begin() as holder:
-            holder.exec_driver_sql("SELECT 1")  # on the server connection that has the statements
+            holder.exec_driver_sql("SELECT 1")  # on the server's connection of the calls before
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual(2, len([text for text in sent if text.endswith("-- COMMIT")]), sent)
         self.assertEqual((3, 0), self.figures())
-        self.assertEqual(1, self.log.output.count("postgresql_pool_mode = transaction"))
-        self.assertNotIn("Traceback", self.log.output)
+        self.assert_log_is_quiet()
 
 
 class TestStartUpParameters(PgBouncerTestCase):

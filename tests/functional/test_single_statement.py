@@ -18,8 +18,11 @@ from tests import base, fixtures, hooks, trees
 load_tests = testscenarios.load_tests_apply_scenarios
 
 
+SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE|SELECT FROM generate_series\(1,) cyborg_quota_"
+
+
 class SingleStatementTestCase(base.LedgerTestCase):
-    """On PostgreSQL, each statement has two variants: most calls use the one that does not check for contention."""
+    """On PostgreSQL, a call has two forms: most calls use the one that does not check for contention."""
 
     check_interval = 10**9
     scenarios = [
@@ -43,7 +46,7 @@ class SingleStatementTestCase(base.LedgerTestCase):
     def assert_single_statements(self, sent: list[str], times: int) -> None:
         self.assertEqual(times, len(sent), sent)
         for statement in sent:
-            self.assertRegex(statement, "^EXECUTE cyborg_quota_")
+            self.assertRegex(statement, SINGLE_STATEMENT)
 
 
 _POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["backend"] == "postgresql"]
@@ -53,16 +56,12 @@ class TestVariants(SingleStatementTestCase):
     scenarios = _POSTGRESQL
 
     def test_contention_check(self) -> None:
-        for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
-            claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
-            call(self.context, self.quotas.reserve_many(self.context, claims))
-        prepared = self.database.read(
-            lambda connection: (
-                connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
-            )
-        )
-        self.assertGreaterEqual(len(prepared), 4)
-        self.assertEqual({self.check_interval == 1}, {"AS before" in statement for statement in prepared})
+        with hooks.recorded_statements(self.engine) as sent:
+            for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
+                claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
+                call(self.context, self.quotas.reserve_many(self.context, claims))
+        self.assert_single_statements(sent, 4)
+        self.assertEqual({self.check_interval == 1}, {"generate_series" in statement for statement in sent})
 
 
 class TestAttach(SingleStatementTestCase):
@@ -81,6 +80,42 @@ class TestAttach(SingleStatementTestCase):
             self.quotas.commit(self.context, uuids)
         self.assert_single_statements(sent, 2)
         self.assertEqual((8, 0), self.figures())
+
+    def test_two_resources(self) -> None:
+        self.engine.rollback(
+            self.context, self.engine.reserve(self.context, {"fpga": 1, "gpu": 1})
+        )  # the rows are made
+        with hooks.recorded_statements(self.engine) as sent:
+            uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 2}, consumer="a")
+            self.quotas.commit(self.context, uuids)
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"fpga": 3, "gpu": 4}))
+            self.quotas.reserve(self.context, {"gpu": 5, "fpga": 6}, consumer="b")
+        self.assert_single_statements(sent, 5)
+        self.assertEqual((2, 5), self.figures())
+
+    def test_in_a_tree(self) -> None:
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 9
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the ancestors' rows
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
+            self.quotas.reserve(self.context, {"gpu": 4})
+        self.assert_single_statements(sent, 5)
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 6, "middle": 6, "top": 6}, trees.subtrees(connection, "gpu"))
+
+    def test_names_with_every_special_character(self) -> None:
+        for number, name in enumerate(('"', "\\", "{", "}", ",", "NULL", "'", "%s", "%", ":x", "a b", "\\\"{},'")):
+            with hooks.recorded_statements(self.engine) as sent:
+                self.quotas.reserve_many(self.context, [Claim(name, {"gpu": 1}, f"g{name}", source=f"s{name}")])
+            self.assert_single_statements(sent, 1)
+            stored = self.engine.list_reservations(base.ADMIN, consumer=name)
+            self.assertEqual(
+                [(name, f"g{name}", f"s{name}")], [(one.consumer, one.group, one.source) for one in stored]
+            )
+            self.engine.commit(self.context, consumer=name)
+            self.limits.limits[None, "gpu"] = 11 + number
 
     def test_a_claims_own_group(self) -> None:
         claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
@@ -113,6 +148,28 @@ class TestRefused(SingleStatementTestCase):
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 3), self.figures())
+
+    def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
+        """The rows before the one that refuses are as they were, also without the multi-statement transaction."""
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 3
+        self.quotas.reserve(self.context, {"gpu": 2})
+        before = hooks.tables(self.sql)["reservations"]
+        with (
+            mock.patch.object(self.database, "_once", side_effect=KeyError("the multi-statement transaction")),
+            hooks.recorded_statements(self.engine) as sent,
+        ):
+            self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
+        self.assert_single_statements(sent, 1)
+        self.assertEqual(before, hooks.tables(self.sql)["reservations"])
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 2, "middle": 2, "top": 2}, trees.subtrees(connection, "gpu"))
+        self.assert_invariants()
+
+    def test_the_second_of_two_resources_refuses(self) -> None:
+        self.quotas.reserve(self.context, {"fpga": 1, "gpu": 9})
+        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"fpga": 1, "gpu": 2})
+        self.assertEqual((0, 9), self.figures())
 
     def test_the_consumer_holds_something(self) -> None:
         first = self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq")
@@ -170,6 +227,10 @@ class TestRefused(SingleStatementTestCase):
 
 
 class TestPrepared(SingleStatementTestCase):
+    """MariaDB's blocks are prepared statements."""
+
+    scenarios = [item for item in fixtures.SCENARIOS if item[0] == "mariadb"]
+
     def test_a_pooler_has_changed_the_session(self) -> None:
         """The prepared statements are gone: calls use the multi-statement transaction from then on, and succeed."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
@@ -181,17 +242,6 @@ class TestPrepared(SingleStatementTestCase):
     def _deallocate(self, connection: sa.Connection) -> None:
         for name in connection.info["cyborg_quota_prepared"]:
             connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
-
-    def test_no_room_to_prepare_the_contention_check(self) -> None:
-        """The variant without the check is used."""
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        known: list[int] = []
-        self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared._MAX_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
-        with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.assert_single_statements(sent, 2)
 
     def test_many_shapes(self) -> None:
         """A connection prepares a bounded number of statements; further shapes use the multi-statement transaction."""
@@ -214,8 +264,8 @@ class TestInterrupted(SingleStatementTestCase):
     scenarios = _POSTGRESQL
 
     def test_while_it_leaves_autocommit(self) -> None:
-        """A statement fails, and a signal arrives while its connection leaves autocommit mode."""
-        self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_interrupt))
+        """A call fails, and a signal arrives while its connection leaves autocommit mode."""
+        self.useFixture(hooks.Interleaved(self.engine, "SELECT ", self.fail_and_interrupt))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
         postgresql._driver_connection = self.driver

@@ -37,7 +37,7 @@ def read_trace(data: bytes, path: pathlib.Path) -> None:
     last = 0.0
     try:
         for event in Trace(str(path)):
-            assert event.time >= last and 0 < event.amount < 2**31, event
+            assert event.time >= last and 0 < abs(event.amount) < 2**31, event
             last = event.time
             for name in (event.consumer, event.project_id, event.resource):
                 assert validation.check_name("name", name) == name

@@ -30,6 +30,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
+    "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
     "limit history": ("--project", OTHER),
     "limit list": ("--project", OTHER),
@@ -45,8 +46,9 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These commands affect all projects, as their help says.
 OF_ALL = {
-    "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
-    "project detach", "project list", "reconcile", "replay", "usage audit", "usage heal",
+    "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import",
+    "limit over", "limit simulate", "project detach", "project list", "reconcile", "replay", "replay export",
+    "resource list", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")

@@ -73,7 +73,8 @@ class ReaderTest(TraceCase):
             ("event 'attach' is none of", b"5,attach,c,p,gpu,1\n"),
             ("event 'Reserve' is none of", b"5,Reserve,c,p,gpu,1\n"),
             ("amount '0' is not", b"5,reserve,c,p,gpu,0\n"),
-            ("amount '-1' is not", b"5,reserve,c,p,gpu,-1\n"),
+            ("amount '-2147483648' is not", b"5,reserve,c,p,gpu,-2147483648\n"),
+            ("amount '--1' is not", b"5,reserve,c,p,gpu,--1\n"),
             ("amount '1.5' is not", b"5,reserve,c,p,gpu,1.5\n"),
             ("amount ' 1' is not", b"5,reserve,c,p,gpu, 1\n"),
             ("amount '2147483648' is not", b"5,reserve,c,p,gpu,2147483648\n"),
@@ -164,13 +165,21 @@ class TallyTest(TraceCase):
         self.assertEqual({"admitted": 2, "rolled_back": 1, "released": 1}, dict(counted.totals))
         self.assertEqual(0, counted.held["p", "gpu"])
 
+    def test_a_negative_reserve_frees_when_it_is_committed(self) -> None:
+        held = ("reserve", "a", 5), ("commit", "a", 5), ("reserve", "n", -2)
+        self.assertEqual(5, self.count(*held).held["p", "gpu"])
+        self.assertEqual(5, self.count(*held, ("rollback", "n", -2)).held["p", "gpu"])
+        self.assertEqual(3, self.count(*held, ("commit", "n", -2)).held["p", "gpu"])
+        self.assertEqual(5, self.count(*held, ("commit", "n", -2), ("release", "n", -2)).held["p", "gpu"])
+
     def test_the_series_of_a_chart(self) -> None:
         trace = self.trace(
             b"0,reserve,a,p,gpu,2\n", b"1,commit,a,p,gpu,2\n", b"2,reserve,b,p,gpu,9\n", b"3,release,a,p,gpu,2\n"
         )
-        held, refusals = charts.series(trace, {4})
-        self.assertEqual({("p", "gpu"): [(0.0, 0), (0.0, 2), (3.0, 0)]}, held)
-        self.assertEqual({("p", "gpu"): [(2.0, 2)]}, refusals)
+        (panel,) = charts.replay_panels(trace, {4}, {("p", "gpu"): 2})
+        self.assertEqual(("p", "gpu", 2), (panel.project_id, panel.resource, panel.limit))
+        self.assertEqual(([0.0, 1.0, 2.0, 3.0], [2, 2, 2, 0]), (panel.held.times, panel.held.amounts))
+        self.assertEqual(([0, 0, 1, 0], 1), (panel.held.refused, panel.held.total_refused))
 
 
 class ExampleTest(base.BaseTestCase):
