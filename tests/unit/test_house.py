@@ -39,12 +39,15 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
-    "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
+    "messaging": LEAVES,
+    "cadf": LEAVES | {"messaging"},
+    "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
-    | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"},
+    | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
+    | {"messaging"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -65,7 +68,8 @@ GUARDED = {
     "openstack": {"limits"},
     "jsonschema": {"limits"},
     "cyborg": {"integrations"},
-    "oslo_messaging": {"cmd", "integrations"},
+    "oslo_messaging": {"messaging", "integrations"},
+    "pycadf": {"cadf"},
     "oslo_service": {"integrations"},
     "oslo_upgradecheck": {"cmd"},
 }
@@ -198,11 +202,11 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"history", "limits", "schema"},
+    {"history", "limits", "limit_history", "schema"},
     {"database"},
     {"connect", "connection_cache", "moves", "path_state", "projects"},
     {"dialects"},
-    {"holdings", "maintenance", "new_reservations", "replays", "reservations", "usages"},
+    {"holdings", "maintenance", "new_reservations", "overrides", "replays", "reservations", "usages"},
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
