@@ -18,16 +18,16 @@ COLUMNS = ["id", "at", "actor", "action", "project_id", "resource", "before", "a
 class HistoryTest(test_limits.LimitTestCase):
     def test_every_format(self) -> None:
         self.done("limit", "set", "--default", "gpu=5", "--reason", "opening day")
-        self.done("limit", "set", "--project", "p", "gpu=-1")
         self.done("project", "add", "p")
+        self.done("limit", "set", "--project", "p", "gpu=-1")
         self.done("limit", "unset", "--project", "p", "gpu", "--reason", "closed")
         rows = self.good("limit", "history")
         self.assertEqual([COLUMNS] * 4, [list(row) for row in rows])
         self.assertEqual(
             [
                 ("unset limit", "p", "gpu", -1, None, "closed"),
-                ("add project", "p", None, None, None, None),
                 ("set limit", "p", "gpu", None, -1, None),
+                ("add project", "p", None, None, None, None),
                 ("set limit", None, "gpu", None, 5, "opening day"),
             ],
             [(row["action"], *(row[name] for name in COLUMNS[4:8]), row["reason"]) for row in rows],
@@ -50,7 +50,7 @@ class HistoryTest(test_limits.LimitTestCase):
 
     def test_filters_and_pages(self) -> None:
         for number in range(1, 5):
-            self.done("limit", "set", "--project", f"p{number % 2}", f"gpu={number}")
+            self.assertEqual(0, self.call("limit", "set", "--project", f"p{number % 2}", f"gpu={number}").status)
         self.assertEqual([3, 1], [row["after"] for row in self.good("limit", "history", "--project", "p1")])
         page = self.good("limit", "history", "--limit", "3")
         self.assertEqual([4, 3, 2], [row["after"] for row in page])

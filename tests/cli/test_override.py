@@ -18,6 +18,8 @@ class OverrideTest(test_limits.LimitTestCase):
     def test_set_list_and_cancel(self) -> None:
         self.assertEqual("", self.call("limit", "override", "list").out)
         set_p, set_q = ("limit", "set", "--project", "p"), ("limit", "set", "--project", "q")
+        for project in ("p", "q"):
+            self.done("project", "add", project)
         self.done(*set_p, "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
         self.done(*set_q, "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
         rows = self.good("limit", "override", "list")
