@@ -15,15 +15,29 @@ from cyborg_quota import conf, exceptions
 from cyborg_quota.attachment import attachment
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.factory import make_engine
-from cyborg_quota.types import UNLIMITED, Claim, Constraint, Over, Reservation, Resource, Usage
+from cyborg_quota.types import (
+    ANY,
+    UNLIMITED,
+    Claim,
+    Constraint,
+    Inventory,
+    Over,
+    Provider,
+    Reservation,
+    Resource,
+    Usage,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ANY",
     "UNLIMITED",
     "Claim",
     "Constraint",
+    "Inventory",
     "Over",
+    "Provider",
     "QuotaEngine",
     "Reservation",
     "Resource",

@@ -171,7 +171,10 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
         consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
-        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source)))
+        provider = optional_name("provider", claim.provider)
+        if provider is not None:
+            _check_positive(deltas, "a claim with a provider takes capacity")
+        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     seen = set()
@@ -181,6 +184,12 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         seen.add(claim.consumer)
     _check_totals(checked)
     return checked
+
+
+def _check_positive(deltas: Mapping[str, int], reason: str) -> None:
+    for resource, delta in deltas.items():
+        if delta < 0:
+            raise exceptions.InvalidDelta(resource, delta, f"{reason}, so its amounts must be positive")
 
 
 def _check_totals(claims: Iterable[Claim]) -> None:

@@ -21,6 +21,7 @@ from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
 from tests import invariants, needs
@@ -172,6 +173,7 @@ def make_engine(
     grace: float = 0.0,
     batch_rows: int = 500,
     max_open: int = 10_000,
+    selection: ProviderSelection | None = None,
     **changes: Any,
 ) -> QuotaEngine:
     """An engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
@@ -181,6 +183,7 @@ def make_engine(
             expire_grace_seconds=grace,
             batch_rows=batch_rows,
             max_open_reservations=max_open,
+            selection=selection or BestFit(),
         ),
         limits if limits is not None else DictLimits(),
     )

@@ -14,6 +14,7 @@ from cyborg_quota.types import Claim, Drift, Notice, Over, Reservation, Selectio
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
+    from cyborg_quota.ledger.providers import ProviderManager
 
 
 class QuotaDriver(abc.ABC):
@@ -144,6 +145,11 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def keeper(self) -> LimitKeeper:
         """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
+
+    @property
+    def providers(self) -> ProviderManager:
+        """Changes and lists providers and inventories."""
+        raise NotImplementedError
 
     @property
     @abc.abstractmethod

@@ -18,10 +18,12 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
@@ -64,7 +66,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
         tree = Tree(self._database, self._paths)
         cap = OpenCap(settings.max_open_reservations)
-        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
+        capacity = CapacityClaimer(self._database, settings.selection)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
         self._healer = Healer(self._database, self._untimed, self._paths)
@@ -80,6 +83,10 @@ class DbQuotaDriver(base.QuotaDriver):
         # Its transactions check all limits, which takes seconds in a large cloud.
         long_transactions = self._database.long_transactions
         return LimitKeeper(long_transactions, Tree(long_transactions, self._paths), self._limits)
+
+    @property
+    def providers(self) -> ProviderManager:
+        return ProviderManager(self._database, self._untimed)
 
     @property
     def limits(self) -> LimitDriver:

@@ -18,7 +18,7 @@ PACKAGE = "cyborg_quota"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement"}
+LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement", "units"}
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
@@ -28,16 +28,18 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "validation": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
+    "units": {"exceptions", "types"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
-    "ledger": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"policy", "ledger", "administration"},
+    "ledger": LEAVES | {"db", "limits", "plugins"},
+    "engine": LEAVES | {"policy", "ledger", "administration", "capacity"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
+    "capacity": LEAVES | {"ledger"},
     "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory"},
@@ -196,9 +198,9 @@ DB = "cyborg_quota.db"
 DB_LEVELS = (
     {"limits", "schema"},
     {"database"},
-    {"connect", "connection_cache", "moves", "path_state", "projects"},
+    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
-    {"maintenance", "new_reservations", "replays", "reservations", "usages"},
+    {"inventories", "maintenance", "new_reservations", "replays", "reservations", "resource_providers", "usages"},
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
