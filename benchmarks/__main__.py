@@ -12,11 +12,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import listing, million, speed, trace, tree
+from benchmarks import headroom, listing, million, speed, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom")
 
 
 def main() -> None:
@@ -46,9 +46,11 @@ def main() -> None:
         if backend != "sqlite" and "attach" in cases:
             speed.run(report, backend, arguments.cinder, rounds=rounds, seconds=seconds)
         if backend != "sqlite" and "tree" in cases:
-            report.details[f"{backend}, tree"] = tree.run(backend, rounds, seconds)
+            tree.run(report, backend, rounds, seconds)
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
+        if "headroom" in cases:
+            headroom.run(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:

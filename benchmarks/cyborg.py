@@ -107,7 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
     url = fixtures.fresh_url("mariadb", "bench")
     schema.sync(Database(fixtures.settings(url)))
-    conf_file = quota.write_conf(environment.PLACE, url)
+    conf_file = quota.write_conf(environment.DIRECTORY, url)
     engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
     project_id = base.new_id()
     for resource in ("fpga", "fpga.fake"):

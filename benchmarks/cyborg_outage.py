@@ -62,8 +62,9 @@ def main() -> None:
     url = fixtures.synced_url("mariadb", os.getpid(), "outage")
     proxy = Proxy(url)
     proxy.setUp()
-    environment.PLACE.mkdir(exist_ok=True)
-    conf_file = quota.write_conf(environment.PLACE, proxy.url, "reconcile_interval = 0\n[quota]\nexpire_interval = 600")
+    environment.DIRECTORY.mkdir(exist_ok=True)
+    options = "reconcile_interval = 0\n[quota]\nexpire_interval = 600"
+    conf_file = quota.write_conf(environment.DIRECTORY, proxy.url, options)
     conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)])
     conf.set_override("connection", url, group="database")
     engine = cyborg_quota.make_engine(conf)

@@ -12,7 +12,7 @@ import collections
 import random
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,10 +54,13 @@ def connect(url: str) -> Any:
     return connection
 
 
-def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
+def worker(
+    url: str, projects: dict[str, int], size: int = 1, ancestors: Mapping[str, Sequence[int]] | None = None
+) -> Worker:
     """Return a worker that reserves and commits one gpu for each of ``size`` consumers.
 
-    ``projects`` maps project IDs to usage IDs; each cycle picks one at random.
+    ``projects`` maps project IDs to usage IDs; each cycle picks one at random. With ``ancestors`` (the usage IDs of
+    each project's ancestors), process n charges project n and its ancestors.
     """
     backend = "postgresql" if url.startswith("postgresql") else "mysql"
     now, day = _NOW[backend], _DAY[backend]
@@ -69,6 +72,9 @@ def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
     charge = (
         f"UPDATE quota_usages SET reserved = reserved + %s, subtree = subtree + %s, updated_at = {now}"
         " WHERE id = %s AND used + reserved <= %s"
+    )
+    charge_ancestor = (
+        f"UPDATE quota_usages SET subtree = subtree + %s, updated_at = {now} WHERE id = %s AND subtree <= %s"
     )
     settle = (
         f"UPDATE reservations SET state = 'committed', updated_at = {now}"
@@ -83,12 +89,15 @@ def worker(url: str, projects: dict[str, int], size: int = 1) -> Worker:
         names = sorted(projects)
 
         def cycle() -> None:
-            project_id = names[rng.randrange(len(names))]
+            project_id = names[rng.randrange(len(names)) if ancestors is None else number % len(names)]
             usage_id = projects[project_id]
             uuids = [str(uuid.uuid4()) for _ in range(size)]
             cursor.execute(insert, [value for name in uuids for value in (name, usage_id, project_id, name)])
             cursor.execute(charge, (size, size, usage_id, 10**9))
             assert cursor.rowcount == 1
+            for ancestor_id in () if ancestors is None else ancestors[project_id]:
+                cursor.execute(charge_ancestor, (size, ancestor_id, 10**9))
+                assert cursor.rowcount == 1
             connection.commit()
             cursor.execute(settle, uuids)
             assert cursor.rowcount == size

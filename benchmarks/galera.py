@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares cyborg_quota with Cinder's quota on a Galera cluster of three nodes; process n uses node n modulo 3.
 
-python -m benchmarks.galera --cinder VENV/bin/python
+    python -m benchmarks.galera --cinder VENV/bin/python
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 
 from benchmarks import cinder_processes, harness, speed
 from benchmarks.report import Report
-from tests.faults import cluster as scenes
+from tests.faults import cluster as cluster_faults
 from tests.servers.galera import Galera
 
 
@@ -27,15 +27,15 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     report = Report()
-    with Galera() as cluster, scenes.create_ledger(cluster, "ledger"):
-        urls = [scenes.url_of(node, "ledger") for node in cluster.nodes]
-        cinder_urls = [scenes.url_of(node, "cinder") for node in cluster.nodes]
+    with Galera() as cluster, cluster_faults.create_ledger(cluster, "ledger"):
+        urls = [cluster_faults.url_of(node, "ledger") for node in cluster.nodes]
+        cinder_urls = [cluster_faults.url_of(node, "cinder") for node in cluster.nodes]
         hundred_projects = [f"p{number}" for number in range(100)]
         speed.usage_ids(urls[0], hundred_projects)
         if arguments.cinder:
-            scenes.create_database(cluster, "cinder")
+            cluster_faults.create_database(cluster, "cinder")
             cinder_processes.make(arguments.cinder, cinder_urls[0], 100)
-        scenes.wait_until_all_is_everywhere(cluster)
+        cluster_faults.wait_until_replicated(cluster)
         for title, projects in (("1 project", hundred_projects[:1]), ("100 projects", hundred_projects)):
             variants: dict[str, harness.Round] = {}
             if arguments.cinder:

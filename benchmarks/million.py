@@ -160,8 +160,8 @@ def sweep(url: str, job: Job, max_rows: int | None = None, seconds: float = math
     return rows, taken
 
 
-def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tuple[harness.Sample, T]:
-    """Charge in two processes while ``meanwhile`` runs; returns the sample and the result of ``meanwhile``."""
+def foreground(url: str, projects: list[str], work: Callable[[], T]) -> tuple[harness.Sample, T]:
+    """Charge in two processes while ``work`` runs; returns the sample and the result of ``work``."""
     ready, over = _FORK.Barrier(3), _FORK.Event()
     pipes = [_FORK.Pipe(duplex=False) for _ in range(2)]
 
@@ -185,7 +185,7 @@ def foreground(url: str, projects: list[str], meanwhile: Callable[[], T]) -> tup
         process.start()
     ready.wait(60)
     start = time.perf_counter()
-    answer = meanwhile()
+    answer = work()
     seconds = time.perf_counter() - start
     over.set()
     latencies = [

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from benchmarks import simulation
 from benchmarks.report import Figure, Report
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
@@ -149,6 +150,7 @@ def run(report: Report, path: pathlib.Path | None, *, rounds: int) -> None:
                 database.close()
                 events, seconds = variant(path, url)
                 rates[name].append(events / seconds)
+        simulation.run(report, path, events)
     ratio = statistics.median(
         our_rate / bare_rate for our_rate, bare_rate in zip(rates["ours"], rates["bare"], strict=True)
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of the project tree: reserve + commit under 1, 3 and 8 levels, and with up to 10,000 siblings.
+"""Measures the cost of the project tree and of a second resource, beside the bare driver.
 
-python -m tests.servers run --durable -- python -m benchmarks.tree
+Reserve + commit under 1, 3 and 8 levels, of one and of two resources, and with up to 10,000 siblings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import dataclasses
 import itertools
 import uuid
 
-from benchmarks import harness
+import sqlalchemy as sa
+
+from benchmarks import floor, harness
+from benchmarks.report import Figure, Report
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import projects, schema
@@ -34,19 +37,20 @@ def make_engine(url: str) -> QuotaEngine:
         DatabaseLimitDriver(StrictHierarchy(), InitialLimits(child=None)),
     )
     engine = QuotaEngine(driver)
-    engine.register_resources(["gpu"])
+    engine.register_resources(["fpga", "gpu"])
     return engine
 
 
-def worker(url: str, leaves: list[str]) -> harness.Worker:
-    """Return a worker that reserves and commits one gpu; process n charges leaf n."""
+def worker(url: str, leaves: list[str], resources: tuple[str, ...] = ("gpu",)) -> harness.Worker:
+    """Return a worker that reserves and commits one of each resource; process n charges leaf n."""
+    deltas = dict.fromkeys(resources, 1)
 
     def start(number: int) -> harness.Cycle:
         engine = make_engine(url)
         context = base.Context(leaves[number % len(leaves)])
 
         def cycle() -> None:
-            uuids = engine.reserve_many(context, [Claim(str(uuid.uuid4()), {"gpu": 1})])
+            uuids = engine.reserve_many(context, [Claim(str(uuid.uuid4()), deltas)])
             engine.commit(context, uuids)
 
         return cycle
@@ -56,7 +60,8 @@ def worker(url: str, leaves: list[str]) -> harness.Worker:
 
 def plant(database: Database) -> dict[int, list[str]]:
     """Make eight leaves under one root for each number of levels. (One level: a single project.)"""
-    database.write(lambda connection: limit_tables.set_default(connection, "gpu", MOST))
+    for resource in ("fpga", "gpu"):
+        database.write(lambda connection, name=resource: limit_tables.set_default(connection, name, MOST))  # type: ignore[misc]
     leaves: dict[int, list[str]] = {1: ["flat"]}
     for levels in LEVELS[1:]:
         tree: dict[str, str | None] = {f"root{levels}": None}
@@ -81,7 +86,7 @@ def add_siblings(database: Database, count: int) -> str:
             for name in names:
                 projects.ensure(connection, name)  # type: ignore[arg-type]
                 connection.execute(  # type: ignore[attr-defined]
-                    projects._SET_PARENT, {"b_project": name, "b_parent": middle}
+                    projects._SET_PARENT, {"b_project": name, "b_parent": middle, "b_origin": None}
                 )
 
         database.write(work)
@@ -92,29 +97,60 @@ def add_siblings(database: Database, count: int) -> str:
     return f"among{count}"
 
 
-def run(backend: str, rounds: int, seconds: float) -> dict[str, object]:
-    """Measure one database; prints each result."""
+def floor_workers(url: str, leaves: dict[int, list[str]]) -> dict[str, harness.Worker]:
+    """Return the bare driver's workers for one level and for three."""
+    engine = make_engine(url)
+    for names in leaves.values():
+        for name in names:
+            context = base.Context(name)
+            engine.rollback(context, engine.reserve(context, {"fpga": 1, "gpu": 1}))
+    database = Database(fixtures.settings(url))
+    with database.engine.connect() as connection:
+        query = sa.text("SELECT project_id, id FROM quota_usages WHERE resource = 'gpu'")
+        ids: dict[str, int] = {row.project_id: row.id for row in connection.execute(query)}
+    paths = {
+        name: database.read(lambda connection, leaf=name: projects.read_path(connection, leaf, ["gpu"]))  # type: ignore[misc]
+        for name in leaves[3]
+    }
+    database.close()
+    engine.close()
+    ancestors = {name: [ids[ancestor] for ancestor in path.project_ids[1:]] for name, path in paths.items()}
+    return {
+        "floor, 1 level": floor.worker(url, {name: ids[name] for name in leaves[1]}),
+        "floor, 3 levels": floor.worker(url, {name: ids[name] for name in leaves[3]}, ancestors=ancestors),
+    }
+
+
+def run(report: Report, backend: str, rounds: int, seconds: float) -> None:
+    """Measure one database."""
     url = fixtures.fresh_url(backend, "tree")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     leaves = plant(database)
-    results: dict[str, object] = {}
-    variants = {f"{levels} level{'s' * (levels > 1)}": worker(url, leaves[levels]) for levels in LEVELS}
+    variants = floor_workers(url, leaves)
+    variants |= {f"{levels} level{'s' * (levels > 1)}": worker(url, leaves[levels]) for levels in LEVELS}
+    variants["two resources"] = worker(url, leaves[1], ("fpga", "gpu"))
     for processes in (1, 8):
         database.close()
-        figures = harness.compare(variants, processes, rounds, seconds, against="1 level")
-        title = f"{backend}, {processes} process(es) on different leaves under one root; ratio to one level"
-        print(harness.table(title, figures), flush=True)
-        results[f"levels, {processes} processes"] = {
-            name: dataclasses.asdict(figure) for name, figure in figures.items()
-        }
+        title = f"{backend}, {processes} process{'es' * (processes > 1)}"
+        about = f"{title}, different leaves under one root; ratio to one level"
+        figures = _show(report, about, harness.compare(variants, processes, rounds, seconds, against="1 level"))
+        case = f"a tree, {processes} process{'es' * (processes > 1)}"
+        report.add(Figure(backend, case, "3 levels / 1 level", figures["3 levels"].ratio, "", 0.85))
+        report.add(Figure(backend, case, "8 levels / 1 level", figures["8 levels"].ratio))
+        one_to_floor = 1 / figures["floor, 1 level"].ratio
+        report.add(Figure(backend, case, "1 level / floor", one_to_floor))
+        of_floor = figures["3 levels"].ratio / figures["floor, 3 levels"].ratio
+        report.add(Figure(backend, case, "3 levels / floor", of_floor))
+        cost = 1 / figures["two resources"].ratio
+        report.add(Figure(backend, f"two resources, {processes}", "cost of one", cost, " x", 1.5, is_most=True))
     by_siblings = {f"{count} siblings": worker(url, [add_siblings(database, count)]) for count in SIBLINGS}
     database.close()
-    figures = harness.compare(by_siblings, 1, rounds, seconds, against=f"{SIBLINGS[0]} siblings")
-    print(harness.table(f"{backend}, 3 levels, 1 process; ratio to {SIBLINGS[0]} siblings", figures), flush=True)
-    results["siblings"] = {name: dataclasses.asdict(figure) for name, figure in figures.items()}
-    return results
+    about = f"{backend}, 3 levels, 1 process; ratio to {SIBLINGS[0]} siblings"
+    _show(report, about, harness.compare(by_siblings, 1, rounds, seconds, against=f"{SIBLINGS[0]} siblings"))
 
 
-if __name__ == "__main__":
-    harness.main(__doc__, run)
+def _show(report: Report, title: str, figures: dict[str, harness.Summary]) -> dict[str, harness.Summary]:
+    report.say(harness.table(title, figures))
+    report.details[title] = {name: dataclasses.asdict(figure) for name, figure in figures.items()}
+    return figures

@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Counters, LimitChange, LimitRecord, TreeRow
+from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Counters, Holding, LimitChange, LimitRecord, TreeRow
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.limits.limit_tree import LimitTree
 
+MAX_LISTED_PROJECTS: Final = 500
+"""The maximum number of projects in one call of list_holders or list_holdings."""
+
 
 class Administration:
     """Limits and projects. All calls need an admin's context, except that a policy rule may permit set_limit to others.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``count_ignored_edges``, ``ignored_edges_warning`` and ``detach_projects``.
+    ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders`` and
+    ``list_holdings``.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
@@ -64,6 +68,29 @@ class Administration:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
         self._keeper.remove(validation.check_name("project_id", project_id))
+
+    def is_known_project(self, context: Context, project_id: str) -> bool:
+        """Whether the project is in the tree, or has or had usage, or has a limit. Works with all limit drivers."""
+        validation.admin_only(context, "is_known_project")
+        return self._driver.is_known_project(validation.check_name("project_id", project_id))
+
+    def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
+        """The first projects after ``after`` that have usage or a limit of their own, as the database sorts their ids.
+
+        At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id of the result until it is empty.
+        Works with all limit drivers.
+        """
+        validation.admin_only(context, "list_holders")
+        if after:
+            after = validation.check_name("after", after)
+        return self._driver.list_holders(after, max(1, min(count, MAX_LISTED_PROJECTS)))
+
+    def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
+        """The usage and the own limits of at most MAX_LISTED_PROJECTS projects. Works with all limit drivers."""
+        validation.admin_only(context, "list_holdings")
+        if isinstance(project_ids, str) or len(project_ids) > MAX_LISTED_PROJECTS:
+            raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
+        return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
     def count_ignored_edges(self, context: Context) -> dict[str, int]:
         """The number of ignored edges of the project tree, by origin. Works with all limit drivers.

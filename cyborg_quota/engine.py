@@ -20,6 +20,7 @@ from cyborg_quota.types import (
     STATES,
     Claim,
     Drift,
+    Headroom,
     Notice,
     Over,
     Reservation,
@@ -246,17 +247,53 @@ class QuotaEngine:
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
+    def headroom(self, context: Context, project_id: str | None = None) -> dict[str, Headroom]:
+        """{resource: Headroom(fits, bound_by, scope, limit)} of one project, for each registered resource.
+
+        ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of
+        fits + 1 is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
+        """
+        return self._driver.headroom(validation.project_of(context, project_id), self.resources)
+
     def list_usages(
-        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        allow_unknown_limits: bool = False,
+        with_headroom: bool = False,
     ) -> list[UsageRecord]:
         """The usage of all projects, or of one, sorted by project and resource. Admin only.
 
-        ``allow_unknown_limits``: as in get_usages.
+        ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
+        limits are unknown.
         """
         validation.admin_only(context, "list_usages")
-        return self._driver.list_usages(
+        records = self._driver.list_usages(
             validation.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
         )
+        return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
+
+    def _add_headroom(self, records: Sequence[UsageRecord], *, allow_unknown_limits: bool) -> list[UsageRecord]:
+        """The records with their headrooms, which are read later than the usage."""
+        project_ids = {record.project_id for record in records}
+        by_project: dict[str, dict[str, Headroom]] = {}
+        try:
+            by_project.update(self._driver.list_headroom(project_ids, self.resources))
+        except exceptions.LimitsUnavailable:
+            if not allow_unknown_limits:
+                raise
+            return list(records)
+        # A resource that is not registered cannot be reserved.
+        return [
+            UsageRecord(
+                record.project_id,
+                record.resource,
+                record.usage,
+                by_project[record.project_id].get(record.resource, Headroom(0)),
+            )
+            for record in records
+        ]
 
     def get_reservations(
         self,
@@ -288,6 +325,7 @@ class QuotaEngine:
         group: str | None = None,
         limit: int | None = None,
         after: str | None = None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         """The reservations that match all given filters, oldest first. Admin only.
 
@@ -306,6 +344,7 @@ class QuotaEngine:
             group=validation.optional_name("group", group),
             limit=validation.row_limit(limit),
             after=validation.optional_name("after", after),
+            resource=validation.optional_name("resource", resource),
         )
 
     # --- maintenance ---

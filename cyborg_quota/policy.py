@@ -56,12 +56,17 @@ class Policy:
     def _rules(self, conf: cfg.ConfigOpts) -> Any:
         """The enforcer, created at the first use: the import takes 0.1 s, and few commands need it."""
         if self._enforcer is None:
-            from oslo_policy import policy
-
-            enforcer = policy.Enforcer(conf)
-            enforcer.register_defaults(list_rules())
-            self._enforcer = enforcer
+            self._enforcer = make_enforcer(conf)
         return self._enforcer
+
+
+def make_enforcer(conf: cfg.ConfigOpts) -> Any:
+    """An enforcer of oslo.policy with the rules of this package and those of the policy file that ``conf`` names."""
+    from oslo_policy import policy
+
+    enforcer = policy.Enforcer(conf)
+    enforcer.register_defaults(list_rules())
+    return enforcer
 
 
 def credentials(context: Context) -> dict[str, Any]:

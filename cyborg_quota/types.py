@@ -125,13 +125,36 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
+Bound = Literal["project", "subtree", "open_reservations", "counter"]
+"""What limits a headroom: a constraint of that scope, the cap on open reservations, or the width of the counter."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Headroom:
+    """``fits``: the largest amount of a resource that a reserve made now would be granted; None: unlimited.
+
+    ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
+    ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
+    None means that this project has no limit, so that nothing fits.
+    """
+
+    fits: int | None
+    bound_by: str | None = None
+    scope: Bound | None = None
+    limit: int | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """An entry of the usage list: a project, a resource and its usage."""
+    """An entry of the usage list: a project, a resource and its usage.
+
+    ``headroom`` is None if the list was read without it, or if the limits are unknown.
+    """
 
     project_id: str
     resource: str
     usage: Usage
+    headroom: Headroom | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -336,6 +359,17 @@ class TreeRow:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """What a project holds of one resource: its usage, and its own limit (None: no limit is set for it)."""
+
+    project_id: str
+    resource: str
+    used: int
+    reserved: int
+    limit: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Notice:
     """The usage of a project has crossed a threshold of its limit.
 
@@ -350,8 +384,16 @@ class Notice:
     now: int
 
     def __str__(self) -> str:
-        where = {0: "below every threshold", 101: "over the limit"}.get(self.now, f"at {self.now} % of the limit")
-        return f"project {self.project_id}, resource {self.resource}: {where} (held {self.held}, limit {self.limit})"
+        return (
+            f"project {self.project_id}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
+        )
+
+    @property
+    def where(self) -> str:
+        """The level that was reached, in words."""
+        if self.now in (0, 101):
+            return "over the limit" if self.now else "below every threshold"
+        return "at the limit" if self.held == self.limit else f"at {self.now} % of the limit"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of every test that needs a ledger."""
+"""The base class of every test that needs a ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import fixtures, invariants
 
 @dataclasses.dataclass
 class Context:
-    """A request context, as far as the engine looks."""
+    """A request context, with the attributes that the engine reads."""
 
     project_id: str | None
     is_admin: bool = False
@@ -41,7 +41,7 @@ ADMIN = Context(project_id="admin-project", is_admin=True)
 
 
 class BackendTestCase(base.BaseTestCase):
-    """One test, run on each database: ``load_tests = testscenarios.load_tests_apply_scenarios`` in its module."""
+    """A test that runs on each database; its module has ``load_tests = testscenarios.load_tests_apply_scenarios``."""
 
     scenarios = fixtures.SCENARIOS
     backend = "sqlite"
@@ -52,7 +52,10 @@ class BackendTestCase(base.BaseTestCase):
 
 
 class LedgerTestCase(BackendTestCase):
-    """With an empty ledger: ``url``, ``limits`` to set, and ``quotas``, an engine that proves I1-I9 after each call."""
+    """A test with an empty ledger.
+
+    ``url`` is its database, ``limits`` can be set, and ``quotas`` is an engine that checks I1-I9 after each call.
+    """
 
     def setUp(self) -> None:
         super().setUp()
@@ -73,12 +76,12 @@ class LedgerTestCase(BackendTestCase):
             invariants.assert_hold(connection)
 
     def execute(self, statement: str, **parameters: object) -> None:
-        """Bare SQL, behind the ledger's back."""
+        """Run SQL on the database, without the ledger."""
         with self.sql.begin() as connection:
             connection.execute(sa.text(statement), parameters)
 
     def make_overdue(self, *uuids: str) -> None:
-        """Let these reservations' time be over."""
+        """Set the expiry of these reservations to the past."""
         for uuid in uuids:
             self.execute(
                 "UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE uuid = :u",
@@ -86,21 +89,21 @@ class LedgerTestCase(BackendTestCase):
             )
 
     def figures(self, project_id: str = "p1", resource: str = "gpu") -> tuple[int, int]:
-        """(used, reserved)"""
+        """Return (used, reserved)."""
         usage = self.engine.get_usages(ADMIN, project_id)[resource]
         return usage.used, usage.reserved
 
     def states(self, *uuids: str) -> list[str]:
-        """The stored state of each reservation, in the order given."""
-        found = {one.uuid: one.state for one in self.engine.list_reservations(ADMIN, reservations=uuids)}
+        """Return the stored state of each reservation, in the given order."""
+        found = {row.uuid: row.state for row in self.engine.list_reservations(ADMIN, reservations=uuids)}
         return [found[uuid] for uuid in uuids]
 
 
 def claim(consumer: str | None, **deltas: int) -> Claim:
-    """Claim(consumer, deltas), short."""
+    """Return Claim(consumer, deltas)."""
     return Claim(consumer, deltas)
 
 
 def milliseconds(count: int) -> datetime.timedelta:
-    """A short time."""
+    """Return a timedelta of ``count`` milliseconds."""
     return datetime.timedelta(milliseconds=count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds of many projects, written by bulk INSERTs, and what a call reads of one."""
+"""Clouds of many projects, written by bulk INSERTs, and the number of rows that a call reads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import sqlalchemy as sa
 from cyborg_quota.db import models
 
 CHILDREN = 20
-"""So many projects lie below each project of the second level."""
+"""The number of projects below each project of the second level."""
 
 Captured = list[tuple[str, Any]]
 
 
 def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> None:
-    """Projects ``p<first>`` to ``p<last - 1>``, each below ``mid<n>``, all below ``top``; with usage rows and limits.
+    """Add the projects ``p<first>`` to ``p<last - 1>``, each below ``mid<n>``, all below ``top``.
 
     Every project has usage rows of fpga and gpu and a limit of gpu; the projects of the two upper levels too.
-    ``history``: so many ended reservations for each of the new projects.
+    ``history``: the number of ended reservations for each of the new projects.
     """
     parents: dict[str, str | None] = {} if first else {"top": None}
     for number in range(first, last):
@@ -33,7 +33,7 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
         zeros = {"used": 0, "reserved": 0, "subtree": 0, "generation": 0}
-        usages = [{"project_id": one, "resource": name, **zeros} for one in parents for name in ("fpga", "gpu")]
+        usages = [{"project_id": parent, "resource": name, **zeros} for parent in parents for name in ("fpga", "gpu")]
         _insert(connection, models.quota_usages, usages)
         limits = [{"project_id": one, "resource": "gpu", "most": 1 if one[0] == "p" else 10**6} for one in parents]
         _insert(connection, models.project_limits, limits)
@@ -50,7 +50,7 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
 
 
 def rotated(projects: int, turns: int) -> dict[str, Any]:
-    """The document that moves each project from where ``add_projects`` has put it so many parents further."""
+    """Return the document that moves each project to another parent, a number of parents after its first one."""
     middles = projects // CHILDREN
     below: dict[int, list[dict[str, Any]]] = {number: [] for number in range(middles)}
     for number in range(projects):
@@ -84,7 +84,7 @@ def _ended(number: int, turn: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def captured() -> Iterator[Captured]:
-    """Every statement that SQLAlchemy sends meanwhile, with its parameters."""
+    """Record every statement that SQLAlchemy sends while the block runs, with its parameters."""
     found: Captured = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
@@ -98,12 +98,12 @@ def captured() -> Iterator[Captured]:
 
 
 def queries(statements: Captured) -> Captured:
-    """Those that read."""
-    return [one for one in statements if one[0].lstrip(" (").startswith(("SELECT", "WITH"))]
+    """Return the statements that read."""
+    return [statement for statement in statements if statement[0].lstrip(" (").startswith(("SELECT", "WITH"))]
 
 
 def rows_read(connection: sa.Connection, statement: str, parameters: Any) -> int:
-    """How many rows of tables and indexes the server reads to execute a query; on SQLite, steps of its program."""
+    """Return the number of rows of tables and indexes that a query reads; on SQLite, the steps of its program."""
     return _READERS[connection.dialect.name](connection, statement, parameters)
 
 
@@ -121,11 +121,11 @@ def _read_on_postgresql(connection: sa.Connection, statement: str, parameters: A
 
 
 def _rows_of_plan(plan: dict[str, Any]) -> int:
-    own = 0
+    node_rows = 0
     if "Relation Name" in plan:
         discarded = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
-        own = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
-    return own + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
+        node_rows = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
+    return node_rows + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
 
 
 def _read_on_sqlite(connection: sa.Connection, statement: str, parameters: Any) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The databases that tests run on, and an engine that proves the invariants after every call."""
+"""The databases on which tests run, and an engine that checks the invariants after every call."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
 
 
 def admin_url(backend: str) -> str | None:
-    """The URL of a server's admin database, None where there is no such server."""
+    """Return the URL of a server's admin database; None if there is no such server."""
     return os.environ.get(f"CYBORG_QUOTA_TEST_{backend.upper()}")
 
 
 def missing_server(backend: str) -> str | None:
-    """Why tests of ``backend`` cannot run here; None where they can."""
+    """Return the reason why tests of ``backend`` cannot run here; None if they can."""
     if backend == "sqlite" or admin_url(backend) is not None:
         return None
     return f"no {backend} server: run tools/test.sh, or set CYBORG_QUOTA_TEST_{backend.upper()}"
 
 
 def need_server(test: unittest.TestCase, backend: str) -> None:
-    """Fail the test where its server is missing and required; else skip it, saying why."""
+    """Fail the test if its server is missing and required; skip it if it is missing and not required."""
     reason = missing_server(backend)
     if reason is not None:
         needs.missing(test, reason)
@@ -56,7 +56,7 @@ def _run_admin(backend: str, statement: str) -> None:
 
 
 def at_exit(do: Callable[[], object]) -> None:
-    """Do it when this process ends, and not when a child of it does."""
+    """Call the function when this process ends, and not when a forked child ends."""
     owner = os.getpid()
 
     def unless_forked() -> None:
@@ -68,7 +68,7 @@ def at_exit(do: Callable[[], object]) -> None:
 
 @functools.cache
 def _directory(_pid: int) -> pathlib.Path:
-    """A directory of this process's, in memory where there is some."""
+    """Return a directory of this process, in memory if possible."""
     return _own_directory("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
@@ -79,7 +79,7 @@ def _own_directory(base: str | None) -> pathlib.Path:
 
 
 def fresh_url(backend: str, name: str) -> str:
-    """An empty database of that name (on SQLite: of that file name), dropped first if it exists."""
+    """Return an empty database with this name (on SQLite: file name); an existing one is dropped first."""
     name = f"cq_{os.getpid()}_{name}"
     if backend == "sqlite":
         path = _directory(os.getpid()) / f"{name}.sqlite"
@@ -92,7 +92,7 @@ def fresh_url(backend: str, name: str) -> str:
 
 
 def fresh_disk_url(backend: str, name: str) -> str:
-    """The same, for what is measured: an SQLite file on a disk, not in memory."""
+    """Return an empty database for measurements: on SQLite, a file on a disk and not in memory."""
     if backend != "sqlite":
         return fresh_url(backend, name)
     path = _disk_directory(os.getpid()) / f"{name}.sqlite"
@@ -108,19 +108,19 @@ def _disk_directory(pid: int) -> pathlib.Path:
 
 @functools.cache
 def synced_url(backend: str, pid: int, name: str = "shared") -> str:
-    """A database with our schema that all tests of this process share."""
+    """Return a database with our schema that all tests of this process share."""
     url = fresh_url(backend, name)
     schema.sync(Database(settings(url)))
     return url
 
 
 def settings(url: str, **changes: Any) -> DatabaseSettings:
-    """Settings for tests: SQLite without fsync, for nobody pulls the plug."""
+    """Return settings for tests: SQLite runs without fsync, because no test cuts the power."""
     return DatabaseSettings(url=url, **{"sqlite_synchronous": False, **changes})
 
 
 class EmptyLedger(fixtures.Fixture):
-    """A database with our schema and no rows, the same one for all tests of this process that ask for this name."""
+    """A database with our schema and no rows; all tests of this process that use this name share it."""
 
     def __init__(self, backend: str, name: str = "shared") -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class EmptyLedger(fixtures.Fixture):
 
 
 class DictLimits(LimitDriver):
-    """Limits as a test sets them: ``{(project_id or None for all, resource): limit}``; and constraints of subtrees."""
+    """Limits set by a test: ``{(project_id or None for all, resource): limit}``; and constraints of subtrees."""
 
     @classmethod
     def from_conf(cls, conf: Any) -> DictLimits:
@@ -176,7 +176,7 @@ def make_engine(
     selection: ProviderSelection | None = None,
     **changes: Any,
 ) -> QuotaEngine:
-    """An engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
+    """Return an engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
     driver = DbQuotaDriver(
         DriverSettings(
             database=settings(url, **changes),
@@ -194,12 +194,12 @@ def make_engine(
 
 @functools.cache
 def _plain_engine(url: str, _pid: int) -> sa.Engine:
-    """SQLAlchemy's own defaults: for looking at tables with other eyes than the ledger's."""
+    """Return an engine with SQLAlchemy's defaults, to read the tables independently of the ledger."""
     return sa.create_engine(url, pool_size=1, poolclass=sa.QueuePool)
 
 
 class Checked:
-    """An engine whose every call is followed by a proof of the invariants, whether it returned or raised."""
+    """A wrapper of an engine that checks the invariants after every call, also after one that raised an error."""
 
     def __init__(self, engine: QuotaEngine, url: str) -> None:
         self._engine = engine

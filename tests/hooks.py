@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways into the middle of a transaction: answers that get lost, and somebody who comes between two statements."""
+"""Hooks into the middle of a transaction: lost answers, and calls that run between two statements."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fixtures
@@ -15,12 +16,12 @@ from cyborg_quota.db.database import Database
 
 
 def database_of(engine: QuotaEngine) -> Database:
-    """The database an engine works on."""
+    """Return the database on which an engine works."""
     return engine._driver._database  # type: ignore[attr-defined]
 
 
 def disconnect(backend: str) -> Exception:
-    """What the driver raises when the connection breaks (SQLite: when the file is busy; it has no connection)."""
+    """Return the driver's error for a broken connection (on SQLite, which has no connection: for a locked file)."""
     if backend == "mariadb":
         import pymysql
 
@@ -33,7 +34,7 @@ def disconnect(backend: str) -> Exception:
 
 
 def refuse_commit(backend: str) -> Exception:
-    """What the driver raises when a COMMIT is refused, and nothing else is wrong."""
+    """Return the driver's error for a refused COMMIT on a connection that works."""
     if backend == "mariadb":
         import pymysql
 
@@ -46,9 +47,9 @@ def refuse_commit(backend: str) -> Exception:
 
 
 class LostCommits(fixtures.Fixture):
-    """COMMITs of transactions that wrote reservations succeed, and their answers are lost: ``times`` of them.
+    """COMMITs of transactions that wrote reservations succeed, but their answers are lost, ``times`` of them.
 
-    ``lost`` counts those that were, so that a test can assert that it tested something.
+    ``lost`` counts them, so that a test can assert that some were lost.
     """
 
     def __init__(self, engine: QuotaEngine, backend: str, times: int = 1) -> None:
@@ -72,8 +73,8 @@ class LostCommits(fixtures.Fixture):
         def lose(
             _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
         ) -> None:
-            """A statement that is a whole transaction."""
-            if statement.startswith("EXECUTE ") and self.lost < self._times:
+            """Handle a statement that is a transaction of its own."""
+            if statement.endswith("-- COMMIT") and self.lost < self._times:
                 self.lost += 1
                 raise disconnect(self._backend)
 
@@ -95,7 +96,7 @@ class LostCommits(fixtures.Fixture):
 
 
 class Interleaved(fixtures.Fixture):
-    """``act()`` happens once, right before (or ``after``) the first statement that starts with ``text``."""
+    """Calls ``act()`` once, immediately before (or ``after``) the first statement that starts with ``text``."""
 
     def __init__(
         self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False
@@ -108,19 +109,36 @@ class Interleaved(fixtures.Fixture):
         self.happened = False
 
     def _setUp(self) -> None:
-        def come_between(
+        def call_act(
             _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
         ) -> None:
             if not self.happened and statement.startswith(self._text):
                 self.happened = True
                 self._act()
 
-        sa.event.listen(self._sql, self._event, come_between)
-        self.addCleanup(sa.event.remove, self._sql, self._event, come_between)
+        sa.event.listen(self._sql, self._event, call_act)
+        self.addCleanup(sa.event.remove, self._sql, self._event, call_act)
+
+
+@contextlib.contextmanager
+def recorded_statements(engine: QuotaEngine) -> Iterator[list[str]]:
+    """Record the statements that the engine sends while the block runs, except PREPARE."""
+    sent: list[str] = []
+
+    def record(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if not statement.startswith("PREPARE"):
+            sent.append(statement)
+
+    sql = database_of(engine).engine
+    sa.event.listen(sql, "before_cursor_execute", record)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(sql, "before_cursor_execute", record)
 
 
 def tables(sql: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table of the database, to compare with what it is later."""
+    """Return all rows of all tables of the database, for a later comparison."""
     with sql.connect() as connection:
         return {
             name: sorted(map(tuple, connection.exec_driver_sql(f"SELECT * FROM {name}")), key=repr)
@@ -129,9 +147,9 @@ def tables(sql: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:
 
 
 class BeforeStatement(fixtures.Fixture):
-    """``act()`` runs once, right before the statement with this number (from 0) that ``sql`` sends from now on.
+    """Calls ``act()`` once, immediately before the statement with this number (from 0) that ``sql`` sends from now on.
 
-    ``happened`` is False when fewer statements were sent: a test that tries every number ends there.
+    ``happened`` is False if fewer statements were sent: a test that tries every number ends there.
     """
 
     def __init__(self, sql: sa.Engine, number: int, act: Callable[[], object]) -> None:
@@ -142,11 +160,11 @@ class BeforeStatement(fixtures.Fixture):
         self.happened = False
 
     def _setUp(self) -> None:
-        def come_between(*_arguments: Any) -> None:
+        def call_act(*_arguments: Any) -> None:
             self._left -= 1
             if self._left < 0 and not self.happened:
                 self.happened = True
                 self._act()
 
-        sa.event.listen(self._sql, "before_cursor_execute", come_between)
-        self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", come_between)
+        sa.event.listen(self._sql, "before_cursor_execute", call_act)
+        self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", call_act)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real services from the package index, in environments of their own: made once, kept, or not to be had here.
+"""Installs real services from the package index, each in an environment that is kept; or reports that it cannot.
 
-And cyborg_quota beside them as a user has it: what is left out of the package runs from the tree, and nowhere else.
+Each environment also has cyborg_quota as a user installs it: otherwise a module that is missing in the package would be
+found in the source tree.
 """
 
 from __future__ import annotations
@@ -15,36 +16,37 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 TOP = pathlib.Path(__file__).parents[1]
 INSTALL_TIMEOUT_SECONDS = 240.0
 STEP_TIMEOUT_SECONDS = 60.0
 PACKAGE = "cyborg_quota"
 PACKAGED = ("LICENSE", "README.rst", "pyproject.toml", "setup.cfg")
-"""What the package is built from, besides its code."""
+"""The files from which the package is built, besides its code."""
 
 
 class NotAvailable(Exception):
-    """A real service cannot be had here; the message says why."""
+    """A real service cannot be installed here; the message gives the reason."""
 
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """One process at a time."""
+    """Let one process at a time run the block."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def stamp_of(*parts: str) -> str:
-    """Changes with the interpreter, and with whatever else a thing is made of."""
+    """Return a text that changes with the interpreter and with each of the parts."""
     return hashlib.sha256("\n".join((sys.version, *parts)).encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def stamped(path: pathlib.Path, stamp: str) -> Iterator[bool]:
-    """Whether a thing has to be made anew; once the block has made it, the stamp says so."""
+    """Yield whether an object must be made again; after the block has made it, the stamp records that."""
     old = path.exists() and path.read_text() == stamp
     if not old:
         path.unlink(missing_ok=True)
@@ -52,35 +54,35 @@ def stamped(path: pathlib.Path, stamp: str) -> Iterator[bool]:
     path.write_text(stamp)
 
 
-def make_environment(place: pathlib.Path) -> pathlib.Path:
-    """An empty virtual environment in place of what is there; returns its Python."""
-    shutil.rmtree(place, ignore_errors=True)
-    run([sys.executable, "-m", "venv", str(place)], STEP_TIMEOUT_SECONDS)
-    return place / "bin/python"
+def make_environment(workdir: pathlib.Path) -> pathlib.Path:
+    """Make an empty virtual environment, which replaces an existing one; returns its Python."""
+    shutil.rmtree(workdir, ignore_errors=True)
+    run([sys.executable, "-m", "venv", str(workdir)], STEP_TIMEOUT_SECONDS)
+    return workdir / "bin/python"
 
 
 def pip_install(python: pathlib.Path, *what: str) -> None:
-    # Compiled when first imported: most of it never is.
+    # Modules are compiled when they are first imported: most of them never are.
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
     run([*pip, *what], INSTALL_TIMEOUT_SECONDS)
 
 
 def package_files() -> list[pathlib.Path]:
-    """The package's own files in the tree, relative to it; without what Python has written."""
+    """Return the package's files in the tree, with relative paths and without bytecode."""
     found = (path.relative_to(TOP) for path in (TOP / PACKAGE).rglob("*") if path.is_file())
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def package_stamp(*parts: str) -> str:
-    """Changes with whatever the package is built from."""
+    """Return a text that changes with each file from which the package is built."""
     paths = [*map(pathlib.Path, PACKAGED), *package_files()]
     return stamp_of(*parts, *(f"{path} {hashlib.sha256((TOP / path).read_bytes()).hexdigest()}" for path in paths))
 
 
 def install_package(python: pathlib.Path, extra: str) -> None:
-    """Build cyborg_quota and install it, in place of what there is of it; needs setuptools in the environment.
+    """Build and install cyborg_quota, replacing an installed one; needs setuptools in the environment.
 
-    From a copy: a build leaves a directory behind, and the next one packs what has been deleted meanwhile.
+    It is built from a copy: a build leaves a directory behind, and the next build would pack deleted modules from it.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory)
@@ -90,8 +92,33 @@ def install_package(python: pathlib.Path, extra: str) -> None:
         pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 
+def ensure_services(label: str, directory: pathlib.Path, requirements: Sequence[str], stamp: str) -> pathlib.Path:
+    """Install the services and cyborg_quota if they are missing or outdated; returns the directory of the programs.
+
+    One process at a time does so. Raises NotAvailable.
+
+    :param label: the start of the lines that are printed.
+    :param stamp: changes with everything from which the services are installed.
+    """
+    directory.mkdir(exist_ok=True)
+    began = time.monotonic()
+    python = directory / "env/bin/python"
+    with locked(directory / "lock"):
+        with stamped(directory / "services.stamp", stamp) as needed:
+            if needed:
+                print(f"{label}: making {directory.name}", file=sys.stderr)
+                make_environment(directory / "env")
+                pip_install(python, *requirements)
+        # An edited file of the package requires a new installation of the package, but not of the services.
+        with stamped(directory / "ours.stamp", package_stamp(stamp)) as needed:
+            if needed:
+                install_package(python, "mysql")
+                print(f"{label}: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return python.parent
+
+
 def run(command: list[str], timeout_seconds: float, **environment: str) -> None:
-    """Run one step. Raises NotAvailable with the last line that it said."""
+    """Run one step. Raises NotAvailable with the last line of its output."""
     try:
         ended = subprocess.run(
             command,
@@ -105,5 +132,5 @@ def run(command: list[str], timeout_seconds: float, **environment: str) -> None:
     except subprocess.TimeoutExpired:
         raise NotAvailable(f"{pathlib.Path(command[0]).name} took longer than {timeout_seconds:.0f} s") from None
     if ended.returncode != 0:
-        last = (ended.stderr.strip() or ended.stdout.strip() or "nothing said").splitlines()[-1]
+        last = (ended.stderr.strip() or ended.stdout.strip() or "no output").splitlines()[-1]
         raise NotAvailable(f"{' '.join([pathlib.Path(command[0]).name, *command[1:4]])} failed: {last}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of the ledger, checked from the bare tables by code that shares nothing with the ledger's."""
+"""The invariants of the ledger, checked on the bare tables by code that shares nothing with the ledger."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ENDED = ("rolled_back", "expired", "released")
 Key = tuple[str, str]
 
 
-def broken(connection: sa.Connection) -> list[str]:
-    """What does not hold, in words; empty when all does. Sees one moment only while nobody writes."""
+def find_violations(connection: sa.Connection) -> list[str]:
+    """Return the violations, as sentences. The result is consistent only while no other process writes."""
     usages = connection.execute(
         sa.text("SELECT id, project_id, resource, reserved, used, subtree FROM quota_usages")
     ).all()
@@ -34,15 +34,15 @@ def broken(connection: sa.Connection) -> list[str]:
     parents = {edge.project_id: edge.parent_id for edge in edges}
     names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
     return (
-        _of_rows(rows, names)
-        + _of_adjustments(rows)
-        + _of_counters(usages, rows, parents)
-        + _of_capacity(inventories, rows, allocations)
+        _check_rows(rows, names)
+        + _check_adjustments(rows)
+        + _check_counters(usages, rows, parents)
+        + _check_capacity(inventories, rows, allocations)
     )
 
 
-def _of_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
-    """Each reservation by itself, and against the others of its consumer."""
+def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
+    """Check each reservation separately, and against the others of its consumer."""
     faults = []
     live = set()
     for row in rows:
@@ -61,10 +61,10 @@ def _of_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
     return faults
 
 
-def _of_adjustments(rows: Sequence[Any]) -> list[str]:
-    """An adjustment ends with the negative delta that it adjusts; what such a delta subtracts is never below zero.
+def _check_adjustments(rows: Sequence[Any]) -> list[str]:
+    """Check that each adjustment belongs to a negative delta, and that no such delta subtracts less than zero.
 
-    So used is never more than the sum of the positive deltas that somebody holds.
+    So used is never more than the sum of the positive deltas that are held.
     """
     faults = []
     subtracted = {row.id: -row.delta for row in rows if row.state == "committed" and row.delta < 0}
@@ -81,8 +81,8 @@ def _of_adjustments(rows: Sequence[Any]) -> list[str]:
     return faults + [f"reservation {number} subtracts {amount}" for number, amount in subtracted.items() if amount < 0]
 
 
-def _of_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
-    """I1, I2 and I9, each counter against a sum made here."""
+def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
+    """Check I1, I2 and I9: each counter against a sum computed here."""
     reserved: collections.Counter[Key] = collections.Counter()
     used: collections.Counter[Key] = collections.Counter()
     subtree: collections.Counter[Key] = collections.Counter()
@@ -92,7 +92,7 @@ def _of_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[st
         if row.state == "committed":
             used[row.project_id, row.resource] += row.delta
     for usage in usages:
-        for ancestor in _upwards(usage.project_id, parents):
+        for ancestor in _path_to_root(usage.project_id, parents):
             subtree[ancestor, usage.resource] += usage.used + usage.reserved
     faults = []
     for usage in usages:
@@ -104,11 +104,11 @@ def _of_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[st
         ):
             if recorded != expected:
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
-    strays = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
-    return faults + [f"{key} is charged but has no usage row" for key in sorted(strays)]
+    unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
+    return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
 
 
-def _of_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: Sequence[Any]) -> list[str]:
+def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: Sequence[Any]) -> list[str]:
     """C1, from the table and from the view; no claim without an inventory (C5); free is capacity - used."""
     sums: collections.Counter[tuple[int, str]] = collections.Counter()
     for row in rows:
@@ -130,7 +130,7 @@ def _of_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: S
     return faults + [f"C5 {key} has claims of {amount} but no inventory" for key, amount in sums.items() if amount]
 
 
-def _upwards(project_id: str, parents: Mapping[str, str | None]) -> Iterable[str]:
+def _path_to_root(project_id: str, parents: Mapping[str, str | None]) -> Iterable[str]:
     seen = set()
     current: str | None = project_id
     while current is not None:
@@ -142,7 +142,7 @@ def _upwards(project_id: str, parents: Mapping[str, str | None]) -> Iterable[str
 
 
 def assert_hold(connection: sa.Connection) -> None:
-    """AssertionError with every invariant that does not hold."""
-    faults = broken(connection)
+    """Raise AssertionError with every invariant that is violated."""
+    faults = find_violations(connection)
     if faults:
         raise AssertionError("the ledger is wrong:\n" + "\n".join(faults))

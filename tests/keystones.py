@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Keystone in memory, as far as the limit driver looks, to be put in the place of an adapter."""
+"""A Keystone in memory, with the API that the limit driver uses, to replace a keystoneauth adapter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVICE, REGION, ENDPOINT = "service-1", "RegionOne", "endpoint-1"
 
 
 def settings(**options: Any) -> cfg.ConfigOpts:
-    """A configuration with the driver keystone; ``options``: group__name=value."""
+    """Return a configuration with the driver keystone; ``options``: group__name=value."""
     from cyborg_quota.limits import keystone_session
 
     made = cfg.ConfigOpts()
@@ -46,7 +46,7 @@ def settings(**options: Any) -> cfg.ConfigOpts:
 
 
 def register_auth(made: cfg.ConfigOpts, auth_type: str) -> None:
-    """What loading does once it knows the plugin, so that a test can set the plugin's options."""
+    """Register the options of the auth plugin, as loading it does, so that a test can set them."""
     from keystoneauth1 import loading
 
     made.register_opts(loading.get_auth_plugin_conf_options(auth_type), group="oslo_limit")
@@ -54,7 +54,7 @@ def register_auth(made: cfg.ConfigOpts, auth_type: str) -> None:
 
 @dataclasses.dataclass
 class Response:
-    """An answer, as far as the client looks."""
+    """A response, with the attributes that the client reads."""
 
     status_code: int
     body: Any
@@ -80,7 +80,7 @@ class FakeAuth:
 
 
 class FakeKeystone:
-    """Answers GET like Keystone, from what a test has set; ``paths`` lists what it was asked."""
+    """Answers GET like Keystone, from what a test has set; ``paths`` lists the requests."""
 
     def __init__(self) -> None:
         self.auth = FakeAuth()
@@ -92,7 +92,7 @@ class FakeKeystone:
         self.limits: dict[tuple[str, str, str | None], int] = {}
         """By (project or domain, resource, region)."""
         self.projects: dict[str, str | None] = {}
-        """The domain of each; None: it is a domain."""
+        """The domain of each project; None for a domain."""
         self.instead: dict[str, Any] = {}
         """By first path element, or "" for all: an exception to raise, or a Response."""
         self.paths: list[str] = []
@@ -129,10 +129,10 @@ class FakeKeystone:
             domain_id = self.projects[last]
             return Response(200, {"project": {"id": last, "domain_id": domain_id, "is_domain": domain_id is None}})
         if last:
-            found = [one for one in self.endpoints if one["id"] == last]
+            found = [endpoint for endpoint in self.endpoints if endpoint["id"] == last]
             return Response(200, {"endpoint": found[0]}) if found else Response(404, {})
         rows = [
-            one for one in self._rows(first) if all(one.get(name) == value for name, value in params.items())
+            row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())
         ]
         return Response(200, {first: rows, "links": {"next": None}})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test needs of the machine. Without it, it skips and says why; where it is required, it fails."""
+"""Requirements of tests. A test whose requirement is missing is skipped with the reason, or fails if it is required."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.servers.machine import ServerError
 
 
 def required() -> bool:
-    """Whether what is missing is a failure (CI), and not a skip (a newcomer's machine)."""
+    """Return whether a missing requirement is a failure (in CI) or a skip (on a developer's machine)."""
     return any(
         os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "CYBORG_QUOTA_REQUIRE_SERVERS")
     )
 
 
 def missing(test: unittest.TestCase, reason: str) -> NoReturn:
-    """End the test, for this reason. tools/test.sh tells all reasons at its end."""
+    """End the test with this reason. tools/test.sh prints all reasons at its end."""
     if required():
         test.fail(reason)
     test.skipTest(reason)
@@ -27,7 +27,7 @@ def missing(test: unittest.TestCase, reason: str) -> NoReturn:
 
 
 def start(test: unittest.TestCase, server: Server) -> None:
-    """Start a server for the test alone, if it is installed. Raises ServerError where it is, and does not start."""
+    """Start a server for one test, if it is installed. Raises ServerError if it is installed and does not start."""
     test.addCleanup(server.close)
     try:
         server.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a release that does not exist yet."""
+"""The schema of a future release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cyborg_quota.db import schema
 
 
 def with_one_more(directory: pathlib.Path, revision: str, text: str) -> Callable[..., alembic.config.Config]:
-    """Copy our migrations into the directory, and one more; what ``schema.alembic_config`` is with that release."""
+    """Copy our migrations into the directory, and add one; returns the future release's ``schema.alembic_config``."""
     migrations = directory / "migrations"
     shutil.copytree(pathlib.Path(schema.__file__).parent / "migrations", migrations)
     (migrations / f"versions/{revision}_next.py").write_text(text)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows for any table of any revision, generated inside the database from the reflected schema.
 
-A test that upgrades a database with data must not know the tables: new revisions add some. Each column gets an
-expression over the row's number ``i`` (1, 2, ...) that depends on its type; what a CHECK restricts gets those values
-that the database itself accepts for the CHECK.
+A test that upgrades a database with data must not depend on the tables: new revisions add some. Each column gets an
+expression over the row's number ``i`` (1, 2, ...) that depends on its type; a column with a CHECK gets values that the
+database accepts for the CHECK.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 COPY_PREFIX: Final = "copy_of_"
-"""Tables of this prefix are copies made by ``copy_tables``."""
+"""The prefix of the copies that ``copy_tables`` makes."""
 
-# What is put in front of the row's number. Two in a row with equal numbers differ in case, or in their normal form.
+# Prefixes of the row's number. Two consecutive ones with equal numbers differ in case, or in their normal form.
 _NUMBER_CHARS: Final = 7
 _MAX_CANDIDATES: Final = 5000
 _PREFIXES: Final = (
@@ -43,7 +43,7 @@ _MOMENTS: Final = (
 
 
 def reflect(connection: sa.Connection, *, without: Iterable[str] = ()) -> list[sa.Table]:
-    """The tables of the database, referenced ones first."""
+    """Return the tables of the database, referenced tables first."""
     metadata = sa.MetaData()
     left_out = set(without)
     metadata.reflect(connection, only=lambda name, _: name not in left_out and not name.startswith(COPY_PREFIX))
@@ -71,7 +71,7 @@ def fill(connection: sa.Connection, table: sa.Table, count: int) -> None:
 
 
 def copy_tables(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
-    """Make, or renew, a copy of each table's rows."""
+    """Make a copy of each table's rows, or replace it."""
     for table in tables:
         quote = connection.dialect.identifier_preparer.quote
         copy = quote(COPY_PREFIX + table.name)
@@ -80,7 +80,7 @@ def copy_tables(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
 
 
 def differences(connection: sa.Connection, tables: Iterable[sa.Table]) -> dict[str, int]:
-    """How many rows of each table are gone or changed since its copy was made. Only where any are."""
+    """Return the number of rows of each table that were deleted or changed since its copy was made, if any were."""
     found = {}
     for table in tables:
         copy = sa.Table(COPY_PREFIX + table.name, sa.MetaData(), autoload_with=connection)
@@ -97,17 +97,17 @@ def differences(connection: sa.Connection, tables: Iterable[sa.Table]) -> dict[s
 
 
 def drop_copies(connection: sa.Connection) -> None:
-    """Drop what ``copy_tables`` made."""
+    """Drop the copies that ``copy_tables`` made."""
     for name in sa.inspect(connection).get_table_names():
         if name.startswith(COPY_PREFIX):
             connection.exec_driver_sql(f"DROP TABLE {connection.dialect.identifier_preparer.quote(name)}")
 
 
 def unique_keys(connection: sa.Connection, table: sa.Table) -> list[tuple[str, ...]]:
-    """The columns of the primary key and of each UNIQUE, partial ones and those of expressions left out."""
+    """Return the columns of the primary key and of each UNIQUE, except partial indexes and those of expressions."""
     inspector = sa.inspect(connection)
     keys = {tuple(column.name for column in table.primary_key.columns)}
-    keys |= {tuple(one["column_names"]) for one in inspector.get_unique_constraints(table.name)}
+    keys |= {tuple(constraint["column_names"]) for constraint in inspector.get_unique_constraints(table.name)}
     for index in inspector.get_indexes(table.name):
         names = tuple(name for name in index["column_names"] if name is not None)
         is_whole = len(names) == len(index["column_names"]) and not index.get("dialect_options")
@@ -117,13 +117,13 @@ def unique_keys(connection: sa.Connection, table: sa.Table) -> list[tuple[str, .
 
 
 def _key_columns(table: sa.Table) -> set[str]:
-    """The columns of any key: their values must differ from row to row."""
+    """Return the columns of any key: their values must differ from row to row."""
     keys: list[Any] = [*table.constraints, *[index for index in table.indexes if index.unique]]
     return {column.name for key in keys if not isinstance(key, sa.CheckConstraint) for column in key.columns}
 
 
 def _value(column: sa.Column[Any], i: sa.ColumnElement[int], is_key: bool) -> sa.ColumnElement[Any]:
-    """One column of row ``i``. Raises NotImplementedError for a type that is not known here."""
+    """Return the value of one column of row ``i``. Raises NotImplementedError for an unknown type."""
     type_ = column.type
     value: sa.ColumnElement[Any]
     if isinstance(type_, (sa.Boolean, sa.Integer, sa.Numeric)):
@@ -156,7 +156,7 @@ def _number(type_: Any, i: sa.ColumnElement[int], is_key: bool) -> sa.ColumnElem
 
 
 def _name(i: sa.ColumnElement[int], chars: int) -> sa.ColumnElement[str]:
-    """A name of at most ``chars`` characters, unusual where there is room for it, another one for each row."""
+    """Return a name of at most ``chars`` characters, different for each row, with unusual characters if they fit."""
     branches = []
     for turn, (prefix, offset) in enumerate(_PREFIXES):
         number = sa.cast(1_000_000 + i + offset, sa.String(_NUMBER_CHARS))
@@ -172,8 +172,8 @@ def _name(i: sa.ColumnElement[int], chars: int) -> sa.ColumnElement[str]:
 def _checked_values(
     connection: sa.Connection, table: sa.Table, i: sa.ColumnElement[int]
 ) -> dict[str, sa.ColumnElement[Any]]:
-    """For the columns that CHECKs name: combinations of values that all CHECKs accept, by turns."""
-    checks = [str(one["sqltext"]) for one in sa.inspect(connection).get_check_constraints(table.name)]
+    """For columns with CHECKs, return combinations of values that all CHECKs accept, in turn."""
+    checks = [str(constraint["sqltext"]) for constraint in sa.inspect(connection).get_check_constraints(table.name)]
     values: dict[str, sa.ColumnElement[Any]] = {}
     for names, texts in _groups(table, checks):
         columns = [table.columns[name] for name in names]
@@ -190,7 +190,7 @@ def _checked_values(
 
 
 def _groups(table: sa.Table, checks: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """Columns that CHECKs name together, with these CHECKs."""
+    """Group the columns by the CHECKs that name them together."""
     groups: list[tuple[set[str], list[str]]] = []
     for text in checks:
         words = set(re.findall(r"\w+", re.sub(r"'(?:[^']|'')*'", "", text)))
@@ -213,7 +213,8 @@ def _candidates(column: sa.Column[Any], text: str) -> list[Any]:
     elif isinstance(type_, sa.DateTime):
         found = list(_MOMENTS)
     elif isinstance(type_, sa.String):
-        found = sorted({one.replace("''", "'") for one in re.findall(r"'((?:[^']|'')*)'", text)} - {""})[:16] or ["{}"]
+        literals = re.findall(r"'((?:[^']|'')*)'", text)
+        found = sorted({literal.replace("''", "'") for literal in literals} - {""})[:16] or ["{}"]
     else:
         raise NotImplementedError(f"tests.rows cannot make a value for a CHECK of {column.name}: {type_!r}")
     return [None, *found] if column.nullable else found
@@ -222,7 +223,7 @@ def _candidates(column: sa.Column[Any], text: str) -> list[Any]:
 def _accepted(
     connection: sa.Connection, columns: Sequence[sa.Column[Any]], rows: Iterable[tuple[Any, ...]], texts: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """Those of the rows for which no CHECK is false (the databases accept NULL)."""
+    """Return those rows for which no CHECK is false (databases accept NULL)."""
     condition = sa.text(" AND ".join(f"coalesce({text}, 1=1)" for text in texts).replace(":", "\\:"))
     accepted: list[tuple[Any, ...]] = []
     for batch in _batches(rows):

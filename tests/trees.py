@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of projects, for tests."""
+"""Makes trees of projects, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyborg_quota.db.database import Database
 
 
 def plant(database: Database, parents: Mapping[str, str | None]) -> None:
-    """Make these projects known, parents before children, and put each under its parent."""
+    """Add these projects, parents first, and move each below its parent."""
     for project_id, parent_id in parents.items():
         database.write(lambda connection, name=project_id: projects.ensure(connection, name))  # type: ignore[misc]
         if parent_id is not None:
@@ -20,14 +20,14 @@ def plant(database: Database, parents: Mapping[str, str | None]) -> None:
 
 
 def move(database: Database, project_id: str, parent_id: str | None) -> None:
-    """Put a project under another, with all it holds."""
+    """Move a project with its usage below another one."""
     if parent_id is not None:
         _make_rows(database, project_id, parent_id)
     database.write(lambda connection: projects.move(connection, project_id, parent_id))
 
 
 def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
-    """What the project holds needs a row at every new ancestor."""
+    """Create the usage rows that the project's resources need at every new ancestor."""
     resources = database.read(lambda connection: projects.resources_of(connection, project_id))
     if resources:
         database.write(
@@ -38,6 +38,6 @@ def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
 
 
 def subtrees(connection: sa.Connection, resource: str) -> dict[str, int]:
-    """The subtree counter of every project that has one for the resource."""
+    """Return the subtree counter of every project that has one for the resource."""
     query = sa.text("SELECT project_id, subtree FROM quota_usages WHERE resource = :r ORDER BY project_id")
     return {row.project_id: row.subtree for row in connection.execute(query, {"r": resource})}

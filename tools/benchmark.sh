@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# All benchmarks beside the bare driver and Cinder's quota, on private servers with their default durability, their data
-# on the disk of the temporary directory. About a quarter of an hour; --short: three minutes; --only CASE; --help tells.
-# Needs what tools/test.sh has installed (run that first). Leaves a table on stdout, and benchmarks.json.
+# Runs all benchmarks, compared with the bare driver and with Cinder's quota, on private servers with their default
+# durability and with their data on the disk of the temporary directory. Takes about 15 minutes, with --short 3 minutes;
+# --only CASE runs one case; --help lists all options. Run tools/test.sh first: it installs what is needed. Prints a
+# table on stdout, and writes benchmarks.json.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-[[ -x .venv-test/bin/python ]] || { echo "tools/benchmark.sh: run tools/test.sh once, it makes .venv-test" >&2; exit 1; }
+[[ -x .venv-test/bin/python ]] || { echo "tools/benchmark.sh: run tools/test.sh first, which makes .venv-test" >&2; exit 1; }
 
-# Cinder pins other versions of what we share: it has an environment of its own.
+# Cinder requires other versions of the same libraries, so it has an environment of its own.
 cinder=$PWD/.venv-cinder
 if [[ ! -x $cinder/bin/cinder-manage ]]; then
     echo "tools/benchmark.sh: installing Cinder 29 in ${cinder##*/}" >&2

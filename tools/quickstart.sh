@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trace charged under a limit, on SQLite. Needs python3 with venv; leaves a virtual
-# environment (.venv, or $CYBORG_QUOTA_VENV) and a database under var/. Safe to run again.
+# Installs cyborg_quota from a fresh clone, and charges a trace under a limit, on SQLite. Needs python3 with venv. Makes
+# a virtual environment (.venv, or $CYBORG_QUOTA_VENV) and a database under var/. It can be run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,14 +16,14 @@ if [[ ! -x $venv/bin/pip ]] && ! python3 -m venv "$venv"; then
     echo "tools/quickstart.sh: python3 cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2
     exit 1
 fi
-rm -rf build # else what an earlier build left there, and the tree no longer has, is installed again
+rm -rf build # otherwise modules of an earlier build that were deleted since would be installed
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check .
 PATH=$venv/bin:$PATH
 
-step "2. Make the tables in a fresh SQLite database: $database"
+step "2. Make the tables in a new SQLite database: $database"
 mkdir -p "${database%/*}"
 rm -f "$database" "$database-wal" "$database-shm"
-# The configuration is three variables; a file (--config-file) would do as well.
+# Three variables configure it; a file (--config-file) can be used instead.
 export OS_DATABASE__CONNECTION=sqlite:///$database OS_LIMITS__DRIVER=config OS_LIMITS__LIMITS=gpu:4
 show cyborg-quota db sync
 
@@ -33,7 +33,7 @@ show cyborg-quota replay etc/cyborg_quota/traces/example.csv
 step "4. What each project holds now"
 show cyborg-quota usage list
 
-step "Done. To go on by hand:"
+step "Done. To continue by hand:"
 cat <<END
 export PATH="$venv/bin:\$PATH" OS_DATABASE__CONNECTION="$OS_DATABASE__CONNECTION" \\
     OS_LIMITS__DRIVER=config OS_LIMITS__LIMITS=gpu:4

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The fault tests in their long form, on private servers. Needs what tools/test.sh has installed (run that first).
+# Runs the fault tests for a longer time, on private servers. Run tools/test.sh first: it installs what is needed.
 #
-#   tools/soak.sh [--minutes N] [--seed S] [--only NAME] [--list] [--json FILE]    --help tells more
+#   tools/soak.sh [--minutes N] [--seed S] [--only NAME] [--list] [--json FILE]    --help describes the options
 #
-# Leaves a table on stdout, and soak.json; the exit status is 0 when nothing was found.
+# Prints a table on stdout, and writes soak.json; the exit status is 0 if no check failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${CYBORG_QUOTA_PYTHON:-$PWD/.venv-test/bin/python}
-[[ -x $python ]] || { echo "tools/soak.sh: run tools/test.sh once, it makes .venv-test" >&2; exit 1; }
+[[ -x $python ]] || { echo "tools/soak.sh: run tools/test.sh first, which makes .venv-test" >&2; exit 1; }
 case " $* " in
     *" --help "* | *" -h "* | *" --list "*) exec "$python" -m tests.faults.soak "$@" ;;
 esac

@@ -1,6 +1,6 @@
-"""Read a subunit stream, say why tests were skipped and which failed; the totals are the last line.
+"""Reads a subunit stream; prints why tests were skipped, and which failed. The last line has the totals.
 
-Exits 1 when a test failed, when none ran, and when the run itself ended with another status than 0.
+The exit status is 1 if a test failed, if none ran, or if the run ended with a status other than 0.
 """
 
 import argparse
@@ -15,11 +15,11 @@ PASSED = ("success", "xfail")
 
 
 def read(stream: Any) -> list[dict[str, Any]]:
-    """The tests of a subunit stream, each with its id, status and details."""
+    """Return the tests of a subunit stream, each with its id, status and details."""
     tests: list[dict[str, Any]] = []
     result = testtools.StreamToDict(tests.append)
     result.startTestRun()
-    # A test that was never finished is given as `inprogress` when the run stops.
+    # A test that did not finish is reported as `inprogress` when the run stops.
     subunit.ByteStreamToStreamResult(stream, non_subunit_name="stdout").run(result)
     result.stopTestRun()
     return [test for test in tests if test["id"] != "stdout" and test["status"] != "exists"]
@@ -32,7 +32,7 @@ def skip_reason(test: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--status", type=int, default=0, help="what the run itself ended with")
+    parser.add_argument("--status", type=int, default=0, help="the exit status of the run")
     args = parser.parse_args()
     tests = read(sys.stdin.buffer)
     passed = [test for test in tests if test["status"] in PASSED]
@@ -44,8 +44,8 @@ def main() -> int:
         print(f"failed ({test['status']}): {test['id']}")
     failures = len(failed)
     if args.status and not failed:
-        # A worker that died may take tests along that the stream does not even name.
-        print(f"failed: the run itself, with status {args.status}")
+        # If a worker crashed, the stream may not name all the tests that did not run.
+        print(f"failed: the run, with status {args.status}")
         failures = 1
     print(f"{len(passed)} passed, {failures} failed, {len(skipped)} skipped")
     return 1 if failures or not passed else 0

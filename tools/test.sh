@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs the whole suite on SQLite and on private MariaDB and PostgreSQL servers.
 #
-#   tools/test.sh [FILTER...]    what follows goes to stestr: a regular expression, --serial, ...
+#   tools/test.sh [FILTER...]    the arguments are passed to stestr: a regular expression, --serial, ...
 #
-# Needs python3. The rest it makes: .venv-test, .venv-keystone (a real Keystone), .venv-cyborg and .venv-cyborg16 (a real Cyborg),
-# and, on Debian as root or with sudo and no prompt, the system packages of bindep.txt. CYBORG_QUOTA_NO_INSTALL=1 forbids the latter.
-# The last line is `N passed, N failed, N skipped`; the exit status is 0 when none failed and some ran.
+# Needs python3. Makes .venv-test, .venv-keystone (a real Keystone), and .venv-cyborg and .venv-cyborg16 (a real
+# Cyborg). On Debian, as root or with sudo without a prompt, it also installs the system packages of bindep.txt, unless
+# CYBORG_QUOTA_NO_INSTALL=1 is set. The last line is `N passed, N failed, N skipped`; the exit status is 0 if no test
+# failed and at least one ran.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,7 +23,7 @@ may_install() {
         { [[ $EUID -eq 0 ]] || sudo -n true 2>/dev/null; }
 }
 
-# The packages of bindep.txt for Debian that are not installed, one a line.
+# Prints the Debian packages of bindep.txt that are not installed, one a line.
 missing_packages() {
     command -v dpkg-query >/dev/null || return 0
     local name selector
@@ -32,9 +33,9 @@ missing_packages() {
     done < <(grep -v '^ *#' bindep.txt)
 }
 
-# Installs packages, and sees to it that none of them starts a service or makes a database of its own:
-# both are Debian's switches for that, set for the length of the installation and only where they are not
-# already set. --no-remove: never at the price of a package that is there.
+# Installs packages without starting a service or making a database cluster: two files of Debian's packaging prevent
+# that. They are created for the duration of the installation, unless they exist. --no-remove: no installed package is
+# removed.
 install_packages() (
     created=()
     trap '[[ ${#created[@]} -eq 0 ]] || as_root rm -f "${created[@]}"' EXIT
@@ -59,14 +60,15 @@ ensure_system() {
     mapfile -t missing < <(missing_packages)
     [[ ${#missing[@]} -gt 0 ]] || return 0
     if ! may_install; then
-        say "missing, and not installed for want of rights: ${missing[*]}"
+        say "missing, and not installed because that needs root or sudo: ${missing[*]}"
     else
         say "installing ${missing[*]}"
         install_packages "${missing[@]}" >/dev/null || say "not installed: ${missing[*]}"
     fi
 }
 
-# Made anew whenever what it is made of has changed; a venv that was moved or half made counts as changed.
+# Makes the virtual environment again if anything from which it is made has changed, if it was moved, or if it is
+# incomplete.
 ensure_venv() {
     local stamp
     stamp=$({ echo "$PWD"; python3 --version; cat setup.cfg pyproject.toml; } | sha256sum)
@@ -74,23 +76,24 @@ ensure_venv() {
     say "making ${venv##*/}"
     rm -rf "$venv"
     python3 -m venv "$venv"
-    # Compiled when first imported: most of it never is.
+    # Modules are compiled when they are first imported: most of them never are.
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --editable '.[test]' >&2
     echo "$stamp" >"$venv/stamp"
 }
 
-# How many runs stestr has recorded.
+# Prints the number of runs that stestr has recorded.
 runs() { cat .stestr/next-stream 2>/dev/null || echo 0; }
 
 unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
-# Where the environment is active, its python3 must not be the one that removes and makes it.
+# If the environment is active, its own python3 must not be used to remove and make it.
 [[ ${VIRTUAL_ENV:-} != "$venv" ]] || PATH=${PATH//"$venv/bin:"/}
 
-# Everything that is installed, side by side; only on a Debian without python3-venv must that be there first.
+# The installations run concurrently; only on a Debian system without python3-venv, the system packages come first.
 trap wait EXIT
 if python3 -c 'import ensurepip' 2>/dev/null; then ensure_system & else ensure_system; fi
 if [[ $# -eq 0 ]]; then
-    # The whole suite needs them; made here, their time is not that of a test. Where one cannot be had, the tests say so.
+    # The whole suite needs them. Made here, their time does not count as that of a test. If one cannot be made, its
+    # tests are skipped with the reason.
     python3 -m tests.cyborgs.environment &
     python3 -m tests.integration.environment &
 fi
@@ -98,12 +101,12 @@ ensure_venv
 wait
 trap - EXIT
 
-# Commands and Python in the tests are those of the environment, whichever way they are called.
+# The tests run the commands and the Python of the environment, even if they call them by name.
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 
 if [[ $# -eq 0 ]]; then
-    # Much of it waits for services: four workers keep two cores busy, and each has about as much to do.
+    # Many tests wait for services: four workers keep two cores busy, and each has about the same amount of work.
     set -- --worker-file tools/workers.yaml
 fi
 
@@ -114,7 +117,7 @@ python -m tests.servers run -- \
 
 if [[ $(runs) == "$before" ]]; then
     say "no test ran"
-    # Tests that cannot be found, or a required server that does not start, are an error.
+    # It is a failure if the tests cannot be loaded, or if a required server does not start.
     echo "0 passed, $((status != 0)) failed, 0 skipped"
     exit 1
 fi

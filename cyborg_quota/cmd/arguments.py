@@ -10,6 +10,7 @@ from typing import Any
 
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
@@ -42,19 +43,55 @@ def once_each(pairs: Iterable[tuple[str, int]], what: str) -> dict[str, int]:
     return values
 
 
-def add_amounts(parser: argparse.ArgumentParser) -> None:
+def bundle(text: str) -> dict[str, int]:
+    """Parse ``gpu=2,fpga=1`` into {resource: amount}: each resource once, each amount at least 1."""
+    amounts: dict[str, int] = {}
+    for resource, number in map(amount, text.split(",")):
+        if number < 1:
+            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: each amount must be at least 1")
+        if resource in amounts:
+            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: {_abbreviated(resource)} has two amounts")
+        amounts[resource] = number
+    return amounts
+
+
+def add_amounts(parser: argparse.ArgumentParser, *, nargs: str = "+") -> None:
     """Add the positional argument ``deltas``: the requested amounts."""
     parser.add_argument(
         "deltas",
-        nargs="+",
+        nargs=nargs,
         type=amount,
         metavar="RESOURCE=AMOUNT",
         help="the amount of a resource, as in gpu=2; a negative amount frees",
     )
 
 
+PROJECT_HELP = "the project's ID or, if Keystone is configured, its name"
+
+
 def add_project(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    parser.add_argument("--project", required=required, metavar="ID", help="the project's ID")
+    """Add --project and --project-domain. The name of a project is resolved before the command runs."""
+    parser.add_argument("--project", required=required, metavar="PROJECT", help=PROJECT_HELP)
+    add_project_domain(parser)
+
+
+def add_project_domain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--project-domain",
+        metavar="DOMAIN",
+        help="the domain of the project (ID or name), for a name that several domains have",
+    )
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add --force to a command whose project Keystone must know, if it is configured."""
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        dest="force_project",
+        help="the project is an ID; do not ask Keystone whether it exists",
+    )
+    parser.set_defaults(must_exist=True)
 
 
 def add_consumer_and_group(parser: argparse.ArgumentParser) -> None:
@@ -81,3 +118,16 @@ def selection(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _abbreviated(text: str) -> str:
     return ascii(text if len(text) <= 80 else text[:77] + "...")
+
+
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> int:
+    """Parse ``30d``, ``12h``, ``45m`` or ``90s`` into seconds."""
+    match = _DURATION.fullmatch(text)
+    seconds = 0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
+    if not 0 < seconds <= MAX_EXPIRE_SECONDS:
+        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s")
+    return seconds

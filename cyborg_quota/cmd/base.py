@@ -12,7 +12,7 @@ from cliff import command, lister, show
 from oslo_config import cfg
 
 import cyborg_quota
-from cyborg_quota.cmd import formats
+from cyborg_quota.cmd import formats, projects
 from cyborg_quota.cmd.errors import DONE
 from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
@@ -61,6 +61,15 @@ class _Command(command.Command):
         context: Context = self.app.context
         return context
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command with the ids of the projects that the arguments name."""
+        projects.resolve(self.app, parsed_args)
+        notice = projects.new_project_notice(self.app, parsed_args)
+        status = int(super().run(parsed_args) or DONE)
+        if notice is not None:
+            print(f"{self.app.NAME}: {notice}", file=self.app.stderr)
+        return status
+
     def get_epilog(self) -> str:
         # cliff's implementation would search all installed distributions for the one that provides the command.
         return f"example:\n  {self.example}" if self.example else ""
@@ -85,10 +94,23 @@ class _Display(_Command):
 
 
 class Lister(_Display, lister.Lister):
-    """A command that prints rows, with the same column names in every format. An empty table prints nothing."""
+    """A command that prints rows, with the same column names in every format. An empty table prints nothing.
+
+    With --names, a table with the column project_id has also the names. ``has_names`` False: no such option.
+    """
+
+    has_names: ClassVar[bool] = True
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        if self.has_names:
+            parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
+        return parser
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         rows = [list(row) for row in data]
+        if self.has_names and parsed_args.names:
+            column_names, rows = projects.with_names(self.app, column_names, rows)
         if parsed_args.formatter != formats.TABLE:
             rows = [formats.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:

@@ -51,6 +51,7 @@ class Maintenance:
         self._context = validation.admin_context()
         self._purge_age = conf.quota.purge_age
         self._send = notifications.make_sender(conf)
+        self._summarize_above = conf.notices.summarize_above
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -68,8 +69,7 @@ class Maintenance:
     def notify(self) -> int:
         """Log and send a notice for each threshold that a project crossed; returns their number."""
         notices = self._engine.notices(self._context)
-        for notice in notices:
-            notifications.notify(notice, self._send)
+        notifications.notify_all(notices, self._send, self._summarize_above)
         return len(notices)
 
     def warn_of_ignored_edges(self) -> None:

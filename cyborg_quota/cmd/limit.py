@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota import exceptions, validation
+from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.types import TreeRow
 
@@ -33,10 +34,12 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = self.engine.administration.list_limits(self.context, parsed_args.project)
+        limits = paging.page(parsed_args, limits, lambda limit: (limit.project_id, limit.resource))
         return COLUMNS, [
             (formats.Default(limit.project_id), limit.resource, formats.Limit(limit.limit), limit.is_own)
             for limit in limits
@@ -46,22 +49,27 @@ class List(base.Lister):
 def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
-    scope.add_argument("--project", metavar="ID", help="the limit of one project")
+    scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
+    arguments.add_project_domain(parser)
 
 
-class Set(base.Command):
+class Set(base.Lister):
     """Set limits of one project, or defaults. All of them are set, or none.
 
     A limit may be lower than the present usage: then new reservations are
     refused, and `limit over` lists the project. A limit that [limits]
-    enforcement_model does not allow is refused.
+    enforcement_model does not allow is refused. With --dry-run, prints what would
+    change, and the reasons for which it would be refused.
     """
 
+    _refusal: exceptions.LimitRefused | None = None
     example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        arguments.add_force(parser)
+        parser.set_defaults(reports_new_project=True)
         parser.add_argument(
             "limits",
             nargs="+",
@@ -69,15 +77,31 @@ class Set(base.Command):
             metavar="RESOURCE=LIMIT",
             help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
         )
+        parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+        if not parsed_args.dry_run:
+            self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+            return limit_file.COLUMNS, []
+        changes, self._refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
+        return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the changes first, then raise the refusal of a dry run."""
+        super().run(parsed_args)
+        if self._refusal is not None:
+            self.app.stdout.flush()
+            raise self._refusal
+        return self.status
 
 
 class Unset(base.Command):
-    """Remove limits; the inherited limits apply again. All of them are removed, or none."""
+    """Remove limits; the inherited limits apply again. All of them are removed, or none.
+
+    Exits with 1 if one of them is not set.
+    """
 
     example = "cyborg-quota limit unset --project P gpu"
 
@@ -88,12 +112,19 @@ class Unset(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        limits = dict.fromkeys(parsed_args.resources)
+        limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
+        if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
+            limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)
         self.engine.administration.set_limits(self.context, limits, parsed_args.project)
 
 
 class _Tree(base.Lister):
     """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser)
+        return parser
 
     def rows(
         self, parsed_args: argparse.Namespace, tree_rows: Iterable[TreeRow], *, indented: bool = True
@@ -109,7 +140,7 @@ class _Tree(base.Lister):
                 row.subtree,
                 formats.Available(row.available),
             )
-            for row in tree_rows
+            for row in paging.page(parsed_args, tree_rows, lambda row: (row.project_id, row.resource))
         ]
         if parsed_args.formatter != formats.TABLE or parsed_args.columns:
             return TREE_COLUMNS, rows
@@ -144,10 +175,23 @@ class Show(_OfProject):
 class Tree(_OfProject):
     """Show the project tree, or the subtree of one project, with limits and usage."""
 
-    example = "cyborg-quota limit tree --project physics"
+    example = "cyborg-quota limit tree --project physics --depth 1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--depth",
+            type=paging.at_least_zero,
+            metavar="N",
+            help="only N levels below the first one, as in --depth 0 for the roots or the one project",
+        )
+        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return self.rows(parsed_args, self.engine.administration.tree(self.context, parsed_args.project))
+        rows = self.engine.administration.tree(self.context, parsed_args.project)
+        if parsed_args.depth is not None:
+            rows = [row for row in rows if row.depth <= parsed_args.depth]
+        return self.rows(parsed_args, rows)
 
 
 class Over(_Tree):

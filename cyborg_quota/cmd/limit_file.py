@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
+from cyborg_quota.cmd.replay_export import add_chart, add_since
 from cyborg_quota.types import LimitChange
 
 COLUMNS = ("change", "project_id", "resource", "before", "after")
@@ -22,7 +23,7 @@ class Import(base.Lister):
     Prints the changes. Limits and projects that the file does not mention stay
     unchanged. Each project is moved to its position in the file (at the top
     level it has no parent); a limit of null is removed. A refusal lists every
-    reason.
+    reason. With --dry-run and --against, prints the table of `limit simulate`.
     """
 
     example = "cyborg-quota limit import limits.yaml --dry-run"
@@ -34,14 +35,29 @@ class Import(base.Lister):
         parser.add_argument(
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
+        parser.add_argument(
+            "--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"
+        )
+        parser.add_argument(
+            "--against",
+            metavar="TRACE|ledger",
+            help="with --dry-run: print, instead of the changes, which claims they would have "
+            "refused (see `limit simulate`)",
+        )
+        add_since(parser)
+        add_chart(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        from cyborg_quota.limits import document
-
         name = "stdin" if parsed_args.file == "-" else parsed_args.file
+        if parsed_args.against is None and (parsed_args.since or parsed_args.chart):
+            raise BadUsage("--since and --chart need --against.")
+        if parsed_args.against is not None and not parsed_args.dry_run:
+            raise BadUsage("--against needs --dry-run: an import is not simulated.")
         try:
-            content = document.parse(_read(parsed_args.file))
+            content = read_document(parsed_args.file)
+            if not parsed_args.force:
+                self._require_known(content)
             changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
@@ -49,7 +65,22 @@ class Import(base.Lister):
             if not parsed_args.dry_run:
                 raise
             self._refusal, changes = error, error.changes
-        return COLUMNS, [_row(change) for change in changes]
+        if parsed_args.against is not None:
+            from cyborg_quota.cmd import simulate
+
+            return simulate.COLUMNS, simulate.rows(self, parsed_args, content)
+        return COLUMNS, [change_row(change) for change in changes]
+
+    def _require_known(self, content: object) -> None:
+        """Raise UnknownProject if Keystone does not know a project that the file would change."""
+        if not self.app.uses_keystone:
+            return
+        try:
+            changes = self.engine.administration.import_limits(self.context, content, dry_run=True)
+        except exceptions.LimitRefused as error:
+            changes = list(error.changes)
+        changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
+        projects.require_known(self.app, changed)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Print the changes first, then raise the refusal of a dry run."""
@@ -60,10 +91,18 @@ class Import(base.Lister):
         return self.status
 
 
-def _row(change: LimitChange) -> tuple[Any, ...]:
+def change_row(change: LimitChange) -> tuple[Any, ...]:
+    """The row of one change; the columns are COLUMNS."""
     column = formats.Optional if change.resource is None else formats.OptionalLimit
     project = formats.Default(change.project_id)
     return change.action, project, formats.Optional(change.resource), column(change.before), column(change.after)
+
+
+def read_document(file: str) -> object:
+    """The parsed content of a YAML file, not yet checked; - is stdin. Raises BadUsage, InvalidDocument."""
+    from cyborg_quota.limits import document
+
+    return document.parse(_read(file))
 
 
 def _read(file: str) -> bytes:

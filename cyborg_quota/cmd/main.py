@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cliff import app, commandmanager
 from cliff import help as cliff_help
@@ -19,8 +19,12 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import base
+from cyborg_quota.cmd import base, projects
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.conf import keystone
+
+if TYPE_CHECKING:
+    from cyborg_quota.limits.keystone_projects import ProjectDirectory
 
 DESCRIPTION = """\
 Quota for the accelerators of OpenStack Cyborg: the usage, reservations and limits of
@@ -100,6 +104,16 @@ class Shell(app.App):
     def engine(self) -> QuotaEngine:
         """The engine, made from the configuration."""
         return cyborg_quota.make_engine(self.conf)
+
+    @functools.cached_property
+    def uses_keystone(self) -> bool:
+        """Whether [oslo_limit] has credentials for Keystone."""
+        return keystone.has_credentials(self.conf)
+
+    @functools.cached_property
+    def directory(self) -> ProjectDirectory:
+        """The projects of Keystone, connected at first use. Raises ConfigurationError. ``uses_keystone`` is true."""
+        return projects.make_directory(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:
         debug = "--debug" in argv

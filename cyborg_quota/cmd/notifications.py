@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -21,10 +22,44 @@ PUBLISHER: Final = "cyborg_quota"
 Send = Callable[[Notice], None]
 
 
-def notify(notice: Notice, send: Send | None) -> None:
+def notify_all(notices: Sequence[Notice], send: Send | None, summarize_above: int) -> None:
+    """Log the notices, and pass each to ``send``. More than ``summarize_above`` in one direction make one log line.
+
+    (The first check of a cloud, or a lowered default, can make thousands of projects cross a threshold at once.)
+    """
+    rising = [notice for notice in notices if notice.now > notice.before]
+    falling = [notice for notice in notices if notice.now <= notice.before]
+    is_summarized = {}
+    for group, log_level in ((falling, logging.INFO), (rising, logging.WARNING)):
+        is_summarized[log_level] = len(group) > summarize_above
+        if is_summarized[log_level]:
+            _log_summary(group, log_level)
+    for notice in notices:
+        log_level = _log_level(notice)
+        notify(notice, send, logging.DEBUG if is_summarized[log_level] else log_level)
+
+
+def _log_summary(notices: Sequence[Notice], log_level: int) -> None:
+    by_level = Counter((notice.now, notice.where) for notice in notices)
+    # The highest level first; within a level, "at the limit" is higher than a percentage.
+    ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] != "at the limit"))
+    LOG.log(
+        log_level,
+        "thresholds crossed by %d projects: %s. (`cyborg-quota limit over` and `usage list` show them; each notice is "
+        "logged at DEBUG.)",
+        len({notice.project_id for notice in notices}),
+        ", ".join(f"{count} {where}" for (_, where), count in ordered),
+    )
+
+
+def _log_level(notice: Notice) -> int:
+    return int(logging.WARNING if notice.now > notice.before else logging.INFO)
+
+
+def notify(notice: Notice, send: Send | None, log_level: int | None = None) -> None:
     """Log the notice, with its figures as name=value, and pass it to ``send``. Rising levels are warnings."""
     LOG.log(
-        logging.WARNING if notice.now > notice.before else logging.INFO,
+        _log_level(notice) if log_level is None else log_level,
         "threshold crossed: %s [project_id=%s resource=%s limit=%d held=%d level_before=%d level=%d]",
         notice,
         notice.project_id,

@@ -7,14 +7,15 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.types import ORIGINS
 
 COLUMNS = ("project_id", "parent_id")
 
 
 def _add_project(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("project", metavar="ID", help="the project's ID")
+    parser.add_argument("project", metavar="PROJECT", help=arguments.PROJECT_HELP)
+    arguments.add_project_domain(parser)
 
 
 class List(base.Lister):
@@ -26,8 +27,14 @@ class List(base.Lister):
 
     example = "cyborg-quota project list -f csv"
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser, resources=False)
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         projects = self.engine.administration.list_projects(self.context)
+        projects = paging.page(parsed_args, projects, lambda project: (project[0], None))
         return COLUMNS, [(project_id, formats.Optional(parent_id)) for project_id, parent_id in projects]
 
 
@@ -43,7 +50,8 @@ class Add(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
-        parser.add_argument("--parent", metavar="ID", help="the parent, which must be known (default: no parent)")
+        arguments.add_force(parser)
+        parser.add_argument("--parent", metavar="PROJECT", help="the parent, which must be known (default: no parent)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -62,8 +70,9 @@ class Move(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
+        arguments.add_force(parser)
         target = parser.add_mutually_exclusive_group(required=True)
-        target.add_argument("--parent", metavar="ID", help="the new parent, which must be known")
+        target.add_argument("--parent", metavar="PROJECT", help="the new parent, which must be known")
         target.add_argument("--root", action="store_true", help="make it a root, without a parent")
         return parser
 

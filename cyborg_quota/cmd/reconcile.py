@@ -34,6 +34,7 @@ class Reconcile(base.Lister):
     """
 
     example = "cyborg-quota reconcile --heal"
+    has_names = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -49,8 +50,9 @@ class Replay(base.ShowOne):
         )
         parser.add_argument(
             "--chart",
-            metavar="FILE.png",
-            help="draw usage over time, the limits and the refusals (needs cyborg_quota[chart])",
+            metavar="FILE",
+            help="draw usage over time, the limits and the refusals as FILE.png or FILE.svg, with a panel for each "
+            "project and resource (needs cyborg_quota[chart])",
         )
         return parser
 
@@ -66,7 +68,8 @@ class Replay(base.ShowOne):
         for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
             self._print_message(f"--limit names {resource}, but the trace has no such resource")
         if parsed_args.chart is not None:
-            charts.draw(parsed_args.chart, trace, session.refused, self._limits(session.tally.by_project))
+            panels = charts.replay_panels(trace, session.refused, self._limits(session.tally.by_project))
+            charts.draw(parsed_args.chart, f"Replay of {os.path.basename(trace.name)}", panels)
         return self._report(session, seconds)
 
     def _set_limits(self, limits: dict[str, int]) -> None:

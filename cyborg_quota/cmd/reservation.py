@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import Claim, Reservation, exceptions
-from cyborg_quota.cmd import arguments, base, formats
-from cyborg_quota.types import STATES
+from cyborg_quota.cmd import arguments, base, formats, paging
+from cyborg_quota.types import COMMITTED, STATES
 
 COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire")
 ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at")
@@ -29,7 +29,7 @@ def _values(reservation: Reservation) -> tuple[Any, ...]:
         formats.Optional(reservation.consumer),
         formats.Optional(reservation.group),
         formats.Optional(reservation.source),
-        formats.timestamp(reservation.expire),
+        formats.timestamp(None if reservation.state == COMMITTED else reservation.expire),
         formats.timestamp(reservation.created_at),
         formats.timestamp(reservation.ended_at),
     )
@@ -148,7 +148,9 @@ class List(base.Lister):
         arguments.add_project(parser)
         parser.add_argument("--state", choices=STATES, help="only reservations in this state")
         arguments.add_consumer_and_group(parser)
-        parser.add_argument("--limit", type=_at_least_one, metavar="N", help="list at most N reservations")
+        paging.add_limit(parser)
+        parser.add_argument("--marker", metavar="UUID", help="start after this reservation")
+        paging.add_resource(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -159,6 +161,8 @@ class List(base.Lister):
             consumer=parsed_args.consumer,
             group=parsed_args.group,
             limit=parsed_args.limit,
+            after=parsed_args.marker,
+            resource=parsed_args.resource,
         )
         return COLUMNS, _rows(reservations)
 
@@ -191,10 +195,3 @@ class Expire(base.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         with base.progress_bar(None, "reservations") as progress:
             return ("expired",), (self.engine.expire(self.context, progress=progress),)
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number

@@ -7,6 +7,7 @@ cyborg-quota-status upgrade check [--json]      exits with 0 (success), 1 (warni
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ HELP: Final = """\
 Checks whether the installed cyborg_quota can run with its configuration. Run it before a service
 is started, after an upgrade, and to diagnose a problem. It writes nothing. The checks:
 
+  configuration     Does something read each option in the files and in the environment?
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer?
   project tree      Does it have edges that another limit driver added?
@@ -38,6 +40,9 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
   resource classes  Can all resource classes of the device profiles be charged?
   Cyborg's records  Does the ledger match the attached accelerators?
+
+On a host without Cyborg, the last three are not checked (Success), unless [cyborg] config_file
+says that Cyborg should be there. So the command also serves as a health check of the ledger.
 """
 EXITS: Final = """\
 exit status:
@@ -58,13 +63,14 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._upgrade_checks = (
+            ("configuration", (Checks._run_check, {"check": self._configuration})),
             ("database", (Checks._run_check, {"check": self._database})),
             ("limits", (Checks._run_check, {"check": self._limits})),
             ("project tree", (Checks._run_check, {"check": self._tree})),
             ("counters", (Checks._run_check, {"check": self._counters})),
-            ("Cyborg's version", (Checks._run_check, {"check": self._version})),
-            ("resource classes", (Checks._run_check, {"check": self._classes})),
-            ("Cyborg's records", (Checks._run_check, {"check": self._records})),
+            ("Cyborg's version", (Checks._run_cyborg_check, {"check": self._version})),
+            ("resource classes", (Checks._run_cyborg_check, {"check": self._classes})),
+            ("Cyborg's records", (Checks._run_cyborg_check, {"check": self._records})),
         )
 
     def _run_check(self, check: Callable[[], Result]) -> Result:
@@ -72,6 +78,26 @@ class Checks(upgradecheck.UpgradeCommands):
             return check()
         except (exceptions.QuotaError, cfg.Error) as error:
             return Result(FAILURE, str(error))
+
+    def _run_cyborg_check(self, check: Callable[[], Result]) -> Result:
+        from cyborg_quota.integrations.cyborg import compatibility
+
+        if not self._conf.cyborg.config_file and not compatibility.is_installed():
+            return Result(SUCCESS, "not checked: Cyborg is not installed in this Python environment")
+        return self._run_check(check)
+
+    def _configuration(self) -> Result:
+        from cyborg_quota.conf import check
+
+        # The limit driver registers its options when it is made. Its errors are reported by the check "limits".
+        with contextlib.suppress(exceptions.QuotaError, cfg.Error):
+            self._engine().close()
+        found = check.find(self._conf)
+        if found.unknown:
+            return Result(FAILURE, "; ".join([*found.unknown, *found.deprecated]))
+        if found.deprecated:
+            return Result(WARNING, "; ".join(found.deprecated))
+        return Result(SUCCESS, "every option is read")
 
     def _database(self) -> Result:
         from cyborg_quota.db import schema

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg_quota import Usage
-from cyborg_quota.cmd import arguments, base, formats
-from cyborg_quota.cmd.errors import REFUSED
-from cyborg_quota.types import Counters, Drift
+from cyborg_quota import Headroom, Over, exceptions
+from cyborg_quota.cmd import arguments, base, formats, paging
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
+from cyborg_quota.headroom import how_many
+from cyborg_quota.types import Counters, Drift, UsageRecord
 
-COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available")
-OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "requested")
+COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
+OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits")
+HOW_MANY_COLUMNS = ("how_many", "resource", "fits", "bound_by")
 _COUNTERS = ("used", "reserved", "subtree")
 DRIFT_COLUMNS = (
     "project_id",
@@ -25,8 +27,11 @@ DRIFT_COLUMNS = (
 class List(base.Lister):
     """List the usage of projects (used: attached; reserved: not yet attached) and limits.
 
-    With --project, lists also the resources of which the project has no usage. If
-    the limit source is unavailable, limits are shown as unknown (json: null).
+    available: limit - (used + reserved). fits: the largest amount that a reserve
+    would be granted now, considering the limits of all parents too; bound_by: the
+    project whose limit determines it. With --project, lists also the resources of
+    which the project has no usage. If the limit source is unavailable, limits are
+    shown as unknown (json: null).
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -34,35 +39,56 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.project is None:
-            usages = [
-                (record.project_id, record.resource, record.usage)
-                for record in self.engine.list_usages(self.context, allow_unknown_limits=True)
-            ]
+            records = self.engine.list_usages(self.context, allow_unknown_limits=True, with_headroom=True)
         else:
-            by_resource = self.engine.get_usages(self.context, parsed_args.project, allow_unknown_limits=True)
-            usages = [(parsed_args.project, resource, usage) for resource, usage in by_resource.items()]
-        return COLUMNS, [(project, resource, *_usage_columns(usage)) for project, resource, usage in usages]
+            records = self._of_project(parsed_args.project)
+        records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
+        return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
+
+    def _of_project(self, project_id: str) -> list[UsageRecord]:
+        usages = self.engine.get_usages(self.context, project_id, allow_unknown_limits=True)
+        try:
+            by_resource = self.engine.headroom(self.context, project_id)
+        except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
+            return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
+        return [
+            UsageRecord(project_id, resource, usage, by_resource.get(resource, Headroom(0)))
+            for resource, usage in usages.items()
+        ]
 
 
-def _usage_columns(usage: Usage) -> tuple[Any, ...]:
+def _usage_columns(record: UsageRecord) -> tuple[Any, ...]:
+    usage, headroom = record.usage, record.headroom
     is_known = usage.limit is not None
     return (
         formats.Limit(usage.limit) if is_known else formats.Unknown(None),
         usage.used,
         usage.reserved,
         formats.Available(usage.available) if is_known else formats.Unknown(None),
+        *_fits_columns(headroom),
     )
+
+
+def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
+    """``fits`` and ``bound_by``."""
+    if headroom is None:
+        return formats.Unknown(None), formats.Unknown(None)
+    return formats.Available(headroom.fits), formats.Optional(headroom.bound_by)
 
 
 class Check(base.Lister):
     """Check whether a reserve would be admitted now; writes nothing.
 
     If not, prints a row for each limit that it would exceed and exits with 1;
-    otherwise prints nothing and exits with 0.
+    otherwise prints nothing and exits with 0. fits: the largest amount of the
+    resource that would be admitted now. With --how-many, prints how many times
+    these amounts would be admitted in one reserve, and the resource that bounds
+    the number; another reserve may change it at any time.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -70,26 +96,67 @@ class Check(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser, required=True)
-        arguments.add_amounts(parser)
+        arguments.add_amounts(parser, nargs="*")
+        parser.add_argument(
+            "--how-many",
+            type=arguments.bundle,
+            metavar="RESOURCE=AMOUNT[,...]",
+            help="print how many such bundles fit, as in gpu=2,fpga=1",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if bool(parsed_args.deltas) == (parsed_args.how_many is not None):
+            raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
+        if parsed_args.how_many is not None:
+            return HOW_MANY_COLUMNS, [self._how_many(parsed_args.project, parsed_args.how_many)]
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
         violations = self.engine.check(self.context, deltas, parsed_args.project)
-        if violations:
-            self.status = REFUSED
-        return OVER_COLUMNS, [
-            (
-                violation.project_id,
-                violation.resource,
-                violation.scope,
-                violation.limit,
-                formats.Optional(violation.used),
-                formats.Optional(violation.reserved),
-                violation.requested,
-            )
-            for violation in violations
+        headrooms = self.engine.headroom(self.context, parsed_args.project)
+        rows = [_over_row(violation, headrooms[violation.resource]) for violation in violations]
+        explained = {violation.resource for violation in violations}
+        rows += [
+            _bound_row(resource, amount, headrooms[resource])
+            for resource, amount in sorted(deltas.items())
+            if resource not in explained and _exceeds(amount, headrooms[resource])
         ]
+        if rows:
+            self.status = REFUSED
+        return OVER_COLUMNS, rows
+
+    def _how_many(self, project_id: str, bundle: Mapping[str, int]) -> tuple[Any, ...]:
+        headrooms = self.engine.headroom(self.context, project_id)
+        unknown = set(bundle) - set(headrooms)
+        if unknown:
+            raise exceptions.UnknownResource(unknown, self.engine.resources)
+        bundles = how_many(bundle, headrooms)
+        bound = Headroom(None) if bundles.resource is None else headrooms[bundles.resource]
+        return formats.Available(bundles.number), formats.Optional(bundles.resource), *_fits_columns(bound)
+
+
+def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:
+    return (
+        over.project_id,
+        over.resource,
+        over.scope,
+        over.limit,
+        formats.Optional(over.used),
+        formats.Optional(over.reserved),
+        formats.Optional(over.subtree),
+        over.requested,
+        formats.Available(headroom.fits),
+    )
+
+
+def _bound_row(resource: str, amount: int, headroom: Headroom) -> tuple[Any, ...]:
+    """The row of a bound that is no violated limit: the cap on open reservations, or the width of the counter."""
+    bound = (formats.Optional(headroom.bound_by), resource, formats.Optional(headroom.scope))
+    limit = formats.Optional(headroom.limit)
+    return (*bound, limit, *(formats.Optional(None) for _ in _COUNTERS), amount, formats.Available(headroom.fits))
+
+
+def _exceeds(amount: int, headroom: Headroom) -> bool:
+    return amount > 0 and headroom.fits is not None and amount > headroom.fits
 
 
 class Audit(base.Lister):

@@ -58,8 +58,7 @@ OPTS: list[cfg.Opt] = [
             ("refuse", "the accelerator cannot be bound, and the error names the class"),
             ("ignore", "the accelerator is bound and not counted"),
         ],
-        help="How to treat a resource class that no rule matches, or whose resources are not all in [quota] "
-        "resources.",
+        help="How to treat a resource class that no rule matches, or whose resources are not all in [quota] resources.",
     ),
     cfg.IntOpt(
         "bind_expire",

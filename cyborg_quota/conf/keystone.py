@@ -49,3 +49,16 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """The options of this module, for the oslo.config generator. oslo.limit has an entry point for [oslo_limit]."""
     return [(GROUP, OPTS)]
+
+
+def has_credentials(conf: cfg.ConfigOpts) -> bool:
+    """Whether the loaded configuration has credentials for Keystone, in [oslo_limit].
+
+    Reads the files again with a separate object, because only keystoneauth1 can register its options, and its import
+    takes half a second.
+    """
+    names = ("auth_type", "auth_section")
+    probe = cfg.ConfigOpts()
+    probe.register_opts([cfg.StrOpt(name) for name in names], group="oslo_limit")
+    probe([], default_config_files=conf.config_file or [], default_config_dirs=conf.config_dir or [])
+    return any(probe.oslo_limit[name] for name in names)

@@ -17,6 +17,20 @@ OPTS: list[cfg.Opt] = [
         "another when it falls below it. Usage above the limit (after it was lowered) always causes a notice.",
     ),
     cfg.IntOpt(
+        "least_limit",
+        default=2,
+        min=0,
+        help="The smallest limit whose thresholds cause notices. With 2, a project that holds 1 of 1 causes none. "
+        "Usage above the limit always does.",
+    ),
+    cfg.IntOpt(
+        "summarize_above",
+        default=10,
+        min=0,
+        help="If more projects than this cross a threshold upwards (or downwards) between two checks, the log gets one "
+        "line with their numbers instead of a line for each. Notifications are always sent one by one.",
+    ),
+    cfg.IntOpt(
         "interval",
         default=60,
         min=1,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from oslo_config import cfg
+from oslo_config import types as cfg_types
 
 GROUP = "quota"
 
@@ -17,6 +18,20 @@ OPTS: list[cfg.Opt] = [
         "resources",
         default=["fpga", "gpu"],
         help="The resources that are counted. A request for any other resource is refused.",
+    ),
+    cfg.Opt(
+        "resource_descriptions",
+        type=cfg_types.Dict(),
+        default={},
+        sample_default="fpga:Programmable accelerator,gpu:Graphics accelerator of any model",
+        help="What each resource is, for display (cyborg-quota resource list). The text must not contain a comma.",
+    ),
+    cfg.Opt(
+        "resource_units",
+        type=cfg_types.Dict(),
+        default={},
+        sample_default="fpga:regions,gpu:devices",
+        help="The unit in which each resource is counted, for display.",
     ),
     cfg.IntOpt(
         "reservation_expire",

@@ -253,9 +253,9 @@ class Database:
             if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
-            if errors.is_not_prepared(error):
+            if errors.is_not_executable(error):
                 self._runs_single_statements = False
-                self.dialect.warn_not_prepared(errors.reason(error))
+                self.dialect.report_no_single_statements(errors.reason(error))
             return None
 
     def _retrying(self, began: float) -> tenacity.Retrying:

@@ -92,13 +92,13 @@ def may_do_again(error: BaseException) -> bool:
     )
 
 
-_NOT_PREPARED: Final = frozenset({"26000", "42P05", 1243, 1461})
-"""Unknown prepared statement; duplicate prepared statement; too many prepared statements on the server."""
+_NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1243, 1461})
+"""PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them."""
 
 
-def is_not_prepared(error: BaseException) -> bool:
-    """Whether the error shows that prepared statements do not work on this server or through this pooler."""
-    return _code(error) in _NOT_PREPARED
+def is_not_executable(error: BaseException) -> bool:
+    """Whether the error shows that this server, or a pooler before it, cannot run single-statement transactions."""
+    return _code(error) in _NOT_EXECUTABLE
 
 
 _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})

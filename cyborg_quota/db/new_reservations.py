@@ -106,21 +106,6 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
     )
 
 
-def live_row_of_consumer(index: int) -> sa.ScalarSelect[int]:
-    """A subquery: 1 if the consumer of the row ``index`` has a live reservation, else NULL.
-
-    PostgreSQL can execute it only with one of the two unique keys of live consumers: see decision record 0022.
-    """
-    holder = reservations.alias(f"holder_{index}")
-    one: sa.ColumnElement[int] = sa.literal_column("1")
-    query = sa.select(one).where(
-        holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
-        holder.c.consumer_id == row_values(index)["consumer_id"],
-        holder.c.live == one,
-    )
-    return query.limit(one).scalar_subquery()
-
-
 @functools.cache
 def _insert_of(size: int, *, is_expiring: bool, has_source: bool, has_provider: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)

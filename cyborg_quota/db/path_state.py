@@ -9,6 +9,11 @@ rows that it reads depends on the path, not on the number of projects::
     UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
     UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
+
+To compute a headroom, the open reservations of the project are counted in the same statement::
+
+    UNION ALL SELECT 'open', project_id, resource, (SELECT count(*) FROM reservations ...), NULL, NULL
+    FROM quota_usages WHERE project_id = :project
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, projects
+from cyborg_quota.db import dialects, projects, reservations
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages
 from cyborg_quota.types import Counters
@@ -29,6 +34,10 @@ _PATH: Final = "path"
 _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
 _DEFAULT: Final = "default"
+_OPEN: Final = "open"
+
+MAX_PROJECTS: Final = 500
+"""The maximum number of projects of one ``read_many``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,13 +45,15 @@ class PathState:
     """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
     ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
-    default limits) by resource; values that are not stored are missing.
+    default limits) by resource; values that are not stored are missing. ``open_reservations`` has the number of open
+    reservations by (project_id, resource), if they were counted. The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
     counters: Mapping[tuple[str, str], Counters]
     overrides: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
+    open_reservations: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
@@ -50,44 +61,91 @@ class PathState:
         return sorted({resource for _, resource in [*self.counters, *self.overrides]} | set(self.defaults))
 
 
-def read(connection: sa.Connection, project_id: str, origin: str | None) -> PathState:
+def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:
     """Read the stored state of ``project_id`` and its ancestors, in one statement.
 
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     """
-    statement = _statement(dialects.of(connection))
-    values = {"b_project": project_id, "b_origin": origin}
-    distances: list[tuple[int, str]] = []
-    counters, overrides, defaults = {}, {}, {}
-    for kind, owner, resource, first, second, third in connection.execute(statement, values):
-        if kind == _PATH:
-            distances.append((first, owner))
-        elif kind == _USAGE:
+    statement = _statement(dialects.of(connection), count_open=count_open)
+    rows = connection.execute(statement, {"b_project": project_id, "b_origin": origin}).all()
+    distances = sorted((row.value_1, row.project_id) for row in rows if row.kind == _PATH)
+    return _state([owner for _, owner in distances], rows)
+
+
+def read_many(connection: sa.Connection, project_ids: Sequence[str], origin: str | None) -> list[PathState]:
+    """The states of these projects, in their order, in one statement, with open reservations.
+
+    The projects must be known (those with usage rows are); there may be at most MAX_PROJECTS.
+    """
+    statement = _statement_for_many(dialects.of(connection))
+    rows = connection.execute(statement, {"b_projects": list(project_ids), "b_origin": origin}).all()
+    parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
+    shared = _state([], rows)
+    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
+
+
+def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
+    path = [project_id]
+    while (parent_id := parents.get(path[-1])) is not None and len(path) <= projects.MAX_DEPTH:
+        path.append(parent_id)
+    return path
+
+
+def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
+    counters, overrides, defaults, open_reservations = {}, {}, {}, {}
+    for kind, owner, resource, first, second, third in rows:
+        if kind == _USAGE:
             counters[owner, resource] = Counters(first, second, third)
         elif kind == _LIMIT:
             overrides[owner, resource] = first
-        else:
+        elif kind == _DEFAULT:
             defaults[resource] = first
-    return PathState([owner for _, owner in sorted(distances)], counters, overrides, defaults)
+        elif kind == _OPEN:
+            open_reservations[owner, resource] = first
+    return PathState(path, counters, overrides, defaults, open_reservations)
 
 
 @functools.cache
-def _statement(dialect: Dialect) -> sa.CompoundSelect[Any]:
+def _statement(dialect: Dialect, *, count_open: bool) -> sa.CompoundSelect[Any]:
     path = projects.path_cte(for_limits=True)
+    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect)]
+    if count_open:
+        parts.append(_open(quota_usages.c.project_id == sa.bindparam("b_project")))
+    return sa.union_all(*parts)
+
+
+@functools.cache
+def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    path = projects.paths_cte()
+    return sa.union_all(
+        _columns(_PATH, path.c.project_id, path.c.parent_id),
+        *_stored(path, dialect),
+        _open(quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
+    )
+
+
+def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
+    """The counters and limits of the projects on ``path``, and the default limits."""
     usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
         return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
 
-    return sa.union_all(
-        _columns(_PATH, path.c.project_id, None, path.c.distance),
+    return [
         on_path(
             usage.project_id,
             _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
         ),
         on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
         _columns(_DEFAULT, None, default.resource, default.most),
-    )
+    ]
+
+
+def _open(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The number of open reservations of each of these usage rows: an index-only scan, as long as the number."""
+    usage = quota_usages.c
+    count = reservations.open_of_row(usage.id)
+    return _columns(_OPEN, usage.project_id, usage.resource, count).where(condition)
 
 
 def _columns(
@@ -98,10 +156,13 @@ def _columns(
 ) -> sa.Select[Any]:
     """One branch of the union. A column has the same type in all branches."""
     name = quota_usages.c.project_id.type
+    padded = [*amounts, *(sa.null() for _ in range(3 - len(amounts)))]
     return sa.select(
         sa.literal_column(f"'{kind}'").label("kind"),
-        sa.cast(sa.null(), name) if project_id is None else project_id,
-        sa.cast(sa.null(), name) if resource is None else resource,
-        *(sa.cast(amount, sa.BigInteger) for amount in amounts),
-        *(sa.cast(sa.null(), sa.BigInteger) for _ in range(3 - len(amounts))),
+        (sa.cast(sa.null(), name) if project_id is None else project_id).label("project_id"),
+        (sa.cast(sa.null(), name) if resource is None else resource).label("resource"),
+        *(
+            sa.cast(amount, sa.BigInteger).label(label)
+            for label, amount in zip(("value_1", "value_2", "value_3"), padded, strict=True)
+        ),
     )

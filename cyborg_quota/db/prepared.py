@@ -126,14 +126,13 @@ class ServerStatement(NamedTuple):
     """A statement that each connection prepares once, so that the server parses and plans it only once.
 
     ``preparation`` is the text of PREPARE, ``execution`` that of EXECUTE, with ``%s`` for each of the parameters
-    ``names``. ``plain`` is the text to run without preparing, with named parameters (empty: there is none).
+    ``names``.
     """
 
     name: str
     preparation: str
     execution: str
     names: tuple[str, ...]
-    plain: str = ""
 
     def run(
         self, connection: sa.Connection, info: dict[str, Any], parameters: Mapping[str, Any]
@@ -142,7 +141,7 @@ class ServerStatement(NamedTuple):
 
         ``info`` is ``connection.info``, which takes SQLAlchemy several steps to get.
         """
-        name, preparation, execution, names, _ = self
+        name, preparation, execution, names = self
         known: set[str] = info.setdefault(_KNOWN, set())
         if name not in known:
             if len(known) >= _MAX_PREPARED:

@@ -62,12 +62,35 @@ def path_cte(*, for_limits: bool = False) -> sa.CTE:
     return leaf.union_all(step)
 
 
+def paths_cte() -> sa.CTE:
+    """WITH RECURSIVE path (project_id, parent_id): the projects ``:b_projects`` and all their ancestors, once each.
+
+    As ``path_cte(for_limits=True)``. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
+    """
+    # (The cast keeps the length, which PostgreSQL compares with that of the recursive part.)
+    parent_id = sa.cast(sa.case((_limits_follow(), projects.c.parent_id)), projects.c.parent_id.type)
+    leaf = (
+        sa.select(projects.c.project_id, parent_id.label("parent_id"))
+        .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
+        .cte("path", recursive=True)
+    )
+    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id, for_limits=True)).where(
+        leaf.c.parent_id.is_not(None)
+    )
+    return leaf.union(step)
+
+
 def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.ScalarSelect[Any]:
     query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
     if for_limits:
-        same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
-        query = query.where(sa.or_(projects.c.origin.is_(None), same_origin))
+        query = query.where(_limits_follow())
     return query.scalar_subquery()
+
+
+def _limits_follow() -> sa.ColumnElement[bool]:
+    """Whether limits follow the edge of a row: it has no origin, or ``:b_origin``."""
+    same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
+    return sa.or_(projects.c.origin.is_(None), same_origin)
 
 
 @functools.cache

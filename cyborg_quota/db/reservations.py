@@ -245,6 +245,7 @@ def list_reservations(
     group: str | None = None,
     limit: int | None = None,
     after: str | None = None,
+    resource: str | None = None,
 ) -> list[Reservation]:
     """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
     query = sa.select(
@@ -267,6 +268,7 @@ def list_reservations(
         (_row.state, state),
         (_row.consumer_id, consumer),
         (_row.group_id, group),
+        (_row.resource, resource),
     ):
         if value is not None:
             query = query.where(column == value)
@@ -312,6 +314,12 @@ _COUNT_OPEN_NEGATIVE = Statement(
 def count_open(connection: sa.Connection, usage_id: int) -> int:
     """The number of open reservations, including overdue ones. Exact if the transaction has locked the usage row."""
     return int(_COUNT_OPEN(connection, {"b_usage_id": usage_id}).scalar_one())
+
+
+def open_of_row(usage_id: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """A subquery: the number of open reservations of the usage row with this id."""
+    is_open = _row.state == sa.literal_column(f"'{RESERVED}'")
+    return sa.select(sa.func.count()).where(_row.usage_id == usage_id, is_open).scalar_subquery()
 
 
 def count_open_negative(connection: sa.Connection, usage_id: int) -> int:

@@ -7,6 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import dialects, models
@@ -15,10 +16,12 @@ from cyborg_quota.db.database import Connection, Database
 if TYPE_CHECKING:
     import alembic.config
 
+LOG = logging.getLogger(__name__)
+
 VERSION_TABLE: Final = "cyborg_quota_alembic_version"
 """Not alembic's default name, which another service may use if it shares the database by mistake."""
 
-REVISIONS: Final = ("c7e0", "f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
+REVISIONS: Final = ("c7e0", "f6f0", "f5e0", "e4e0", "e3e0", "d3e1", "c3d0", "b2e0", "a1c0")
 """All revisions, newest first. (Reading them through alembic takes longer than a whole command.)"""
 
 
@@ -72,10 +75,17 @@ def sync(database: Database) -> tuple[str | None, str]:
     Raises DatabaseForeign, and changes nothing, if other tables with this project's table names exist.
     """
     before = version(database)
-    if before is not None and (before == head() or before not in REVISIONS):
-        return before, before
-    database.write(_upgrade)
-    return before, head()
+    after = before if before is not None and (before == head() or before not in REVISIONS) else head()
+    if after != before:
+        database.write(_upgrade)
+    if database.read(database.dialect.missing_functions) and (lacking := database.write(_create_functions)):
+        LOG.warning(
+            "The user of [database] connection lacks privileges to create the functions of the ledger: %s. Without the"
+            " functions, reserve and settle use several statements, which is slower. Grant the privileges, and run"
+            " cyborg-quota db sync again.",
+            ", ".join(lacking),
+        )
+    return before, after
 
 
 def alembic_config(connection: Connection | None = None) -> alembic.config.Config:
@@ -97,6 +107,13 @@ def _upgrade(connection: Connection) -> None:
         if revision_of(connection) is None:
             _drop_unfinished(connection)
         alembic.command.upgrade(alembic_config(connection), "head")
+
+
+def _create_functions(connection: Connection) -> list[str]:
+    """Create the functions that an upgrade could not create. Returns the privileges that are missing for it."""
+    dialect = dialects.of(connection)
+    with dialect.schema_lock(connection):
+        return dialect.create_functions(connection)
 
 
 def _drop_unfinished(connection: Connection) -> None:

@@ -82,16 +82,16 @@ def charge_shape(change: Change) -> ChargeShape:
 
 def charge_update(shape: ChargeShape | None, suffix: str = "") -> sa.Update:
     """The UPDATE of a charge, with ``suffix`` in its parameters' names. Without a shape, it serves all changes."""
-    conditions, values = charge_clauses(shape, suffix)
-    return sa.update(quota_usages).where(has_id(suffix), *conditions).values(values)
+    conditions, values = _charge_clauses(shape, suffix)
+    return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
 
 
-def has_id(suffix: str) -> sa.ColumnElement[bool]:
+def _has_id(suffix: str) -> sa.ColumnElement[bool]:
     """``id = :b_id<suffix>``"""
     return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
 
 
-def charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
+def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
     """The WHERE conditions and the SET values of a charge."""
     reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 
@@ -137,17 +137,24 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
     return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
 
 
-def arguments(change: Change, suffix: str = "") -> dict[str, int]:
-    """The parameter values of ``charge_update``."""
-    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
-    growth = used + reserved
+def bounds(change: Change) -> tuple[int, int, int]:
+    """The most that ``used + reserved``, ``subtree`` and ``reserved`` of the row may be before the change."""
+    growth = change.used + change.reserved
     max_held = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
-    values = (
-        node.usage_id,
-        node.generation,
+    return (
         max_held if change.max_held is None else min(max_held, change.max_held),
         _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
         _NO_BOUND if change.max_reserved is None else change.max_reserved,
+    )
+
+
+def arguments(change: Change, suffix: str = "") -> dict[str, int]:
+    """The parameter values of ``charge_update``."""
+    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
+    values = (
+        node.usage_id,
+        node.generation,
+        *bounds(change),
         -used if used < 0 else 0,
         -reserved if reserved < 0 else 0,
         -subtree if subtree < 0 else 0,

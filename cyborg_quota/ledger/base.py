@@ -4,13 +4,25 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import Claim, Drift, Notice, Over, Reservation, Selection, State, Usage, UsageRecord
+from cyborg_quota.types import (
+    Claim,
+    Drift,
+    Headroom,
+    Holding,
+    Notice,
+    Over,
+    Reservation,
+    Selection,
+    State,
+    Usage,
+    UsageRecord,
+)
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
@@ -71,6 +83,16 @@ class QuotaDriver(abc.ABC):
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
 
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project."""
+        raise NotImplementedError
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        """The headrooms of many projects, by resource. The projects have usage rows."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         """All usage rows, or those of one project; sorted."""
@@ -86,6 +108,7 @@ class QuotaDriver(abc.ABC):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 
@@ -131,6 +154,18 @@ class QuotaDriver(abc.ABC):
 
         Returns these edges: (project_id, parent_id). ``dry_run``: write nothing.
         """
+
+    @abc.abstractmethod
+    def is_known_project(self, project_id: str) -> bool:
+        """Whether the ledger has the project: in the tree, or with usage or a limit."""
+
+    @abc.abstractmethod
+    def list_holders(self, after: str, count: int) -> list[str]:
+        """The first ``count`` projects with an id greater than ``after`` that have usage or a limit, sorted."""
+
+    @abc.abstractmethod
+    def list_holdings(self, project_ids: Collection[str]) -> list[Holding]:
+        """The usage and the limits of these projects."""
 
     @property
     def location(self) -> str:

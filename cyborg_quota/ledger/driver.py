@@ -9,18 +9,19 @@ limit_changes.py (limits and imports), thresholds.py (notices).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import maintenance, projects, reservations, schema
+from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
+from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.providers import ProviderManager
@@ -36,6 +37,8 @@ from cyborg_quota.types import (
     MICROSECONDS,
     Claim,
     Drift,
+    Headroom,
+    Holding,
     Notice,
     Over,
     Reservation,
@@ -69,7 +72,10 @@ class DbQuotaDriver(base.QuotaDriver):
         capacity = CapacityClaimer(self._database, settings.selection)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
-        self._thresholds = ThresholdNotifier(self._database, self._untimed, limits, settings.thresholds)
+        self._thresholds = ThresholdNotifier(
+            self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
+        )
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -147,6 +153,14 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
+    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources)
+
+    def list_headroom(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        return self._headroom.read_many(project_ids, resources)
+
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
 
@@ -160,6 +174,7 @@ class DbQuotaDriver(base.QuotaDriver):
         group: str | None,
         limit: int | None,
         after: str | None,
+        resource: str | None = None,
     ) -> list[Reservation]:
         return self._untimed.read(
             lambda connection: reservations.list_reservations(
@@ -171,6 +186,7 @@ class DbQuotaDriver(base.QuotaDriver):
                 group=group,
                 limit=limit,
                 after=after,
+                resource=resource,
             )
         )
 
@@ -198,6 +214,15 @@ class DbQuotaDriver(base.QuotaDriver):
     def count_ignored_edges(self) -> dict[str, int]:
         counts = self._untimed.read(projects.count_by_origin)
         return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def is_known_project(self, project_id: str) -> bool:
+        return self._database.read(lambda connection: holdings.is_known(connection, project_id))
+
+    def list_holders(self, after: str, count: int) -> list[str]:
+        return self._untimed.read(lambda connection: holdings.holders(connection, after, count))
+
+    def list_holdings(self, project_ids: Collection[str]) -> list[Holding]:
+        return self._database.read(lambda connection: holdings.read(connection, project_ids))
 
     def clear_origin(
         self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None

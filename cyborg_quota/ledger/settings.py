@@ -21,6 +21,7 @@ class DriverSettings:
     expire_grace_seconds: float = 0.0
     batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
+    least_notified_limit: int = 0
     max_open_reservations: int = 10_000
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
 
@@ -32,6 +33,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         expire_grace_seconds=conf.quota.expire_grace,
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
+        least_notified_limit=conf.notices.least_limit,
         max_open_reservations=conf.quota.max_open_reservations,
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
     )

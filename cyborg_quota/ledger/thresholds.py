@@ -19,24 +19,38 @@ OVER: Final = 101
 """The level of usage above the limit. Thresholds are at most 100 percent."""
 
 
-def level(held: int, limit: int, thresholds: Sequence[int]) -> int:
-    """The highest threshold (percent) that ``held`` has reached; 0 if none; OVER if it exceeds the limit."""
+def level(held: int, limit: int, thresholds: Sequence[int], least_limit: int = 0) -> int:
+    """The highest threshold (percent) that ``held`` has reached; 0 if none; OVER if it exceeds the limit.
+
+    A limit below ``least_limit`` has no thresholds.
+    """
     if limit == UNLIMITED or held <= 0:
         return 0
     if held > limit:
         return OVER
+    if limit < least_limit:
+        return 0
     return max((threshold for threshold in thresholds if held * 100 >= threshold * limit), default=0)
 
 
 class ThresholdNotifier:
     """Finds threshold crossings that are not yet reported."""
 
-    def __init__(self, database: Database, untimed: Database, limits: LimitDriver, thresholds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        untimed: Database,
+        limits: LimitDriver,
+        thresholds: Sequence[int],
+        *,
+        least_limit: int = 0,
+    ) -> None:
         """``untimed``: the same database without a statement timeout, to read all counters."""
         self._database = database
         self._untimed = untimed
         self._limits = limits
         self._thresholds = sorted(thresholds)
+        self._least_limit = least_limit
 
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
@@ -46,7 +60,7 @@ class ThresholdNotifier:
         for (project_id, resource), (counters, notified) in rows.items():
             limit = limits.get((project_id, resource), UNLIMITED)
             held = self._held(counters)
-            current = level(held, limit, self._thresholds)
+            current = level(held, limit, self._thresholds, self._least_limit)
             if current != notified and self._claim(project_id, resource, notified, current):
                 notices.append(Notice(project_id, resource, limit, held, notified, current))
         return notices

@@ -5,15 +5,26 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
+from cyborg_quota import exceptions
 from cyborg_quota.types import Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.database import Database
     from cyborg_quota.db.path_state import PathState
+
+
+class PathLimits(NamedTuple):
+    """The limits of a project and its ancestors.
+
+    ``missing``: by resource, the project nearest to the leaf that has no limit, where that means a refusal.
+    """
+
+    constraints: Sequence[Constraint]
+    missing: Mapping[str, str]
 
 
 class LimitDriver(abc.ABC):
@@ -64,6 +75,28 @@ class LimitDriver(abc.ABC):
         """
         project_id = state.project_ids[0]
         return {resource: limit for (_, resource), limit in self.get_limits([project_id], resources).items()}
+
+    def get_path_limits(self, state: PathState, resources: Collection[str]) -> PathLimits:
+        """What ``get_constraints`` returns for ``state.project_ids``, and which resources lack a limit.
+
+        A driver whose limits are in the ledger's database takes them from ``state``.
+        """
+        path = state.project_ids
+        try:
+            return PathLimits(self.get_constraints(path, resources), {})
+        except exceptions.LimitNotSet:
+            constraints: list[Constraint] = []
+            missing: dict[str, str] = {}
+        for resource in resources:
+            try:
+                constraints += self.get_constraints(path, [resource])
+            except exceptions.LimitNotSet:
+                missing[resource] = path[0]
+        return PathLimits(constraints, missing)
+
+    def get_limits_of_paths(self, states: Sequence[PathState], resources: Collection[str]) -> list[PathLimits]:
+        """``get_path_limits`` of each state, for a list of many projects."""
+        return [self.get_path_limits(state, resources) for state in states]
 
     def parent_of(self, project_id: str) -> str | None:
         """The parent of the project according to the source of this driver; None if it does not define one."""

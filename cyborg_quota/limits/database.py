@@ -60,7 +60,23 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         defaults, overrides = self._tables.read(lambda connection: tables.of_path(connection, path, resources))
-        limits = {}
+        limits = self._path_limits(path, resources, defaults, overrides)
+        for resource in limits.missing:
+            raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
+        return list(limits.constraints)
+
+    def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
+        return self._path_limits(state.project_ids, resources, state.defaults, state.overrides)
+
+    def _path_limits(
+        self,
+        path: Sequence[str],
+        resources: Collection[str],
+        defaults: Mapping[str, int],
+        overrides: Mapping[tuple[str, str], int],
+    ) -> base.PathLimits:
+        limits: dict[tuple[str, str], int] = {}
+        missing: dict[str, str] = {}
         for index, project_id in enumerate(path):
             for resource in resources:
                 limit = effective(
@@ -72,8 +88,8 @@ class DatabaseLimitDriver(base.LimitDriver):
                 if limit is not None:
                     limits[project_id, resource] = limit
                 elif not self._missing_is_unlimited:
-                    raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
-        return self.model.constraints(path, limits)
+                    missing.setdefault(resource, project_id)
+        return base.PathLimits(self.model.constraints(path, limits), missing)
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids

@@ -16,20 +16,63 @@ document determines its parent: a project at the top level is a root. A limit of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import functools
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import yaml
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
 
 MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, independent of [limits] max_depth."""
 
+NAME_FORMAT: Final = "cyborg-quota-name"
+
 _MAX_NESTING: Final = 4 * MAX_LEVELS
-_ENTRY_KEYS: Final = ("id", "limits", "children")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_LISTS: Final = ("projects", "children")
+
+_NAME: Final[Mapping[str, Any]] = {"description": "a name", "type": "string", "format": NAME_FORMAT}
+_LIMITS: Final[Mapping[str, Any]] = {
+    "description": "a mapping of resources to limits",
+    "type": ["object", "null"],
+    "propertyNames": _NAME,
+    "additionalProperties": {
+        "description": f"an integer from -1 (unlimited) to {MAX_LIMIT}",
+        "type": ["integer", "null"],
+        "minimum": UNLIMITED,
+        "maximum": MAX_LIMIT,
+    },
+}
+_PROJECTS: Final[Mapping[str, Any]] = {
+    "description": "a list of projects",
+    "type": ["array", "null"],
+    "items": {"$ref": "#/$defs/project"},
+}
+SCHEMA: Final[Mapping[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Limits and the project tree of cyborg_quota",
+    "description": "a mapping of defaults and projects",
+    "type": "object",
+    "properties": {"defaults": _LIMITS, "projects": _PROJECTS},
+    "additionalProperties": False,
+    "$defs": {
+        "project": {
+            "description": "a mapping of id, limits and children",
+            "type": "object",
+            "properties": {"id": _NAME, "limits": _LIMITS, "children": _PROJECTS},
+            "required": ["id"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""The format of a document, as JSON Schema. An integer is written without a fraction: 1.0 is none. ``null`` for
+``defaults``, ``projects``, ``limits`` or ``children`` means the same as an empty value; null for a limit removes it."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -91,95 +134,107 @@ def render(value: Mapping[str, Any]) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
-def read(document: object) -> Document:
-    """Validate a parsed document. Raises InvalidDocument, which names the first error and its location."""
-    top = _mapping("the document", document, ("defaults", "projects"))
-    defaults = _limits("defaults", top.get("defaults"))
+def read(value: object) -> Document:
+    """The content of a parsed document. Raises InvalidDocument, which names the first error."""
+    top = _validate("", value, "document")
     overrides: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
     locations: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
-        location, value, parent_id, level = todo.pop()
-        entry = _mapping(location, value, _ENTRY_KEYS)
-        project_id = _name(f"{location}.id", "project_id", entry.get("id"))
+        location, entry, parent_id, level = todo.pop()
+        project = _validate(location, entry, "project")
+        project_id = project["id"]
         if project_id in locations:
-            raise exceptions.InvalidDocument(location, f"project {project_id!a} is already at {locations[project_id]}")
+            raise exceptions.InvalidDocument(location, f"has the same id {project_id!a} as {locations[project_id]}")
         if level > MAX_LEVELS:
-            raise exceptions.InvalidDocument(location, f"project {project_id!a} is more than {MAX_LEVELS} levels deep")
+            raise exceptions.InvalidDocument(location, f"has project {project_id!a} more than {MAX_LEVELS} levels deep")
         locations[project_id] = location
         parents[project_id] = parent_id
-        for resource, limit in _limits(f"{location}.limits", entry.get("limits")).items():
+        for resource, limit in (project.get("limits") or {}).items():
             overrides[project_id, resource] = limit
-        todo += _entries(f"{location}.children", entry.get("children"), project_id, level + 1)
-    return Document(defaults, overrides, parents)
+        todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
+    return Document(top.get("defaults") or {}, overrides, parents)
 
 
 _Entry = tuple[str, object, "str | None", int]
 
 
-def _entries(location: str, value: object, parent_id: str | None, level: int) -> list[_Entry]:
+def _entries(location: str, entries: list[object] | None, parent_id: str | None, level: int) -> list[_Entry]:
     """The entries of a list of projects, in reverse order, because ``read`` takes them from the end."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise exceptions.InvalidDocument(location, f"must be a list of projects, not {_kind(value)}")
-    return [(f"{location}[{index}]", entry, parent_id, level) for index, entry in enumerate(value)][::-1]
+    return [(f"{location}[{index}]", entry, parent_id, level) for index, entry in enumerate(entries or ())][::-1]
 
 
-def _mapping(location: str, value: object, keys: Collection[str]) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise exceptions.InvalidDocument(location, f"must be a mapping of {', '.join(keys)}, not {_kind(value)}")
-    for key in value:
-        if key not in keys:
-            raise exceptions.InvalidDocument(
-                location, f"has an unknown key {_key_text(key)}; known are {', '.join(keys)}"
-            )
-    return value
+def _validate(location: str, value: object, definition: str) -> dict[str, Any]:
+    """Check one document or project against its definition in SCHEMA, without the projects below it.
+
+    ``read`` validates the projects one by one, and not jsonschema by recursion: aliases can make a few lines of YAML
+    endless. Duplicate projects end such a document early.
+    """
+    shallow = value
+    if isinstance(value, dict):
+        shallow = {key: [] if key in _LISTS and isinstance(part, list) else part for key, part in value.items()}
+    error = next(_validators()[definition].iter_errors(shallow), None)
+    if error is not None:
+        raise exceptions.InvalidDocument(*_explain(location, error))
+    return value  # type: ignore[return-value]
 
 
-def _limits(location: str, value: object) -> dict[str, int | None]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise exceptions.InvalidDocument(location, f"must be a mapping of resources to limits, not {_kind(value)}")
-    return {
-        _name(location, "resource", key): _limit(f"{location}: {_key_text(key)}", limit) for key, limit in value.items()
-    }
+@functools.cache
+def _validators() -> dict[str, Any]:
+    """A validator for each definition. Created at the first use: the import of jsonschema takes 0.1 s."""
+    import jsonschema
+
+    def is_integer(_checker: object, value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def check_type(validator: Any, types: Any, value: object, _schema: object) -> Iterator[Any]:
+        """As jsonschema's own, which would put the whole value into its message."""
+        if not any(validator.is_type(value, kind) for kind in ([types] if isinstance(types, str) else types)):
+            yield jsonschema.ValidationError("type")
+
+    def is_name(value: object) -> bool:
+        return not isinstance(value, str) or bool(validation.check_name("name", value))
+
+    formats = jsonschema.FormatChecker(formats=())
+    formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(is_name)
+    base: Any = jsonschema.Draft202012Validator
+    extend: Any = jsonschema.validators.extend
+    types = base.TYPE_CHECKER.redefine("integer", is_integer)
+    validator = extend(base, {"type": check_type}, type_checker=types)
+    definitions = {"document": SCHEMA, "project": SCHEMA["$defs"]["project"]}
+    return {name: validator(schema, format_checker=formats) for name, schema in definitions.items()}
 
 
-def _limit(location: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise exceptions.InvalidDocument(location, f"must be an integer (-1 means unlimited), not {_kind(value)}")
-    if not UNLIMITED <= value <= MAX_LIMIT:
-        raise exceptions.InvalidDocument(location, f"must be between -1 (unlimited) and {MAX_LIMIT}")
-    return value
+def _explain(location: str, error: Any) -> tuple[str, str]:
+    """(location, reason) of an error of jsonschema."""
+    for part in error.absolute_path:
+        location += f".{part}" if isinstance(part, str) and _IDENTIFIER.fullmatch(part) else f"[{_shown(part)}]"
+    location = location.lstrip(".") or "the document"
+    key = f"has the key {_shown(error.instance)}, which " if "propertyNames" in error.absolute_schema_path else ""
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        unknown = next(name for name in error.instance if name not in known)
+        return location, f"has an unknown key {_shown(unknown)}; known are {', '.join(known)}"
+    if error.validator == "required":
+        return location, f"has no {next(name for name in error.validator_value if name not in error.instance)}"
+    if error.validator == "format":
+        return location, f"{key}must be a name, not {_shown(error.instance)}: {error.cause.reason}"
+    hint = "; write it in quotes" if error.validator_value == "string" and _is_scalar(error.instance) else ""
+    return location, f"{key}must be {error.schema['description']}, not {_shown(error.instance)}{hint}"
 
 
-def _name(location: str, field: str, value: object) -> str:
-    if not isinstance(value, str):
-        hint = "" if value is None or isinstance(value, (dict, list)) else "; write it in quotes"
-        raise exceptions.InvalidDocument(location, f"needs a name, not {_kind(value)}{hint}")
-    try:
-        return validation.check_name(field, value)
-    except exceptions.InvalidName as error:
-        raise exceptions.InvalidDocument(location, f"has an invalid name: {str(error).rstrip('.')}") from None
+def _is_scalar(value: object) -> bool:
+    return value is not None and not isinstance(value, (dict, list))
 
 
-def _kind(value: object) -> str:
-    """The type of a value, in words. Not the value itself: with YAML aliases, a short text can expand without limit."""
+def _shown(value: object) -> str:
+    """A value for a message. Not the content of a mapping or list: aliases can make it endless."""
     if value is None:
         return "nothing"
-    return {dict: "a mapping", list: "a list", str: "text", bool: "yes or no"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
-
-
-def _key_text(key: object) -> str:
-    text = ascii(key) if isinstance(key, str) else _kind(key)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return safe_repr(value)
 
 
 def write(tree: LimitTree) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from cyborg_quota.limits.cache import Cache
 from cyborg_quota.types import KEYSTONE, Constraint
 
 if TYPE_CHECKING:
+    from cyborg_quota.db.path_state import PathState
     from cyborg_quota.limits.keystone_client import KeystoneClient, Limits, Project, RegisteredLimit, Service
 
 FLAT: Final = "flat"
@@ -179,6 +180,27 @@ class KeystoneLimitDriver(base.LimitDriver):
                     limits_by_key[project_id, resource] = 0
         return limits_by_key
 
+    def get_limits_of_paths(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        """As LimitDriver says, but in a few requests, and with the domains that the ledger has stored.
+
+        A project that Keystone has moved to another domain since its last charge is limited by its previous domain.
+        """
+        if len(states) <= _MAX_SINGLE_REQUESTS:
+            return super().get_limits_of_paths(states, resources)
+        keystone = self._keystone()
+        registered = keystone.registered()
+        names = {resource: self._names.get(resource, resource) for resource in resources}
+        defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
+        unregistered = set(resources) - set(defaults) if self._refuses_missing else set()
+        limits, is_two_level = keystone.all_limits(), keystone.is_two_level()
+        return [
+            base.PathLimits(
+                _constraints_of_path(state.project_ids, limits, defaults, is_two_level=is_two_level),
+                dict.fromkeys(unregistered, state.project_ids[0]),
+            )
+            for state in states
+        ]
+
     def _limits_of(self, keystone: CachedKeystone, project_id: str) -> Limits:
         if keystone.is_two_level():
             project = keystone.project(project_id)
@@ -233,3 +255,20 @@ def _constraints_of_domain(
         Constraint(constraint.project_id, constraint.resource, constraint.limit, "subtree")
         for constraint in _constraints(domain_id, limits, defaults)
     ]
+
+
+def _constraints_of_path(
+    path: Sequence[str],
+    limits: Mapping[str, Limits],
+    defaults: Mapping[str, tuple[str, RegisteredLimit]],
+    *,
+    is_two_level: bool,
+) -> list[Constraint]:
+    """The constraints of ``path[0]``, whose domain is its stored parent. A root is a domain, or has no children."""
+    own = limits.get(path[0], {})
+    if not is_two_level:
+        return _constraints(path[0], own, defaults)
+    if len(path) == 1:
+        return _constraints_of_domain(path[0], own, defaults)
+    above = limits.get(path[1], {})
+    return _constraints(path[0], own, defaults) + _constraints_of_domain(path[1], above, defaults)

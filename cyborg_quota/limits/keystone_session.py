@@ -39,17 +39,22 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 def check(conf: cfg.ConfigOpts) -> None:
     """Raise ConfigurationError if the options of [oslo_limit] are invalid. No I/O."""
+    check_credentials(conf)
+    if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
+        raise exceptions.ConfigurationError(
+            f"[{GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint list --service "
+            "accelerator), or endpoint_service_type and endpoint_region_name."
+        )
+
+
+def check_credentials(conf: cfg.ConfigOpts) -> None:
+    """Raise ConfigurationError if the options of [oslo_limit] do not suffice to authenticate. No I/O."""
     _load_auth(conf)
     url = urllib.parse.urlsplit(auth_url(conf) or "")
     if "@" in url.netloc or url.query:
         # keystoneauth1 logs the URL.
         raise exceptions.ConfigurationError(
             f"[{GROUP}] auth_url must not contain credentials or a query: set username and password instead."
-        )
-    if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
-        raise exceptions.ConfigurationError(
-            f"[{GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint list --service "
-            "accelerator), or endpoint_service_type and endpoint_region_name."
         )
 
 

@@ -1,37 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a replay as a chart: the usage of projects over time, their limits, and the refusals."""
+"""Draws a replay or a simulation as small multiples: one small panel for each project and resource, the worst first.
+
+Each panel has its own vertical scale, so that a project with 3 accelerators can be read beside one with 600. Refusals
+are drawn as a row of ticks below the line, and counted in the title of the panel: thousands of them do not cover it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import importlib.util
+import math
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg_quota.replay.errors import BadUsage
+from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Key, Tally
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import UNLIMITED
 
-MOST_PROJECTS: Final = 6
-"""The number of lines that remain distinguishable in one panel; the table lists all projects."""
-MOST_PANELS: Final = 4
-_UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "seconds"))
+MAX_PANELS: Final = 240
+"""More panels would be too small to read on one sheet; the table lists all projects."""
+FORMATS: Final = (".png", ".svg")
 
-Points = list[tuple[float, int]]
+_PANEL_INCHES: Final = (1.95, 1.35)
+_SMALL: Final = 6.5
+_UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "seconds"))
+_HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _PanelData:
-    """The data of one panel: points by project, the limits, and the end of the time axis."""
+class Panel:
+    """What one panel shows. ``before`` and ``limit_before`` are those of the limits to compare with, if any."""
 
-    held: Mapping[str, Points]
-    refusals: Mapping[str, Points]
-    bounds: Sequence[int]
-    end: float
+    project_id: str
+    resource: str
+    held: Series
+    limit: int | None
+    before: Series | None = None
+    limit_before: int | None = None
 
 
 def require(path: str) -> None:
@@ -42,123 +51,119 @@ def require(path: str) -> None:
         importlib.import_module("matplotlib.pyplot")
     except ImportError as error:  # installed, but incompatible with another package (often numpy)
         raise BadUsage(f"--chart needs matplotlib, which failed to load: {error}.") from None
-    if not path.lower().endswith(".png"):
-        raise BadUsage(f"--chart {path!a}: the name must end in .png.")
+    if not path.lower().endswith(FORMATS):
+        raise BadUsage(f"--chart {path!a}: the name must end in {' or '.join(FORMATS)}.")
     if not os.path.isdir(os.path.dirname(path) or ".") or os.path.isdir(path):
         raise BadUsage(f"--chart {path!a}: no such directory to write to.")
 
 
-def series(trace: Trace, refused: Collection[int]) -> tuple[dict[Key, Points], dict[Key, Points]]:
-    """Return two dicts by (project_id, resource): (time, held) after each change, and at each refusal."""
+def replay_panels(trace: Trace, refused: Collection[int], limits: Mapping[Key, int]) -> list[Panel]:
+    """The panels of a replay. ``refused``: line numbers. The keys of ``limits`` are (project_id, resource)."""
     tally = Tally()
-    held: dict[Key, Points] = {}
-    refusals: dict[Key, Points] = {}
+    held: dict[Key, Series] = {}
     for event in trace:
         key = (event.project_id, event.resource)
         is_refused = event.line in refused
         tally.add(event, is_refused=is_refused)
-        if is_refused:
-            refusals.setdefault(key, []).append((event.time, tally.held[key]))
-        points = held.setdefault(key, [(event.time, 0)])
-        if points[-1][1] != tally.held[key]:
-            points.append((event.time, tally.held[key]))
-    return held, refusals
+        held.setdefault(key, Series()).add(event.time, tally.held[key], refused=int(is_refused))
+    return [Panel(*key, series, limits.get(key, UNLIMITED)) for key, series in held.items()]
 
 
-def draw(path: str, trace: Trace, refused: Collection[int], limits: Mapping[Key, int]) -> None:
-    """Write the chart as PNG. The keys of ``limits`` are (project_id, resource)."""
+def worst_first(panels: Iterable[Panel]) -> list[Panel]:
+    """The panels with the most refusals, then those that come closest to their limits, then the largest ones."""
+
+    def badness(panel: Panel) -> tuple[float, float, int, str, str]:
+        limit = panel.limit
+        share = 0.0 if limit is None or limit == UNLIMITED else panel.held.peak / max(limit, 1)
+        return -panel.held.total_refused, -share, -panel.held.peak, panel.project_id, panel.resource
+
+    return sorted(panels, key=badness)
+
+
+def draw(path: str, title: str, panels: Iterable[Panel]) -> None:
+    """Write the chart. The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    held, refusals = series(trace, refused)
-    end = max((points[-1][0] for points in held.values()), default=0.0)
-    resources = [resource for resource, _ in Counter(key[1] for key in held).most_common(MOST_PANELS)]
-    figure, axes = pyplot.subplots(
-        max(len(resources), 1),
-        squeeze=False,
-        sharex=True,
-        layout="constrained",
-        figsize=(11, 1.5 + 4 * max(len(resources), 1)),
-    )
+    ordered = worst_first(panels)
+    shown = ordered[:MAX_PANELS]
+    columns = max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
+    rows = max(math.ceil(len(shown) / columns), 1)
+    width, height = columns * _PANEL_INCHES[0] + 0.3, rows * _PANEL_INCHES[1] + 0.9
+    figure = pyplot.figure(figsize=(width, height))
+    end = max((panel.held.times[-1] for panel in shown if panel.held.times), default=0.0)
     seconds, unit = next((seconds, unit) for least, seconds, unit in _UNITS if end >= least)
-    for panel, resource in zip(axes[:, 0], resources, strict=False):
-        bounds = {bound for key, bound in limits.items() if key[1] == resource and bound != UNLIMITED}
-        data = _PanelData(
-            _select_resource(held, resource, seconds),
-            _select_resource(refusals, resource, seconds),
-            sorted(bounds),
-            end / seconds,
-        )
-        _panel(panel, resource, data)
-    axes[-1, 0].set_xlabel(f"time since the start of the trace ({unit})")
-    figure.suptitle(f"Replay of {os.path.basename(trace.name)}: {sum(map(len, refusals.values()))} reserves refused")
+    # (No constrained or tight layout: with 156 panels it takes longer than all the rest.)
+    grid = figure.add_gridspec(
+        rows, columns, left=0.35 / width, right=1 - 0.1 / width, top=1 - 0.75 / height, bottom=0.25 / height,
+        wspace=0.22, hspace=0.45,
+    )  # fmt: skip
+    resources = {panel.resource for panel in ordered}
+    for index, panel in enumerate(shown):
+        axes = figure.add_subplot(grid[index // columns, index % columns])
+        _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
+    _head(figure, title, f"{end / seconds:.3g} {unit}", ordered)
     try:
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=110)
     except OSError as error:
         raise BadUsage(f"--chart {path!a}: {error.strerror}.") from None
     finally:
         pyplot.close(figure)
 
 
-def _select_resource(points_by_key: Mapping[Key, Points], resource: str, seconds: float) -> dict[str, Points]:
-    """Return the points of one resource by project, on the chart's time scale."""
-    return {
-        key[0]: [(time / seconds, amount) for time, amount in points]
-        for key, points in points_by_key.items()
-        if key[1] == resource
-    }
+def _head(figure: Any, title: str, duration: str, panels: Sequence[Panel]) -> None:
+    from matplotlib import lines
+
+    height = figure.get_figheight()
+    left_out = len(panels) - MAX_PANELS
+    more = f"; {left_out} more not drawn" if left_out > 0 else ""
+    refused = sum(panel.held.total_refused for panel in panels)
+    subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, _escape(title), fontsize=11, weight="bold")
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, subtitle, fontsize=8)
+    keys: list[tuple[str, Any, str]] = [(_HELD, "-", "held"), (_LIMIT, "--", "limit"), (_REFUSED, "-", "refused")]
+    if any(panel.before is not None for panel in panels):
+        keys += [(_BEFORE, "-", "held before"), (_BEFORE, "--", "limit before")]
+    handles = [lines.Line2D([], [], color=color, linestyle=style, label=label) for color, style, label in keys]
+    figure.legend(
+        handles=handles, loc="upper right", ncols=len(handles), frameon=False, fontsize=8,
+        bbox_to_anchor=(1.0, 1 - 0.02 / height),
+    )  # fmt: skip
 
 
-def _panel(panel: Any, resource: str, data: _PanelData) -> None:
-    selected = _select_projects(data)
-    for project_id in selected:
-        points = [*data.held[project_id], (data.end, data.held[project_id][-1][1])]
-        (line,) = panel.step(*zip(*points, strict=True), where="post", label=_label(project_id))
-        if project_id in data.refusals:
-            times, amounts = zip(*data.refusals[project_id], strict=True)
-            panel.plot(times, amounts, "x", color=line.get_color(), markersize=8, markeredgewidth=2)
-    if data.refusals:
-        panel.plot([], [], "x", color="black", label="refused")
-    for bound in data.bounds:
-        panel.axhline(bound, color="black", linestyle="--", linewidth=1, label=f"limit {bound} (each project)")
-    if not data.bounds and len(data.held) > 1:
-        times, amounts = zip(*_total(data), strict=True)
-        panel.step(times, amounts, where="post", color="grey", linewidth=2.5, label="all projects")
-    left_out = len(data.held) - len(selected)
-    panel.set_title(resource + (f" ({left_out} more projects not drawn)" if left_out else ""), loc="left")
-    panel.set_ylabel(f"{resource}: used + reserved")
-    panel.set_ylim(bottom=0)
-    panel.yaxis.get_major_locator().set_params(integer=True)
-    panel.grid(alpha=0.3)
-    panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-
-
-def _select_projects(data: _PanelData) -> Sequence[str]:
-    """Return the projects with the most refusals, then those with the highest usage."""
-
-    def rank(project_id: str) -> tuple[int, int, str]:
-        peak = max(amount for _, amount in data.held[project_id])
-        return -len(data.refusals.get(project_id, ())), -peak, project_id
-
-    return sorted(data.held, key=rank)[:MOST_PROJECTS]
-
-
-def _total(data: _PanelData) -> Points:
-    changes: Iterable[tuple[float, int]] = sorted(
-        (time, amount - before)
-        for points in data.held.values()
-        for (time, amount), (_, before) in zip(points, [(0.0, 0), *points], strict=False)
-    )
-    total, points = 0, [(0.0, 0)]
-    for time, change in changes:
-        total += change
-        points.append((time, total))
-    return [*points, (data.end, total)]
+def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resource: bool) -> None:
+    series = [(panel.held, _HELD, 1.0)] + ([(panel.before, _BEFORE, 0.8)] if panel.before is not None else [])
+    for one, color, width in reversed(series):
+        if one.times:
+            times = [time / seconds for time in (*one.times, end)]
+            axes.step(times, [*one.amounts, one.amounts[-1]], where="post", color=color, linewidth=width)
+    bounds = [(panel.limit_before, _BEFORE), (panel.limit, _LIMIT)]
+    drawn = [(limit, color) for limit, color in bounds if limit is not None and limit != UNLIMITED]
+    for limit, color in drawn:
+        axes.axhline(limit, color=color, linestyle="--", linewidth=0.8)
+    top = max([1, *(one.peak for one, _, _ in series), *(limit for limit, _ in drawn)])
+    times = [time / seconds for time, count in zip(panel.held.times, panel.held.refused, strict=True) if count]
+    axes.vlines(times, -0.16 * top, -0.03 * top, color=_REFUSED, linewidth=0.7)
+    axes.set_xlim(0, end / seconds)
+    axes.set_ylim(-0.18 * top, 1.08 * top)
+    axes.set_xticks([])
+    # Two labels: of the limit if there is one, else of the top of the scale; and 0.
+    axes.set_yticks([0, drawn[-1][0] if drawn and drawn[-1][0] > 0 else top])
+    axes.tick_params(labelsize=_SMALL, length=2, pad=1)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    name = _label(panel.project_id) + (f" {_label(panel.resource)}" if names_resource else "")
+    axes.set_title(name, loc="left", fontsize=_SMALL + 0.5, pad=2)
+    if panel.held.total_refused:
+        axes.set_title(f"{panel.held.total_refused}", loc="right", fontsize=_SMALL + 0.5, pad=2, color=_REFUSED)
 
 
 def _label(name: str) -> str:
-    # matplotlib hides labels with a leading underscore, and reads a dollar sign as the start of a formula.
-    short = name if len(name) <= 24 else name[:23] + "…"
-    return ("\u200b" + short if short.startswith("_") else short).replace("$", r"\$")
+    return _escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
+
+
+def _escape(text: str) -> str:
+    # matplotlib reads a dollar sign as the start of a formula.
+    return text.replace("$", r"\$")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import NamedTuple
 
 from cyborg_quota.replay.traces import Event
 
@@ -18,6 +19,14 @@ OUTCOMES = (ADMITTED, REFUSED, *_SETTLED.values(), SKIPPED)
 """The possible outcomes of an event; their counts add up to the number of events."""
 
 Key = tuple[str, str]
+
+
+class _Held(NamedTuple):
+    """The live reserve of a consumer. ``counted`` is what it adds to the amount that its project holds."""
+
+    key: Key
+    amount: int
+    counted: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,7 +39,7 @@ class Tally:
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
-    _live: dict[Key, tuple[Key, int]] = dataclasses.field(default_factory=dict)
+    _live: dict[Key, _Held] = dataclasses.field(default_factory=dict)
     _refused: set[Key] = dataclasses.field(default_factory=set)
 
     @property
@@ -47,8 +56,10 @@ class Tally:
 
     def is_repeated(self, event: Event) -> bool:
         """Return whether it is a reserve of exactly what its consumer already holds."""
-        held = ((event.project_id, event.resource), event.amount)
-        return event.kind == "reserve" and self._live.get((event.project_id, event.consumer)) == held
+        held = self._live.get((event.project_id, event.consumer))
+        if event.kind != "reserve" or held is None:
+            return False
+        return (held.key, held.amount) == ((event.project_id, event.resource), event.amount)
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
@@ -66,12 +77,17 @@ class Tally:
             self._refused.discard(holder)
             if holder not in self._live:
                 key = (event.project_id, event.resource)
-                self._live[holder] = (key, event.amount)
-                self.held[key] += event.amount
+                self._count(holder, _Held(key, event.amount, max(event.amount, 0)))
             return ADMITTED
         if holder in self._refused:
             return SKIPPED
-        if event.kind != "commit" and holder in self._live:
-            key, amount = self._live.pop(holder)
-            self.held[key] -= amount
+        if holder in self._live:
+            held = self._live.pop(holder)
+            self.held[held.key] -= held.counted
+            if event.kind == "commit":
+                self._count(holder, held._replace(counted=held.amount))
         return _SETTLED[event.kind]
+
+    def _count(self, holder: Key, held: _Held) -> None:
+        self._live[holder] = held
+        self.held[held.key] += held.counted

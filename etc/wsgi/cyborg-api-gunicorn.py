@@ -4,18 +4,18 @@
 import sys
 
 wsgi_app = "cyborg_quota.integrations.cyborg.wsgi:application"
-# Behind the proxy that ends TLS.
+# Behind a proxy that terminates TLS.
 bind = "127.0.0.1:6666"
 worker_class = "gthread"
 workers = 4
 threads = 4
-# How long a worker that is told to stop may take to answer its last requests, in seconds. A bind may last as long as
-# an RPC call does: [DEFAULT] rpc_response_timeout in cyborg.conf.
+# The seconds that a worker may take to answer its last requests after it was told to stop. A bind may take as long as
+# an RPC call: [DEFAULT] rpc_response_timeout in cyborg.conf.
 graceful_timeout = 65
 # A delete that names many ARQs has a long URL. 8190 is the most that gunicorn takes.
 limit_request_line = 8190
 
 
 def post_fork(_server, _worker):
-    # Cyborg reads the command line when the worker loads it, and knows none of gunicorn's options.
+    # Cyborg parses the command line when the worker loads it, and does not accept gunicorn's options.
     sys.argv[1:] = ["--config-file", "/etc/cyborg/cyborg.conf"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the command line's tests: an empty ledger, a configuration file, and a way to run a command."""
+"""The base class of the command-line tests: an empty ledger, a configuration file, and methods that run commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = "cyborg-quota"
 
 @dataclasses.dataclass
 class Ended:
-    """How a command ended, and what it said."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -38,7 +38,7 @@ class Ended:
 
 
 def installed(name: str) -> str:
-    """The installed entry point: beside this Python, or on the path."""
+    """Return the installed entry point: next to this Python, or on the path."""
     beside = pathlib.Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found is not None, f"{name} is not installed in this environment"
@@ -46,7 +46,7 @@ def installed(name: str) -> str:
 
 
 class CliTestCase(base.BaseTestCase):
-    """With an empty ledger at ``url`` and a configuration file ``conf`` that names it."""
+    """A test with an empty ledger at ``url`` and a configuration file ``conf`` that names it."""
 
     backend = "sqlite"
 
@@ -59,13 +59,13 @@ class CliTestCase(base.BaseTestCase):
         self.configure()
 
     def configure(self, text: str = "", *, url: str | None = None) -> None:
-        """Write the configuration file anew: the database, and whatever else."""
+        """Write the configuration file again: the database, and the other options."""
         # oslo.config would take a $ for the name of another option.
         connection = (url or self.url).replace("$", "$$")
         self.conf.write_text(f"[database]\nconnection = {connection}\n{text}\n")
 
     def limit(self, limits: str) -> None:
-        """Every project's limits: ``gpu:5,fpga:1``."""
+        """Set the limits of every project: ``gpu:5,fpga:1``."""
         self.configure(f"[limits]\ndriver = config\nlimits = {limits}")
 
     def call(self, *argv: str) -> Ended:
@@ -76,7 +76,7 @@ class CliTestCase(base.BaseTestCase):
         return Ended(status, out.getvalue(), err.getvalue())
 
     def good(self, *argv: str) -> Any:
-        """Run a command that must succeed; returns what it printed as JSON, None where it printed nothing."""
+        """Run a command that must succeed; returns its output parsed as JSON, None if there is none."""
         display = "-f" in argv or argv[0] in ("commit", "rollback", "release", "extend")
         ended = self.call(*argv) if display else self.call(*argv, "-f", "json")
         self.assertEqual((0, ""), (ended.status, ended.err))
@@ -102,7 +102,7 @@ class CliTestCase(base.BaseTestCase):
         return line
 
     def make_overdue(self) -> None:
-        """Let the time of every reservation be over."""
+        """Set the expiry of every reservation to the past."""
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'"))
 

@@ -27,7 +27,7 @@ OTHER_SYNC = {
     "mariadb": "SELECT GET_LOCK(CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota'), 5)",
     "postgresql": "SELECT pg_advisory_xact_lock(6216302001)",
 }
-"""What another host's db sync holds."""
+"""The lock that db sync on another host holds."""
 
 
 class DatabasesTest(base.CliTestCase):
@@ -66,12 +66,12 @@ class DatabasesTest(base.CliTestCase):
 
 
 class OtherSyncTest(base.CliTestCase):
-    """(SQLite's lock is the file's own, with a time-out of its own.)"""
+    """(SQLite locks the file, with a timeout of its own.)"""
 
     scenarios = fixtures.SCENARIOS[1:]
 
     def test_sync_waits_for_another_host_s(self) -> None:
-        """It gave up with the time-out that a charge's statement has."""
+        """It once failed after the timeout of a charge's statement."""
         url = fixtures.fresh_url(self.backend, "cli")
         engine = sa.create_engine(url, poolclass=sa.NullPool)
         self.configure("[quota]\nstatement_timeout = 1\nretry_seconds = 0.5", url=url)

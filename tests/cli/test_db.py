@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""db sync, version and purge, through the command line alone."""
+"""db sync, version and purge, through the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DatabaseTest(base.CliTestCase):
         self.assertEqual({"revision": schema.head(), "needed": schema.head()}, self.good("db", "version"))
         self.assertEqual([], self.good("usage", "list"))
 
-    def test_every_command_says_how_to_make_the_tables(self) -> None:
+    def test_every_command_names_the_command_that_makes_the_tables(self) -> None:
         self.configure(url=self.new)
         trace = self.directory / "trace.csv"
         trace.write_text("time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n")
@@ -40,7 +40,7 @@ class DatabaseTest(base.CliTestCase):
         ):
             self.assertIn("cyborg-quota db sync", self.refused(1, *argv))
 
-    def test_somebody_else_s_tables_are_left_alone(self) -> None:
+    def test_tables_of_another_program_are_not_changed(self) -> None:
         with sa.create_engine(self.new, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("CREATE TABLE reservations (id INTEGER, stranger TEXT)"))
         self.configure(url=self.new)
@@ -80,6 +80,6 @@ class DatabaseTest(base.CliTestCase):
             ended = self.call(*argv)
             self.assertNotIn("word1", ended.out + ended.err)
 
-    def test_a_directory_that_is_not_there(self) -> None:
+    def test_a_missing_directory(self) -> None:
         self.configure("[quota]\nretry_seconds = 0.1", url=f"sqlite:///{self.directory}/none/x.sqlite")
         self.assertIn("unable to open database file", self.refused(1, "db", "sync"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""devstack/plugin.sh: its phases, run with small versions of the functions that devstack gives a plugin.
+"""The phases of devstack/plugin.sh, run with small versions of the functions that devstack gives a plugin.
 
-The files that it writes are real, and so are the database it makes and the limits it sets. What needs devstack itself
-(systemd units, Cyborg's own plugin) is recorded instead of run.
+The files that it writes are real, and so are the database and the limits. Calls that need devstack (systemd units,
+Cyborg's own plugin) are recorded instead.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ phase stack test-config
 class DevstackTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.place = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        self.cyborg_conf = self.place / "cyborg.conf"
+        self.workdir = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.cyborg_conf = self.workdir / "cyborg.conf"
         self.cyborg_conf.write_text("[DEFAULT]\ndebug = True\n")
-        self.uwsgi = self.place / "cyborg-api-uwsgi.ini"
+        self.uwsgi = self.workdir / "cyborg-api-uwsgi.ini"
         self.uwsgi.write_text("[uwsgi]\nwsgi-file = /opt/stack/bin/cyborg-wsgi-api\nprocesses = 2\n")
-        self.conf_dir = self.place / "etc"
+        self.conf_dir = self.workdir / "etc"
 
     def run_phases(self, phases: str, services: str = "cyborg-api,cyborg-cond", **settings: str) -> list[str]:
-        """Run these phases; returns what was asked of devstack."""
-        calls = self.place / "calls"
+        """Run these phases; returns the recorded calls."""
+        calls = self.workdir / "calls"
         calls.unlink(missing_ok=True)
         environment = {
-            "PLACE": str(self.place),
+            "PLACE": str(self.workdir),
             "TOP": str(TOP),
             "PYTHON": sys.executable,
             "PROGRAMS": str(pathlib.Path(sys.executable).parent),
@@ -148,7 +148,7 @@ class DevstackTest(base.BaseTestCase):
         self.assertFalse(self.conf_dir.exists())
 
     def test_other_limits(self) -> None:
-        """The settings choose what is counted, and the limits; other drivers have their limits elsewhere."""
+        """The settings choose the counted resources and the limits; other drivers have their limits elsewhere."""
         self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
         conf = self.read(self.conf_dir / "cyborg_quota.conf")
         self.assertEqual(("gpu", "noop"), (conf["quota"]["resources"], conf["limits"]["driver"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-expirer, as it is installed."""
+"""The installed program cyborg-quota-expirer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.ser
 
 class ExpirerCase(base.CliTestCase):
     def overdue(self, count: int) -> None:
-        """So many reservations, whose time is over."""
+        """Make a number of overdue reservations."""
         for _ in range(count):
             self.good("reserve", "--project", "p1", "gpu=1")
         self.make_overdue()
@@ -39,7 +39,7 @@ class OnceTest(ExpirerCase):
         self.overdue(2)
         ended = self.spawned("--once", program="cyborg-quota-expirer")
         self.assertEqual((0, ""), (ended.status, ended.err))
-        self.assertRegex(ended.out, r"\Aexpired 2\npurged [02]\n\Z")  # just now is not yet older than just now
+        self.assertRegex(ended.out, r"\Aexpired 2\npurged [02]\n\Z")  # not yet older than the maximum age
         self.assertEqual(0, self.good("usage", "list")[0]["reserved"])
         time.sleep(0.01)
         self.once()
@@ -80,7 +80,7 @@ class ServiceTest(ExpirerCase):
             time.sleep(0.05)
 
     def stop(self, process: subprocess.Popen[str]) -> tuple[str, float]:
-        """SIGTERM; returns what it logged, and how many seconds it took."""
+        """Send SIGTERM; returns the log, and the seconds that the end took."""
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=20)
@@ -88,12 +88,12 @@ class ServiceTest(ExpirerCase):
         self.assertNotIn("Traceback", err)
         return err, time.monotonic() - began
 
-    def test_two_at_once_expire_and_stop_at_once(self) -> None:
+    def test_two_instances_expire_and_stop_immediately(self) -> None:
         log = self.directory / "expirer.log"
         self.configure(f"[quota]\nexpire_interval = 1\nbatch_rows = 2\n[DEFAULT]\nlog_file = {log}")
         self.overdue(7)
         processes = [self.serve(), self.serve()]
-        # Both: a process that is still being loaded knows of no SIGTERM yet.
+        # Both: a process that is still loading does not handle SIGTERM yet.
         self.wait_until(processes[0], lambda: log.exists() and log.read_text().count(" Started.\n") == 2)
         self.wait_until(processes[0], lambda: self.reserved() == 0)
         longest = max([self.stop(process)[1] for process in processes])
@@ -102,7 +102,7 @@ class ServiceTest(ExpirerCase):
         self.assertEqual(7, sum(counts))
         self.assertLess(longest, 8)
 
-    def test_it_survives_an_outage_and_says_so_in_a_line(self) -> None:
+    def test_it_survives_an_outage_and_logs_one_line(self) -> None:
         later = self.directory / "later.sqlite"
         log = self.directory / "expirer.log"
         self.configure(f"[quota]\nexpire_interval = 1\n[DEFAULT]\nlog_file = {log}", url=f"sqlite:///{later}")
@@ -133,7 +133,7 @@ class StoppingTest(ExpirerCase):
         self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
         self.assertEqual([], self.good("usage", "audit"))
 
-    def test_a_turn_raises_nothing(self) -> None:
+    def test_a_run_raises_nothing(self) -> None:
         maintenance = self.maintenance()
         for error in (exceptions.DatabaseUnavailable("gone", 1.0), KeyError("odd")):
 

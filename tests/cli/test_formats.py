@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same names and values in every format; what is unlimited is a word for persons alone."""
+"""The names and values are the same in every format; only the table shows "unlimited" as a word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from tests.cli import base
 
-USAGE = ["project_id", "resource", "limit", "used", "reserved", "available"]
+USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
 
 
 class FormatTest(base.CliTestCase):
@@ -28,25 +28,29 @@ class FormatTest(base.CliTestCase):
     def test_table(self) -> None:
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.usages().splitlines()]
         self.assertEqual(USAGE, lines[1])
-        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited"], lines[3])
-        self.assertEqual(["p1", "gpu", "4", "0", "1", "3"], lines[4])
+        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", "unlimited", ""], lines[3])
+        self.assertEqual(["p1", "gpu", "4", "0", "1", "3", "3", "p1"], lines[4])
 
     def test_json(self) -> None:
         rows = self.good("usage", "list")
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(USAGE, list(rows[0]))
 
     def test_csv(self) -> None:
         rows = list(csv.reader(io.StringIO(self.usages("-f", "csv"))))
-        self.assertEqual([USAGE, ["p1", "fpga", "-1", "0", "2", ""], ["p1", "gpu", "4", "0", "1", "3"]], rows)
+        self.assertEqual(
+            [USAGE, ["p1", "fpga", "-1", "0", "2", "", "", ""], ["p1", "gpu", "4", "0", "1", "3", "3", "p1"]], rows
+        )
 
     def test_yaml(self) -> None:
         rows = yaml.safe_load(self.usages("-f", "yaml"))
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
+        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(sorted(USAGE), sorted(rows[0]))
 
     def test_value(self) -> None:
-        self.assertEqual("p1 fpga -1 0 2 None\np1 gpu 4 0 1 3\n", self.usages("-f", "value"))
+        self.assertEqual("p1 fpga -1 0 2 None None None\np1 gpu 4 0 1 3 3 p1\n", self.usages("-f", "value"))
         self.assertEqual("0\n0\n", self.usages("-f", "value", "-c", "used"))
 
     def test_no_rows(self) -> None:
@@ -56,14 +60,14 @@ class FormatTest(base.CliTestCase):
         out = self.call("reservation", "list", "--project", "none", "-f", "csv").out
         self.assertEqual(header, out.strip().replace('"', ""))
 
-    def test_one_thing_in_every_format(self) -> None:
+    def test_one_object_in_every_format(self) -> None:
         self.assertEqual({"expired": 0}, self.call("expire", "-f", "json").json)
         self.assertEqual('"expired"\n0\n', self.call("expire", "-f", "csv").out)
         self.assertEqual({"expired": 0}, yaml.safe_load(self.call("expire", "-f", "yaml").out))
         self.assertEqual("0\n", self.call("expire", "-f", "value").out)
         self.assertIn("| expired | 0     |", self.call("expire").out)
 
-    def test_sorting_puts_what_is_missing_last_in_every_format(self) -> None:
+    def test_sorting_puts_missing_values_last_in_every_format(self) -> None:
         self.assertEqual("3\nNone\n", self.usages("-f", "value", "-c", "available", "--sort-column", "available"))
         table = self.usages("-c", "available", "--sort-column", "available")
         self.assertEqual(["3", "unlimited"], re.findall(r"(?m)^\| (3|unlimited) +\|$", table))

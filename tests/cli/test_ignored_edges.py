@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands, the upgrade check and the expirer say of edges that a previous limit driver made."""
+"""How the commands, the upgrade check and the expirer report edges that a previous limit driver made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli import base
 
 
 class IgnoredEdgesTest(base.CliTestCase):
-    """p1 and p2 lie below dom, as the driver keystone put them there; the driver is ``database`` now."""
+    """p1 and p2 lie below dom, where the driver keystone put them; the present driver is ``database``."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -33,7 +33,7 @@ class IgnoredEdgesTest(base.CliTestCase):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
-        (found,) = [one for one in json.loads(out.getvalue())["checks"] if one["check"] == "project tree"]
+        (found,) = [check for check in json.loads(out.getvalue())["checks"] if check["check"] == "project tree"]
         return found["result"], found["details"]
 
     def test_detach(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import time
+from unittest import mock
 
 from tests.cli import base
 
@@ -42,7 +44,7 @@ class KeystoneDownTest(base.CliTestCase):
         self.configure(KEYSTONE.format(port=self.port, log=self.log))
 
     def unknown(self, *argv: str) -> base.Ended:
-        """Run a command that succeeds with a warning, which has one line; returns how it ended."""
+        """Run a command that succeeds with a warning of one line; returns how it ended."""
         ended = self.call("usage", "list", *argv)
         self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(
@@ -51,18 +53,22 @@ class KeystoneDownTest(base.CliTestCase):
         self.assertNotIn("not-to-be-seen", ended.err)
         return ended
 
-    def test_usage_list_shows_what_is_known(self) -> None:
+    def test_usage_list_shows_usage_without_limits(self) -> None:
         rows = [tuple(row.values()) for row in self.unknown("-f", "json").json]
-        self.assertEqual([("p1", "gpu", None, 2, 0, None), ("p2", "gpu", None, 0, 3, None)], rows)
+        self.assertEqual(
+            [("p1", "gpu", None, 2, 0, None, None, None), ("p2", "gpu", None, 0, 3, None, None, None)], rows
+        )
         rows = [tuple(row.values()) for row in self.unknown("--project", "p1", "-f", "json").json]
-        self.assertEqual([("p1", "fpga", None, 0, 0, None), ("p1", "gpu", None, 2, 0, None)], rows)
+        self.assertEqual(
+            [("p1", "fpga", None, 0, 0, None, None, None), ("p1", "gpu", None, 2, 0, None, None, None)], rows
+        )
 
     def test_usage_list_as_a_table(self) -> None:
-        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   |"
+        line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"
         self.assertIn(line, self.unknown().out)
         self.assertIn(line, self.unknown("--project", "p1").out)
 
-    def test_what_needs_a_limit_still_fails(self) -> None:
+    def test_commands_that_need_a_limit_fail(self) -> None:
         self.assertIn("Limits have been unavailable", self.refused(1, "check", "--project", "p1", "gpu=1"))
         self.assertIn("Limits have been unavailable", self.refused(1, "limit", "list", "--project", "p1"))
 
@@ -83,3 +89,63 @@ class KeystoneDownTest(base.CliTestCase):
         process.communicate(timeout=30)
         self.assertEqual(0, process.returncode)
         self.assertNotIn("Traceback", self.log.read_text())
+
+
+class ProjectNamesTest(base.CliTestCase):
+    """The limits are in the database; Keystone has the names of the projects, and cannot be reached."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        reserved = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(reserved.close)
+        port = reserved.getsockname()[1]
+        reserved.close()
+        self.configure(KEYSTONE.format(port=port, log="").replace("driver = keystone", "driver = database"))
+        self.reason = f"Projects cannot be looked up: Keystone at http://127.0.0.1:{port}/v3 cannot be reached"
+        self.call("limit", "set", "--default", "gpu=5")
+        self.call("limit", "set", "--force", "--project", "p1", "gpu=7")
+        self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
+
+    def test_a_name_needs_keystone(self) -> None:
+        for argv in (["usage", "list"], ["limit", "show"], ["release", "--consumer", "c"], ["check", "gpu=1"]):
+            error = self.refused(1, *argv, "--project", "physics")
+            self.assertIn(self.reason, error)
+            self.assertNotIn("--force", error)
+            self.assertNotIn("not-to-be-seen", error)
+        self.assertIn(self.reason, self.refused(1, "usage", "list", "--project", "p1", "--project-domain", "d"))
+        self.assertIn(self.reason, self.refused(1, "project", "orphans"))
+
+    def test_an_id_does_not(self) -> None:
+        for project_id in ("p1", "0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcdef"):
+            self.good("usage", "list", "--project", project_id)
+        self.good("limit", "show", "--project", "p1")
+        self.assertEqual(0, self.call("release", "--project", "p1", "--consumer", "c").status)
+
+    def test_a_limit_or_a_place_in_the_tree_needs_keystone_or_force(self) -> None:
+        for argv in (["limit", "set", "gpu=8", "--project"], ["project", "add"], ["project", "move", "--root"]):
+            error = self.refused(1, *argv, "p1")
+            self.assertIn(self.reason, error)
+            self.assertIn("To use an id without Keystone, add --force.", error)
+            self.assertEqual((0, ""), (self.call(*argv, "p1", "--force").status, self.call("limit", "over").err))
+        self.assertEqual(0, self.call("limit", "unset", "--project", "p1", "gpu").status)
+
+    def test_a_file_needs_keystone_or_force(self) -> None:
+        file = self.directory / "limits.yaml"
+        file.write_text("projects: [{id: p2}]")
+        self.assertIn(self.reason, self.refused(1, "limit", "import", str(file)))
+        self.good("limit", "import", str(file), "--force")
+        self.assertEqual([], self.good("limit", "import", str(file)), "without a change, nothing is looked up")
+
+    def test_without_openstacksdk(self) -> None:
+        modules = {name: module for name, module in sys.modules.items() if not name.startswith("openstack")}
+        modules.pop("cyborg_quota.limits.keystone_projects", None)
+        with mock.patch.dict(sys.modules, {**modules, "openstack": None}, clear=True):  # type: ignore[dict-item]
+            error = self.refused(2, "usage", "list", "--project", "physics")
+            self.good("usage", "list", "--project", "p1")
+        self.assertIn("names of projects need openstack: pip install 'cyborg_quota[keystone]'", error)
+
+    def test_tables_leave_names_out(self) -> None:
+        ended = self.call("limit", "list", "--names", "-f", "json")
+        self.assertEqual(0, ended.status)
+        self.assertRegex(ended.err, r"\AWARNING: The names of the projects are unknown: [^\n]*\n\Z")
+        self.assertEqual([None, None], [row["project_name"] for row in ended.json])

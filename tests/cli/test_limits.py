@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project tree and its limits through the command line alone."""
+"""The project tree and its limits, through the command line."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class LimitTestCase(base.CliTestCase):
         self.configure(DATABASE)
 
     def done(self, *argv: str) -> None:
-        """Run a command that must succeed in silence."""
+        """Run a command that must succeed without output."""
         ended = self.call(*argv)
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
 
-    def grow(self) -> None:
+    def make_tree(self) -> None:
         """atlas (100) over physics (30) over higgs (10); physics holds 25."""
         self.done("limit", "set", "--default", "gpu=0")
         for argv in (["atlas"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
@@ -64,7 +64,7 @@ class LimitTest(LimitTestCase):
     def test_set_list_and_unset(self) -> None:
         self.done("limit", "set", "--default", "gpu=10")
         self.done("limit", "set", "fpga=5", "--default")
-        self.done("limit", "set", "--project", "p", "gpu=20", "fpga=-1")
+        self.assertEqual(0, self.call("limit", "set", "--project", "p", "gpu=20", "fpga=-1").status)
         rows = self.good("limit", "list")
         self.assertEqual(["project_id", "resource", "limit", "is_own"], list(rows[0]))
         self.assertEqual(
@@ -80,14 +80,36 @@ class LimitTest(LimitTestCase):
         self.assertIn("| p          | fpga     | unlimited | True   |", table)
         self.done("limit", "unset", "--default", "gpu", "fpga")
 
+    def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
+        """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
+        self.done("project", "add", "atlas")
+        self.done("limit", "set", "--project", "atlas", "gpu=7")
+        self.good("reserve", "--project", "physics", "fpga=-1")
+        self.done("limit", "set", "--project", "physics", "gpu=7")
+        self.refused(2, "limit", "set", "--project", "atlsa", "tpu=7")
+
+        ended = self.call("limit", "set", "--project", "atlsa", "gpu=7")
+        self.assertEqual((0, ""), (ended.status, ended.out))
+        self.assertRegex(ended.err, r"\Acyborg-quota: Project 'atlsa' is new: [^\n]*`limit unset`\.\n\Z")
+        self.done("limit", "set", "--project", "atlsa", "gpu=8")
+
+    def test_what_needs_keystone(self) -> None:
+        for argv in (
+            ["limit", "list", "--names"],
+            ["project", "orphans"],
+            ["usage", "list", "--project", "p", "--project-domain", "d"],
+        ):
+            self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
+        self.assertIn("needs a project", self.refused(2, "usage", "list", "--project-domain", "d"))
+
     def test_several_are_set_together_or_not_at_all(self) -> None:
-        self.grow()
+        self.make_tree()
         before = self.good("limit", "list")
         error = self.refused(1, "limit", "set", "--project", "physics", "fpga=0", "gpu=101")
         self.assertIn("children of atlas would sum up to 101", error)
         self.assertEqual(before, self.good("limit", "list"))
 
-    def test_a_limit_holds(self) -> None:
+    def test_a_limit_is_enforced(self) -> None:
         self.assertIn("limit set --default gpu=10", self.refused(1, "reserve", "--project", "p", "gpu=1"))
         self.done("limit", "set", "--default", "gpu=1")
         self.good("reserve", "--project", "p", "gpu=1")
@@ -103,8 +125,8 @@ class LimitTest(LimitTestCase):
         self.misused("limit", "set", "--default")
         self.misused("limit", "show")
 
-    def test_the_tree_is_indented_for_persons(self) -> None:
-        self.grow()
+    def test_the_table_of_the_tree_is_indented(self) -> None:
+        self.make_tree()
         self.assertEqual(
             [
                 ["project_id", "resource", "limit", "used", "subtree_used", "available"],
@@ -119,8 +141,8 @@ class LimitTest(LimitTestCase):
     def tree(self, project: str, *more: str) -> base.Ended:
         return self.call("limit", "tree", "--project", project, *more)
 
-    def test_and_has_columns_for_programs(self) -> None:
-        self.grow()
+    def test_other_formats_of_the_tree_have_columns(self) -> None:
+        self.make_tree()
         rows = self.good("limit", "tree")
         self.assertEqual([TREE] * 3, [list(row) for row in rows])
         self.assertEqual(
@@ -136,14 +158,14 @@ class LimitTest(LimitTestCase):
         )
         self.assertIn("| depth |", self.tree("physics", "-c", "depth").out)
 
-    def test_a_resource_nobody_limits(self) -> None:
+    def test_a_resource_without_a_limit(self) -> None:
         self.configure(f"{DATABASE}missing = unlimited\n")
         self.good("reserve", "--project", "p", "gpu=1")
         self.assertEqual((None, None), tuple(self.good("limit", "tree")[0][name] for name in ("limit", "available")))
         self.assertEqual(["p", "gpu", "not set", "0", "1", "unlimited"], table(self.call("limit", "tree").out)[1])
 
-    def test_show_goes_upwards(self) -> None:
-        self.grow()
+    def test_show_lists_the_ancestors(self) -> None:
+        self.make_tree()
         self.good("reserve", "--project", "higgs", "gpu=2")
         rows = self.good("limit", "show", "--project", "higgs")
         self.assertEqual(
@@ -153,7 +175,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual([], self.good("limit", "show", "--project", "atlas")[1:])
 
     def test_over(self) -> None:
-        self.grow()
+        self.make_tree()
         self.assertEqual([], self.good("limit", "over"))
         self.done("limit", "set", "--project", "higgs", "gpu=0")
         self.done("limit", "set", "--project", "physics", "gpu=5")
@@ -215,7 +237,7 @@ class FileTest(LimitTestCase):
         self.assertEqual(ended.err, self.refused(1, "limit", "import", str(self.file)))
         self.assertEqual([], self.good("project", "list"))
 
-    def test_a_file_that_cannot_be_meant(self) -> None:
+    def test_an_invalid_file(self) -> None:
         self.file.write_text("projects: [{id: a, limit: {gpu: 1}}]")
         error = self.refused(2, "limit", "import", str(self.file))
         self.assertIn("limits.yaml", error)
@@ -257,6 +279,6 @@ class OtherDriverTest(LimitTestCase):
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of a printed table; the first of each row with its leading blanks."""
+    """Return the cells of a printed table; the first of each row with its leading blanks."""
     rows = [line.strip("|").split("|") for line in text.splitlines() if not line.startswith("+")]
     return [[first[1:].rstrip(), *(cell.strip() for cell in rest)] for first, *rest in rows]

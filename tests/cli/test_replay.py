@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replay, through the command line: totals, refusals, bad traces, going on."""
+"""replay, through the command line: totals, refusals, invalid traces, continuation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReplayCase(base.CliTestCase):
         return str(path)
 
     def replay(self, *argv: str) -> dict[str, Any]:
-        """The report, whatever was said on stderr."""
+        """Return the report, whatever was printed on stderr."""
         ended = self.call("replay", *argv, "-f", "json")
         self.assertEqual(0, ended.status, ended.err)
         report: dict[str, Any] = ended.json
@@ -59,7 +59,7 @@ class ReplayTest(ReplayCase):
     def test_without_a_limit_nothing_is_refused(self) -> None:
         self.assertEqual(0, self.replay(EXAMPLE)["refused"])
 
-    def test_the_configuration_s_limits_count_unless_others_are_given(self) -> None:
+    def test_limits_of_the_configuration_apply_unless_given(self) -> None:
         self.limit("gpu:0,fpga:0")
         self.assertEqual(0, self.replay(EXAMPLE, "--limit", "gpu=100")["refused"])
         self.assertEqual(-1, self.replay(EXAMPLE, "--limit", "gpu=100")["projects"][0]["limit"])
@@ -89,19 +89,19 @@ class ReplayTest(ReplayCase):
         report = self.replay(self.write("0,reserve,c,p,tpu.v5,3", "1,commit,c,p,tpu.v5,3"), "--limit", "tpu.v5=3")
         self.assertEqual([2, 1, 0, 1, 0, 0, 0, 3, 0], self.totals(report))
 
-    def test_again_says_so_and_gives_the_same_totals(self) -> None:
+    def test_a_repeated_replay_gives_the_same_totals(self) -> None:
         first = self.replay(EXAMPLE, "--limit", "gpu=4")
         again = self.call("replay", EXAMPLE, "--limit", "gpu=4", "-f", "json")
         self.assertEqual("cyborg-quota: this trace was already replayed on this database; nothing to do\n", again.err)
         self.assertEqual(self.totals(first), self.totals(again.json))
         self.assertIsNone(again.json["events_per_second"])
 
-    def test_a_limit_of_what_the_trace_has_not_is_told(self) -> None:
+    def test_a_limit_of_an_unused_resource_is_reported(self) -> None:
         ended = self.call("replay", EXAMPLE, "--limit", "gpu=4", "--limit", "gppu=4", "-f", "json")
         self.assertEqual((0, 3), (ended.status, ended.json["refused"]))
         self.assertEqual("cyborg-quota: --limit names gppu, but the trace has no such resource\n", ended.err)
 
-    def test_other_limits_than_before(self) -> None:
+    def test_other_limits_than_in_the_first_run(self) -> None:
         self.replay(EXAMPLE, "--limit", "gpu=4")
         for other in (["--limit", "gpu=5"], [], ["--limit", "gpu=4", "--limit", "fpga=1"]):
             line = self.refused(2, "replay", EXAMPLE, *other)
@@ -121,7 +121,7 @@ class BadReplayTest(ReplayCase):
         self.assertIn("No such file", self.refused(2, "replay", str(self.directory / "none.csv")))
         self.assertIn("regular file", self.refused(2, "replay", "/dev/null"))
 
-    def test_a_wrong_line_loses_nothing_before_it(self) -> None:
+    def test_events_before_an_invalid_line_are_kept(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,steal,a,p,gpu,1")
         for _ in range(2):
             line = self.refused(2, "replay", path)
@@ -134,7 +134,7 @@ class BadReplayTest(ReplayCase):
         self.assertIn("line 1: the header must be", self.refused(2, "replay", str(path)))
         self.assertEqual([], self.good("usage", "list"))
 
-    def test_what_the_ledger_refuses_is_named_by_its_line(self) -> None:
+    def test_a_refused_event_is_named_by_its_line(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,reserve,a,p,gpu,2")
         for _ in range(2):
             self.assertIn("trace.csv, line 3: Consumer 'a' already holds gpu=1", self.refused(1, "replay", path))
@@ -146,14 +146,14 @@ class BadReplayTest(ReplayCase):
         path = self.write("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
         self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 
-    def test_a_consumer_that_holds_something_else_already(self) -> None:
+    def test_a_consumer_that_holds_something_else(self) -> None:
         self.good("reserve", "--project", "p", "--consumer", "a", "gpu=1")
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         for _ in range(2):
             self.assertIn("line 2: Consumer a of project p holds", self.refused(2, "replay", path))
         self.assertEqual(0, self.good("usage", "list")[0]["used"])
 
-    def test_an_outage_is_named_by_its_line_and_can_be_gone_on_from(self) -> None:
+    def test_an_outage_is_named_by_its_line_and_can_be_continued(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
         gone = fx.MockPatchObject(
             QuotaEngine, "commit", side_effect=exceptions.DatabaseUnavailable("the server is away", 6.0)
@@ -164,7 +164,7 @@ class BadReplayTest(ReplayCase):
         self.assertEqual("cyborg-quota: resumed after event 1\n", ended.err)
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
 
-    def test_of_two_runs_at_once_the_first_notices(self) -> None:
+    def test_the_first_of_two_concurrent_runs_ends_with_an_error(self) -> None:
         path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(600)))
         began = []
         reserve = QuotaEngine.reserve
@@ -202,7 +202,8 @@ class StoppedReplayTest(ReplayCase):
         for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
             before = self.count_reservations(url)
             process = self.spawn(*argv)
-            # More than before: an interpreter that has yet to start answers a signal in words of its own.
+            # More events than in other tests: while the interpreter starts, it answers a signal with a message of its
+            # own.
             self.wait_for_reservations(url, process, before + 40)
             process.send_signal(stop)
             _, err = process.communicate(timeout=30)
@@ -218,14 +219,14 @@ class StoppedReplayTest(ReplayCase):
             return int(connection.execute("SELECT count(*) FROM reservations").fetchone()[0])
 
     def wait_for_reservations(self, url: str, process: Any, count: int) -> None:
-        """Until the ledger holds so many: then the run is in the middle of its work."""
+        """Wait until the ledger holds this number: then the replay is in progress."""
         deadline = time.monotonic() + 30
         while self.count_reservations(url) < count:
             self.assertIsNone(process.poll(), "it ended before it could be stopped")
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.005)
 
-    def test_an_interrupt_says_how_to_go_on(self) -> None:
+    def test_an_interrupt_prints_how_to_continue(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):
             ended = self.call("replay", path)
@@ -240,8 +241,8 @@ class ChartTest(ReplayCase):
         line = self.refused(2, "replay", EXAMPLE, "--chart", str(self.directory / "chart.png"))
         self.assertIn("cyborg_quota[chart]", line)
 
-    def test_a_chart_library_that_does_not_load_is_told_before_the_replay(self) -> None:
-        """An old matplotlib beside a new numpy: it was found out after the last event, as an internal error."""
+    def test_a_broken_chart_library_is_reported_before_the_replay(self) -> None:
+        """An old matplotlib with a new numpy: the error once came after the last event, as an internal error."""
 
         def fail(name: str) -> None:
             raise ImportError(f"{name}: numpy.core.multiarray failed to import")
@@ -259,7 +260,7 @@ class ChartTest(ReplayCase):
             self.assertIn("--chart", self.refused(2, "replay", EXAMPLE, "--chart", path))
 
     def test_the_chart_is_a_png(self) -> None:
-        """matplotlib is one of the test extra's: this does not skip."""
+        """matplotlib is part of the test extra, so this test is not skipped."""
         path = self.directory / "chart.png"
         for lines in ([], ["0,reserve,_a,$p$,gpu,1"], None):
             trace = EXAMPLE if lines is None else self.write(*lines)
@@ -270,7 +271,7 @@ class ChartTest(ReplayCase):
 
 
 class CheckpointTest(ReplayCase):
-    def test_checkpoints_bound_what_is_looked_for(self) -> None:
+    def test_checkpoints_bound_the_lookup(self) -> None:
         path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replay.CHECKPOINT_EVENTS + 10)))
         self.replay(path)
         asked = []

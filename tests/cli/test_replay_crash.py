@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay is cut off at each of its transactions, before and behind the COMMIT, and ends with the same totals."""
+"""A replay is interrupted at each of its transactions, before and after the COMMIT, and ends with the same totals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cyborg_quota.replay.traces import Trace
 from tests import fixtures
 from tests.cli import base
 
-# Every kind of ending behind a reserve, a consumer that comes back, one that is repeated, and refusals (limit 3).
+# Every event after a reserve, a consumer that returns, one that is repeated, and refusals (limit 3).
 TRACE = """\
 time,event,consumer,project,resource,amount
 0,reserve,a,p,gpu,2
@@ -50,11 +50,11 @@ REFUSED = {9, 16, 23}
 
 
 class PowerCut(BaseException):
-    """Nothing is done behind it, as after kill -9."""
+    """No code after it has an effect, as after kill -9."""
 
 
 class Power(fx.Fixture):
-    """Writes fail from the ``last``-th on; that one itself is done, or not, as ``is_done`` says."""
+    """Makes writes fail from the ``last``-th on; that one is committed if ``is_done``."""
 
     def __init__(self, last: int, *, is_done: bool) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class CrashTest(base.CliTestCase):
         return run
 
     def cut(self, last: int, *, is_done: bool) -> bool:
-        """Run until the power goes; False where the run came to its end before."""
+        """Run until the simulated power cut; returns False if the run came to its end before."""
         with Power(last, is_done=is_done):
             try:
                 self.run_once()
@@ -114,7 +114,8 @@ class CrashTest(base.CliTestCase):
         run = self.run_once()
         self.assertEqual(EXPECTED, dict(run.tally.totals), what)
         self.assertEqual(REFUSED, run.refused, what)
-        usages = {(one.project_id, one.usage.used, one.usage.reserved) for one in self.engine.list_usages(self.admin)}
+        listed = self.engine.list_usages(self.admin)
+        usages = {(row.project_id, row.usage.used, row.usage.reserved) for row in listed}
         self.assertEqual({("p", 2, 0), ("q", 0, 0)}, usages, what)
         self.assertEqual([], self.engine.audit(self.admin), what)
 
@@ -133,8 +134,8 @@ class CrashTest(base.CliTestCase):
             self.assertGreater(last, 20)
             self.useFixture(fixtures.EmptyLedger("sqlite"))
 
-    def test_cut_again_and_again(self) -> None:
-        """Each run does a few transactions more than it has to do again, and so the end is reached."""
+    def test_cut_repeatedly(self) -> None:
+        """Each run completes a few more transactions than it repeats, so the end is reached."""
         for step in (10, 11, 13):
             for is_done in (False, True):
                 cuts = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on reservations, through the command line alone."""
+"""The commands on reservations, through the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReservationTest(base.CliTestCase):
     def state(self, uuid: str) -> str:
         return str(self.good("reservation", "show", uuid)["state"])
 
-    def test_reserve_prints_what_it_made(self) -> None:
+    def test_reserve_prints_its_reservations(self) -> None:
         made = self.good("reserve", "--project", "p1", "--consumer", "c", "--group", "g", "gpu=1", "fpga=2")
         self.assertEqual([COLUMNS, COLUMNS], [list(one) for one in made])
         self.assertEqual([("gpu", 1), ("fpga", 2)], [(one["resource"], one["delta"]) for one in made])
@@ -33,7 +33,7 @@ class ReservationTest(base.CliTestCase):
         made = self.good("reserve", "--project", "p1", "gpu.A100=1", "odd=name=2")
         self.assertEqual([("gpu.A100", 1), ("odd=name", 2)], [(one["resource"], one["delta"]) for one in made])
 
-    def test_over_quota_is_one_line_that_names_all(self) -> None:
+    def test_over_quota_is_one_line_with_all_violations(self) -> None:
         self.limit("gpu:2,fpga:0")
         line = self.refused(1, "reserve", "--project", "p1", "gpu=3", "fpga=1")
         self.assertEqual(
@@ -45,7 +45,7 @@ class ReservationTest(base.CliTestCase):
         self.assertEqual([], self.good("reservation", "list"))
 
     def test_a_full_counter_is_a_refusal(self) -> None:
-        """It was called bad usage (2), though the same amount fits an empty project."""
+        """It was once reported as bad usage (2), although the same amount fits an empty project."""
         self.good("reserve", "--project", "p1", "gpu=2147483647")
         self.assertIn("cannot hold 1 more of gpu", self.refused(1, "reserve", "--project", "p1", "gpu=1"))
         self.good("reserve", "--project", "p2", "gpu=1")
@@ -58,6 +58,7 @@ class ReservationTest(base.CliTestCase):
         self.assertIn("project p1, resource fpga: limit 5, used 3, reserved 2, requested 1", line)
         self.good("commit", uuid)
         usage = {"project_id": "p1", "resource": "fpga", "limit": 5, "used": 5, "reserved": 0, "available": 0}
+        usage |= {"fits": 0, "bound_by": "p1"}
         self.assertEqual([usage], self.good("usage", "list"))
         line = self.refused(1, "reserve", "--project", "p1", "fpga=1")
         self.assertIn("project p1, resource fpga: limit 5, used 5, reserved 0, requested 1", line)
@@ -107,12 +108,12 @@ class ReservationTest(base.CliTestCase):
         self.good("release", "--project", "p1", "--consumer", "nobody")
         self.assertIn("was not found", self.refused(1, "commit", "--project", "p1", "--consumer", "nobody"))
 
-    def test_a_project_bounds_what_is_meant(self) -> None:
+    def test_a_project_restricts_the_selection(self) -> None:
         uuid = self.reserve("gpu=1")
         self.assertIn("was not found", self.refused(1, "commit", "--project", "p2", uuid))
         self.good("commit", "--project", "p1", uuid)
 
-    def test_what_is_meant_must_be_said_once(self) -> None:
+    def test_exactly_one_selection_is_required(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
             for selection in ([], [NOBODY, "--consumer", "c", "--project", "p1"]):
                 self.assertIn("Select the reservations by", self.refused(2, call, *selection))
@@ -128,6 +129,14 @@ class ReservationTest(base.CliTestCase):
         self.assertLess(after, self.good("reservation", "show", uuid)["expire"])
         self.assertIn("Invalid reservation expiration", self.refused(2, "extend", uuid, "--expire", "-5"))
 
+    def test_a_committed_reservation_has_no_expiry(self) -> None:
+        uuid = self.reserve("--consumer", "c", "gpu=1")
+        self.assertIsNotNone(self.good("reservation", "list")[0]["expire"])
+        self.good("commit", uuid)
+        self.assertEqual([None], [row["expire"] for row in self.good("reservation", "list")])
+        self.assertIsNone(self.good("reservation", "show", uuid)["expire"])
+        self.assertTrue(self.call("reservation", "list", "-f", "csv").out.endswith(',"committed","c","","",""\n'))
+
     def test_expire(self) -> None:
         self.assertEqual({"expired": 0}, self.good("expire"))
         uuid = self.reserve("gpu=1")
@@ -136,7 +145,7 @@ class ReservationTest(base.CliTestCase):
         self.assertEqual({"expired": 1}, self.good("expire"))
         self.assertIn("has expired", self.refused(1, "commit", uuid))
 
-    def test_list_shows_what_matches_all(self) -> None:
+    def test_list_shows_rows_that_match_all_filters(self) -> None:
         one = self.reserve("--consumer", "c1", "--group", "g", "gpu=1")
         two = self.reserve("--consumer", "c2", "--group", "g", "gpu=1")
         self.good("commit", two)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program as it is installed: exit statuses, help, configuration, signals and pipes."""
+"""The installed program: exit statuses, help, configuration, signals and pipes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ShellTest(base.CliTestCase):
         ended = self.spawned("check", "--project", "p", "gpu=1", "-f", "value", "-c", "limit", env=environment)
         self.assertEqual((1, "0\n", ""), (ended.status, ended.out, ended.err))
 
-    def test_help_teaches_every_command(self) -> None:
+    def test_help_describes_every_command(self) -> None:
         ended = self.call("--help")
         self.assertEqual(0, ended.status)
         for command in COMMANDS:
@@ -63,7 +63,7 @@ class ShellTest(base.CliTestCase):
         self.assertIn("is no command", self.refused(2, "--bogus", "usage", "list"))
         self.misused("usage", "list", "--bogus")
 
-    def test_a_configuration_that_cannot_be_used(self) -> None:
+    def test_an_invalid_configuration(self) -> None:
         self.configure("[quota]\nbatch_rows = many")
         self.assertIn("batch_rows", self.refused(2, "usage", "list"))
         self.configure("[limits]\ndriver = ghost")
@@ -87,11 +87,11 @@ class ShellTest(base.CliTestCase):
         self.assertIn("Traceback", ended.err)
         self.assertTrue(ended.err.endswith("cyborg-quota: Reservation 'nothing' was not found.\n"))
 
-    def test_an_error_nobody_thought_of_is_a_line_too(self) -> None:
+    def test_an_unexpected_error_is_one_line_too(self) -> None:
         self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyError("odd")))
         self.assertIn("Internal error: KeyError('odd')", self.refused(1, "usage", "audit"))
 
-    def test_a_broken_pipe_is_no_traceback(self) -> None:
+    def test_a_broken_pipe_prints_no_traceback(self) -> None:
         for _ in range(3):
             self.good("reserve", "--project", "p" * 200, "gpu=1")
         for argv in (["usage", "list"], ["reservation", "list", "-f", "csv"], ["reservation", "list"]):
@@ -143,7 +143,7 @@ class StartupTest(base.CliTestCase):
 
 
 class VocabularyTest(base.CliTestCase):
-    def test_every_command_has_a_description_of_its_own(self) -> None:
+    def test_every_command_has_its_own_description(self) -> None:
         shell = main.Shell()
         for name, entry in shell.command_manager:
             factory, _, _ = shell.command_manager.find_command(name.split())

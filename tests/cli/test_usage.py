@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage list, check, audit and heal, through the command line alone."""
+"""usage list, check, audit and heal, through the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sqlalchemy as sa
 
 from tests.cli import base
 
-USAGE = ["project_id", "resource", "limit", "used", "reserved", "available"]
+USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
+TREE = "[limits]\ndriver = database\n[quota]\nmax_open_reservations = 4"
+FORMATS = ("table", "json", "csv", "yaml", "value")
 
 
 class UsageTest(base.CliTestCase):
@@ -19,32 +21,38 @@ class UsageTest(base.CliTestCase):
         rows = self.good("usage", "list")
         self.assertEqual([USAGE] * 3, [list(row) for row in rows])
         self.assertEqual(
-            [("p1", "gpu", 4, 1, 0, 3), ("p2", "fpga", -1, 0, 1, None), ("p2", "gpu", 4, 0, 3, 1)],
+            [
+                ("p1", "gpu", 4, 1, 0, 3, 3, "p1"),
+                ("p2", "fpga", -1, 0, 1, None, None, None),
+                ("p2", "gpu", 4, 0, 3, 1, 1, "p2"),
+            ],
             [tuple(row.values()) for row in rows],
         )
 
-    def test_list_of_a_project_shows_what_it_has_nothing_of(self) -> None:
+    def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
         rows = self.good("usage", "list", "--project", "new")
         self.assertEqual(
-            [("new", "fpga", -1, 0, 0, None), ("new", "gpu", 0, 0, 0, 0)], [tuple(row.values()) for row in rows]
+            [("new", "fpga", -1, 0, 0, None, None, None), ("new", "gpu", 0, 0, 0, 0, 0, "new")],
+            [tuple(row.values()) for row in rows],
         )
         self.assertIn("Invalid project_id", self.refused(2, "usage", "list", "--project", " "))
 
     def test_a_lowered_limit_shows_as_negative(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=3")
         self.limit("gpu:1")
-        self.assertEqual(-2, self.good("usage", "list")[0]["available"])
+        (row,) = self.good("usage", "list")
+        self.assertEqual((-2, 0), (row["available"], row["fits"]))
 
     def test_check(self) -> None:
         self.limit("gpu:2,fpga:1")
         self.assertEqual([], self.good("check", "--project", "p1", "gpu=2", "fpga=1"))
         ended = self.call("check", "--project", "p1", "gpu=3", "fpga=2", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
-        expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "requested"]
+        expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits"]
         self.assertEqual([expected] * 2, [list(row) for row in ended.json])
         self.assertEqual(
-            [("p1", "fpga", "project", 1, 0, 0, 2), ("p1", "gpu", "project", 2, 0, 0, 3)],
+            [("p1", "fpga", "project", 1, 0, 0, None, 2, 1), ("p1", "gpu", "project", 2, 0, 0, None, 3, 2)],
             [tuple(row.values()) for row in ended.json],
         )
         self.assertEqual([], self.good("usage", "list"))
@@ -57,6 +65,92 @@ class UsageTest(base.CliTestCase):
         self.misused("check", "--project", "p1", "gpu=x")
         self.misused("check", "gpu=1")
         self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "tpu=1"))
+
+        self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "--how-many", "tpu=1"))
+        for argv in ((), ("gpu=1", "--how-many", "gpu=1")):
+            self.assertIn("--how-many", self.refused(2, "check", "--project", "p1", *argv))
+        for bundle in ("", "gpu", "gpu=0", "gpu=-1", "gpu=1,gpu=2", "gpu=1,", "gpu=x"):
+            self.misused("check", "--project", "p1", "--how-many", bundle)
+
+    def make_tree(self) -> None:
+        """``physics`` may hold 30 gpu and holds 5; its child ``higgs`` holds 20 of 20."""
+        self.configure(TREE)
+        for line in (
+            "limit set --default gpu=0 fpga=-1",
+            "project add physics",
+            "project add higgs --parent physics",
+            "limit set --project physics gpu=30",
+            "limit set --project higgs gpu=20 fpga=9",
+            "reserve --project physics --consumer a gpu=5",
+            "reserve --project higgs --consumer b gpu=20",
+            "commit --project physics --consumer a",
+            "commit --project higgs --consumer b",
+        ):
+            self.assertEqual(0, self.call(*line.split()).status, line)
+
+    def test_what_fits_in_a_tree(self) -> None:
+        """``available`` is the formula of the specification; ``fits`` is what a reserve is granted."""
+        self.make_tree()
+        for argv in ((), ("--project", "physics")):
+            rows = self.good("usage", "list", *argv)
+            (row,) = [one for one in rows if (one["project_id"], one["resource"]) == ("physics", "gpu")]
+            self.assertEqual((25, 5, "physics"), (row["available"], row["fits"], row["bound_by"]))
+        ended = self.call("check", "--project", "physics", "gpu=6", "-f", "json")
+        self.assertEqual(1, ended.status)
+        ((row),) = ended.json
+        self.assertEqual((30, 5, 25, 6, 5), (row["limit"], row["used"], row["subtree"], row["requested"], row["fits"]))
+        self.assertEqual([], self.good("check", "--project", "physics", "gpu=5"))
+
+    def test_the_columns_in_every_format(self) -> None:
+        self.make_tree()
+        texts = {"table": "| 25        | 5 ", "json": '"fits": 5', "csv": "25,5,", "yaml": "fits: 5", "value": " 25 5 "}
+        for form in FORMATS:
+            out = self.call("usage", "list", "--project", "physics", "-f", form).out
+            self.assertIn(texts[form], out)
+            self.assertIn("physics", out)
+        for form in FORMATS:
+            ended = self.call("check", "--project", "physics", "gpu=6", "-f", form)
+            self.assertEqual(1, ended.status)
+            for name in () if form == "value" else ("subtree", "fits"):
+                self.assertIn(name, ended.out)
+            self.assertIn("25", ended.out)
+
+    def test_check_sees_the_cap_and_the_width(self) -> None:
+        """A reserve may be refused by something other than a limit; check reports that too."""
+        self.configure(TREE.replace("database", "noop"))
+        for _ in range(4):
+            self.good("reserve", "--project", "p1", "gpu=1")
+        ended = self.call("check", "--project", "p1", "gpu=1", "fpga=1", "gpu.x=1")
+        self.assertEqual(2, ended.status)
+        ended = self.call("check", "--project", "p1", "gpu=1", "fpga=1", "-f", "json")
+        self.assertEqual(1, ended.status)
+        self.assertEqual(
+            [("p1", "gpu", "open_reservations", 4, None, None, None, 1, 0)],
+            [tuple(row.values()) for row in ended.json],
+        )
+        self.assertIn("at most 4 open reservations", self.refused(1, "reserve", "--project", "p1", "gpu=1"))
+
+    def test_how_many(self) -> None:
+        self.make_tree()
+        self.assertEqual(
+            [{"how_many": 2, "resource": "gpu", "fits": 5, "bound_by": "physics"}],
+            self.good("check", "--project", "physics", "--how-many", "gpu=2,fpga=1"),
+        )
+        self.assertEqual([], self.good("check", "--project", "physics", "gpu=4", "fpga=2"))
+        self.assertEqual(1, self.call("check", "--project", "physics", "gpu=6", "fpga=3").status)
+        self.assertEqual(
+            [{"how_many": 0, "resource": "gpu", "fits": 0, "bound_by": "higgs"}],
+            self.good("check", "--project", "higgs", "--how-many", "gpu=1,fpga=1"),
+        )
+        self.assertEqual(
+            [{"how_many": None, "resource": None, "fits": None, "bound_by": None}],
+            self.good("check", "--project", "physics", "--how-many", "fpga=1"),
+        )
+        self.assertIn("unlimited", self.call("check", "--project", "physics", "--how-many", "fpga=1").out)
+        for form in FORMATS:
+            out = self.call("check", "--project", "physics", "--how-many", "gpu=2", "-f", form).out
+            self.assertIn("2", out)
+            self.assertIn("physics", out)
 
     def test_audit_and_heal(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")

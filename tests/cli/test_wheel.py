@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/wheel.sh: a host without the source tree runs cyborg_quota from the wheel."""
+"""tools/wheel.sh: cyborg_quota runs from the wheel on a host without the source tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 120.0
 class WheelTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.place = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.workdir = pathlib.Path(self.useFixture(fx.TempDir()).path)
 
     def run_program(self, *command: str, **environment: str) -> str:
         ended = subprocess.run(
@@ -28,7 +28,7 @@ class WheelTest(base.BaseTestCase):
             check=False,
             capture_output=True,
             text=True,
-            cwd=self.place,
+            cwd=self.workdir,
             env={**os.environ, **environment},
             timeout=TIMEOUT_SECONDS,
         )
@@ -36,21 +36,21 @@ class WheelTest(base.BaseTestCase):
         return ended.stdout
 
     def test_installed_and_run(self) -> None:
-        """The wheel holds the whole package: its commands run where no tree can be imported."""
-        tree = self.place / "tree"
+        """The wheel contains the whole package: its commands run where no source tree can be imported."""
+        tree = self.workdir / "tree"
         shutil.copytree(installing.TOP / "tools", tree / "tools")
         shutil.copytree(installing.TOP / installing.PACKAGE, tree / installing.PACKAGE)
         for name in installing.PACKAGED:
             shutil.copy(installing.TOP / name, tree)
-        # A deleted module that an earlier build left behind must not come along.
+        # A deleted module that an earlier build left behind must not be packed.
         (tree / "build/lib/cyborg_quota").mkdir(parents=True)
         (tree / "build/lib/cyborg_quota/deleted.py").touch()
         wheel = pathlib.Path(self.run_program(str(tree / "tools/wheel.sh"), "wheels").strip())
-        self.assertEqual(self.place / "wheels", wheel.parent)
+        self.assertEqual(self.workdir / "wheels", wheel.parent)
         shutil.rmtree(tree)
 
-        # Its dependencies are those of the test environment; only the package itself comes from the wheel.
-        target = self.place / "installed"
+        # Its dependencies are those of the test environment; only the package comes from the wheel.
+        target = self.workdir / "installed"
         pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile")
         self.run_program(*pip, "--target", str(target), str(wheel))
         path = str(target)
@@ -58,10 +58,10 @@ class WheelTest(base.BaseTestCase):
             sys.executable, "-c", "import cyborg_quota; print(cyborg_quota.__file__)", PYTHONPATH=path
         )
         self.assertEqual(f"{target}/cyborg_quota/__init__.py", where.strip())
-        files = (one.relative_to(target) for one in (target / "cyborg_quota").rglob("*") if one.is_file())
+        files = (file.relative_to(target) for file in (target / "cyborg_quota").rglob("*") if file.is_file())
         installed = {str(path) for path in files if "__pycache__" not in path.parts}
-        self.assertEqual({str(one) for one in installing.package_files()}, installed)
-        connection = f"sqlite:///{self.place}/quota.sqlite"
+        self.assertEqual({str(path) for path in installing.package_files()}, installed)
+        connection = f"sqlite:///{self.workdir}/quota.sqlite"
         for command in (("db", "sync"), ("reserve", "--project", "p", "gpu=1"), ("usage", "audit")):
             program = str(target / "bin/cyborg-quota")
             self.run_program(sys.executable, program, *command, PYTHONPATH=path, OS_DATABASE__CONNECTION=connection)

@@ -16,9 +16,9 @@ from tests.cyborgs.client import Client
 
 
 class StackTestCase(base.BaseTestCase):
-    """``stack``, shared by the tests of a process, with no ARQs; ``rp``, its first host's device of 16 handles.
+    """``stack`` is shared by the tests of a process, and has no ARQs; ``rp`` is the first host's device (16 handles).
 
-    What differs from a Cyborg as it is shipped, a class says in ``conductor``, ``api`` and ``config``; ``version`` is
+    A class sets its differences from an unmodified Cyborg in ``conductor``, ``api`` and ``config``; ``version`` is
     Cyborg's.
     """
 

@@ -16,14 +16,14 @@ VERSION = "2.1"
 
 
 class Answer(NamedTuple):
-    """What came back: an HTTP status, and the parsed body (None where there is none)."""
+    """An answer: an HTTP status, and the parsed body (None if there is none)."""
 
     status: int
     body: Any
 
     @property
     def message(self) -> str:
-        """Of an error, what its caller is told."""
+        """The error message that the caller gets."""
         return str(json.loads(self.body["error_message"])["faultstring"])
 
 
@@ -36,7 +36,7 @@ def call(
     *,
     received: dict[str, str] | None = None,
 ) -> Answer:
-    """One HTTP call, JSON both ways. Raises OSError where nobody answers.
+    """Make one HTTP call, with JSON in both directions. Raises OSError if the server does not answer.
 
     :param received: gets the headers of the answer.
     """
@@ -56,10 +56,10 @@ def call(
 
 
 class Client:
-    """A user of one project. Binds and unbinds carry a service token too, for that is what Nova sends.
+    """A user of one project. Binds and unbinds also carry a service token, as Nova's do.
 
-    :param project_id: a UUID; Cyborg takes nothing else.
-    :param roles: of the user, with those that they imply (admin, member, reader, service).
+    :param project_id: a UUID; Cyborg accepts nothing else.
+    :param roles: of the user, including implied ones (admin, member, reader, service).
     :param service_roles: of the service token.
     """
 
@@ -79,7 +79,7 @@ class Client:
         """The headers of the last answer."""
 
     def call(self, method: str, path: str, body: Any = None, *, service: bool = False) -> Answer:
-        """One call under ``/v2``.
+        """Make one call under ``/v2``.
 
         :param service: send the service token too.
         """
@@ -106,11 +106,11 @@ class Client:
         return self.call("POST", "/device_profiles", [{"name": name, "groups": list(groups)}])
 
     def create(self, profile: str) -> Answer:
-        """Make ARQs, one for each unit that the device profile asks for."""
+        """Make ARQs, one for each unit of the device profile."""
         return self.call("POST", "/accelerator_requests", {"device_profile_name": profile})
 
     def created(self, profile: str, times: int = 1) -> list[str]:
-        """The UUIDs of new ARQs, of that many calls."""
+        """Make ARQs by a number of calls; returns their UUIDs."""
         answers = [self.create(profile) for _ in range(times)]
         assert all(answer.status == 201 for answer in answers), answers
         return [arq["uuid"] for answer in answers for arq in answer.body["arqs"]]
@@ -123,10 +123,10 @@ class Client:
         host: str = "fake-host-0",
         project_id: str | None = None,
     ) -> Answer:
-        """One PATCH for all of these ARQs.
+        """Send one PATCH for all of these ARQs.
 
-        :param rp: the resource provider of the device, of ``Stack.rps``; of each ARQ, when it is a list.
-        :param project_id: whom to charge; only an admin may say so.
+        :param rp: the resource provider of the device, of ``Stack.rps``; a list has one for each ARQ.
+        :param project_id: the project to charge; only an admin may name one.
         """
         fields = {"hostname": host, "instance_uuid": instance}
         if project_id is not None:
@@ -143,7 +143,7 @@ class Client:
         )
 
     def unbind(self, arqs: Sequence[str]) -> Answer:
-        """One PATCH for all of these ARQs."""
+        """Send one PATCH for all of these ARQs."""
         names = ("hostname", "device_rp_uuid", "instance_uuid")
         return self._patch({arq: [{"op": "remove", "path": f"/{name}"} for name in names] for arq in arqs})
 

@@ -18,24 +18,24 @@ PLACEMENT = """\
 [api]
 auth_strategy = noauth2
 [placement_database]
-connection = sqlite:///{place}/placement.sqlite
+connection = sqlite:///{workdir}/placement.sqlite
 sync_on_startup = true
 """
 CYBORG = """\
 [DEFAULT]
 transport_url = {bus}
-state_path = {place}
+state_path = {workdir}
 # A worker whose parent was killed stops in good order; without a bus that takes all the time that it is given.
 graceful_shutdown_timeout = 5
 [api]
-api_paste_config = {place}/api-paste.ini
+api_paste_config = {workdir}/api-paste.ini
 [database]
 connection = {database}
 [nova]
 auth_type = none
 endpoint_override = {nova}
 [oslo_concurrency]
-lock_path = {place}/locks
+lock_path = {workdir}/locks
 [placement]
 auth_type = admin_token
 token = admin
@@ -50,15 +50,15 @@ resource_provider_name = {host}
 """
 
 
-def write(place: pathlib.Path, *, bus: str, database: str, nova: str, placement: str) -> None:
+def write(workdir: pathlib.Path, *, bus: str, database: str, nova: str, placement: str) -> None:
     """Write cyborg.conf, placement.conf and api-paste.ini."""
-    (place / "api-paste.ini").write_text(PASTE)
-    (place / "placement.conf").write_text(PLACEMENT.format(place=place))
+    (workdir / "api-paste.ini").write_text(PASTE)
+    (workdir / "placement.conf").write_text(PLACEMENT.format(workdir=workdir))
     values = {"bus": bus, "database": database, "nova": nova, "placement": placement}
     values = {name: value.replace("$", "$$") for name, value in values.items()}
-    (place / "cyborg.conf").write_text(CYBORG.format(place=place, **values))
+    (workdir / "cyborg.conf").write_text(CYBORG.format(workdir=workdir, **values))
 
 
-def write_host(place: pathlib.Path, host: str) -> None:
-    """Write HOST.conf, what a process on that host reads too."""
-    (place / f"{host}.conf").write_text(HOST.format(host=host))
+def write_host(workdir: pathlib.Path, host: str) -> None:
+    """Write HOST.conf, which the processes of that host read too."""
+    (workdir / f"{host}.conf").write_text(HOST.format(host=host))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborgs that differ in one thing from the one installed: what compatibility.py says of each. Run by its Python.
+"""Cyborgs with one difference each, and the results of compatibility.py for them. Run by Cyborg's Python.
 
-    python doctored.py                 prints {what was changed: the error, or null}, as JSON
-    python doctored.py start VERSION   runs cyborg-quota-conductor in a Cyborg that says it is of this version
+    python doctored.py                 prints {change: the error, or null}, as JSON
+    python doctored.py start VERSION   runs cyborg-quota-conductor in a Cyborg that reports this version
     python doctored.py serve VERSION   loads the API's module there
 """
 
@@ -20,7 +20,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import compatibility
 
 
-def ask(check=compatibility.check_services):
+def error_of(check=compatibility.check_services):
     try:
         check()
     except exceptions.ConfigurationError as error:
@@ -39,10 +39,10 @@ def holder(module, name):
 
 @contextlib.contextmanager
 def missing(module, name):
-    """Also where it is inherited: from whichever class has it."""
+    """Also removes inherited attributes: from the class that defines them."""
     where, last = holder(module, name)
-    if hasattr(where, "__mapper__"):  # SQLAlchemy lets no column go
-        kept = {one: getattr(where, one) for one in list(where.__mapper__.columns.keys()) if one != last}
+    if hasattr(where, "__mapper__"):  # SQLAlchemy does not allow the removal of a column
+        kept = {column: getattr(where, column) for column in list(where.__mapper__.columns.keys()) if column != last}
         with mock.patch.object(sys.modules[module], where.__name__, types.SimpleNamespace(**kept)):
             yield
         return
@@ -71,36 +71,36 @@ def doctor():
     from cyborg.objects import base
     from cyborg.objects.extarq import fpga_ext_arq
 
-    found = {"nothing": ask(), "nothing, records": ask(compatibility.check_records)}
+    found = {"nothing": error_of(), "nothing, records": error_of(compatibility.check_records)}
     for version in ("15.0.1", "16.0.1", "18.0.0", "17.0.0.0rc1", "unknown"):
         with of_version(version):
-            found[f"version {version}"] = ask()
+            found[f"version {version}"] = error_of()
     for module, names in (*compatibility._RECORD_NAMES.items(), *compatibility._SERVICE_NAMES.items()):
         for name in names:
             with missing(module, name):
-                found[f"without {module}.{name}"] = ask()
+                found[f"without {module}.{name}"] = error_of()
     for call in (*compatibility._RECORD_CALLS, *compatibility._SERVICE_CALLS):
         with missing(call.module, call.name):
-            found[f"without {call.module}.{call.name}"] = ask()
+            found[f"without {call.module}.{call.name}"] = error_of()
         if call.positional or call.keywords:
             with other_signature(call.module, call.name):
-                found[f"other arguments of {call.module}.{call.name}"] = ask()
+                found[f"other arguments of {call.module}.{call.name}"] = error_of()
     for name in compatibility._STATUSES:
         with mock.patch.object(getattr(exception, name), "code", 418):
-            found[f"other status of {name}"] = ask()
+            found[f"other status of {name}"] = error_of()
     with mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name):
-        found["super() with its own name"] = ask()
+        found["super() with its own name"] = error_of()
     with mock.patch.object(hooks, "rpcapi", None):
-        found["hooks with an rpcapi of their own"] = ask()
+        found["hooks with an rpcapi of their own"] = error_of()
     with mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False):
-        found["bind is no job"] = ask()
+        found["bind is no job"] = error_of()
     with mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}):
-        found["a module that is gone"] = ask()
+        found["a module that is gone"] = error_of()
     with mock.patch.object(base.CyborgObjectRegistry, "registration_hook", lambda *_: None):
         from cyborg_quota.integrations.cyborg import objects
 
-        found["a registry that keeps its own objects"] = ask(objects.install)
-    found["our objects, registered"] = ask(objects.install)
+        found["a registry that keeps its own objects"] = error_of(objects.install)
+    found["our objects, registered"] = error_of(objects.install)
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Cyborg and Placement beside cyborg_quota, each version in an environment of its own: made once, kept.
+"""A real Cyborg and Placement with cyborg_quota, each version in an environment of its own that is kept.
 
 Cyborg 17 is kept in .venv-cyborg, Cyborg 16 in .venv-cyborg16.
 
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import time
 
 from tests import installing
 from tests.installing import NotAvailable
 
-PLACE = installing.TOP / ".venv-cyborg"
+DIRECTORY = installing.TOP / ".venv-cyborg"
 VERSIONS = ("17.0.0", "16.0.1")
-"""The first is the one that most tests run with."""
-PLACES = {"17.0.0": PLACE, "16.0.1": installing.TOP / ".venv-cyborg16"}
+"""Most tests run with the first version."""
+DIRECTORIES = {"17.0.0": DIRECTORY, "16.0.1": installing.TOP / ".venv-cyborg16"}
 OF_VERSION = {
     "17.0.0": ("openstack-placement==16.0.0",),
     # Cyborg 16 does not start with oslo.policy 5, which Placement 16 needs.
@@ -27,39 +26,23 @@ OF_VERSION = {
 REQUIREMENTS = (
     "PyMySQL==1.1.2",
     "gunicorn==27.0.1",  # serves the API in test_wsgi_servers
-    "pyuwsgi==2.0.30.post1",  # the same: uWSGI, as a binary wheel
-    "setuptools==80.9.0",  # builds cyborg_quota, without asking the index each time
+    "pyuwsgi==2.0.30.post1",  # uWSGI as a binary wheel, for the same tests
+    "setuptools==80.9.0",  # builds cyborg_quota without access to the index
     "waitress==3.0.2",
 )
 
 
 def ensure(version: str = VERSIONS[0]) -> pathlib.Path:
-    """Make what is missing, one process at a time; returns the directory of the programs. Raises NotAvailable."""
-    place = PLACES[version]
-    place.mkdir(exist_ok=True)
-    began = time.monotonic()
-    python = place / "env/bin/python"
+    """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
     requirements = (f"openstack-cyborg=={version}", *REQUIREMENTS, *OF_VERSION[version])
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    services = installing.stamp_of(str(place), *requirements, *sources)
-    # Whatever is edited wants a new installation of ours; Cyborg stays.
-    ours = installing.package_stamp(services)
-    with installing.locked(place / "lock"):
-        with installing.stamped(place / "services.stamp", services) as needed:
-            if needed:
-                print(f"tests.cyborgs: making {place.name}", file=sys.stderr)
-                installing.make_environment(place / "env")
-                installing.pip_install(python, *requirements)
-        with installing.stamped(place / "ours.stamp", ours) as needed:
-            if needed:
-                installing.install_package(python, "mysql")
-                print(f"tests.cyborgs: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return python.parent
+    stamp = installing.stamp_of(str(DIRECTORIES[version]), *requirements, *sources)
+    return installing.ensure_services("tests.cyborgs", DIRECTORIES[version], requirements, stamp)
 
 
 if __name__ == "__main__":
     try:
-        for one in VERSIONS:
-            ensure(one)
+        for version in VERSIONS:
+            ensure(version)
     except NotAvailable as reason:
         sys.exit(f"tests.cyborgs: no Cyborg: {reason}")

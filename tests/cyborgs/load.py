@@ -19,13 +19,13 @@ HELD = 10
 NO_ANSWER = 0
 
 Outcomes = collections.Counter[tuple[str, int]]
-"""{(what was asked, HTTP status): how often}; NO_ANSWER where nobody was there."""
+"""{(call, HTTP status): count}; NO_ANSWER if there was no answer."""
 
 
 class User:
-    """One project's user, in a thread of its own. Knows which ARQs it has made, and not what has become of them.
+    """A user of one project, in a thread of its own. It knows which ARQs it has made, but not their state.
 
-    :param profiles: by how many ARQs one of them makes.
+    :param profiles: the device profiles, by their number of ARQs.
     :param rps: the resource provider of each host.
     """
 
@@ -33,33 +33,33 @@ class User:
         self._client = client
         self._profiles = profiles
         self._rps = rps
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._arqs: dict[str, str] = {}
-        """ARQ -> instance, of the last bind."""
+        """ARQ -> instance, of the latest bind."""
         self.outcomes: Outcomes = collections.Counter()
 
     def work(self, stop: threading.Event) -> None:
-        """Until told to stop; the call that runs is let finish."""
+        """Run until stopped; the call in progress is completed."""
         while not stop.is_set():
             actions = [self.bind, self.unbind, self.delete, self.delete_instance]
             weights = [5, 2, 2, 1] if len(self._arqs) < HELD else [0, 1, 3, 3]
-            self._chance.choices(actions, weights)[0]()
+            self._rng.choices(actions, weights)[0]()
 
     def bind(self) -> None:
-        """One to four ARQs; now and then on a device that there is not. Nova deletes what failed, mostly."""
-        made = self.call("create", lambda: self._client.create(self._profiles[self._chance.choice([1, 1, 1, 2, 4])]))
+        """Bind one to four ARQs, sometimes on an unknown device. Mostly, failed ones are deleted, as Nova does."""
+        made = self.call("create", lambda: self._client.create(self._profiles[self._rng.choice([1, 1, 1, 2, 4])]))
         if made.status != 201:
             return
         arqs = [arq["uuid"] for arq in made.body["arqs"]]
-        instance, host = str(uuid.uuid4()), self._chance.choice(sorted(self._rps))
-        is_unknown = self._chance.random() < 0.1
+        instance, host = str(uuid.uuid4()), self._rng.choice(sorted(self._rps))
+        is_unknown = self._rng.random() < 0.1
         rp = str(uuid.uuid4()) if is_unknown else self._rps[host]
         self._arqs.update(dict.fromkeys(arqs, instance))
         what = "bind to nowhere" if is_unknown else "bind"
         bound = self.call(what, lambda: self._client.bind(arqs, instance, rp, host))
-        if bound.status >= 500 and self._chance.random() < 0.5:
+        if bound.status >= 500 and self._rng.random() < 0.5:
             bound = self.call("bind again", lambda: self._client.bind(arqs, instance, rp, host))
-        if bound.status != 202 and self._chance.random() < 0.7:
+        if bound.status != 202 and self._rng.random() < 0.7:
             self._delete(arqs)
 
     def unbind(self) -> None:
@@ -85,7 +85,7 @@ class User:
     def some(self, action: Callable[[list[str]], object]) -> None:
         """With one or two of the ARQs, if there are any."""
         if self._arqs:
-            action(self._chance.sample(sorted(self._arqs), min(len(self._arqs), self._chance.choice([1, 2]))))
+            action(self._rng.sample(sorted(self._arqs), min(len(self._arqs), self._rng.choice([1, 2]))))
 
     def call(self, what: str, method: Callable[[], Answer]) -> Answer:
         try:
@@ -98,26 +98,26 @@ class User:
 
 
 class Killer:
-    """Kills (SIGKILL) one of these, or several at once, at random moments, and starts them again.
+    """Kills (SIGKILL) one or several services at random times, and starts them again.
 
-    :param victims: each choice; one that is named more often dies more often.
+    :param victims: the choices; one that is listed more often is killed more often.
     """
 
-    def __init__(self, victims: Sequence[Sequence[Service]], chance: random.Random) -> None:
+    def __init__(self, victims: Sequence[Sequence[Service]], rng: random.Random) -> None:
         self._victims = victims
-        self._chance = chance
+        self._rng = rng
         self.kills: collections.Counter[str] = collections.Counter()
 
     def work(self, seconds: float) -> None:
-        """For so long; all run again when this returns."""
+        """Kill for ``seconds``; all services run again when this returns."""
         over = time.monotonic() + seconds
         while time.monotonic() < over:
-            time.sleep(self._chance.uniform(0.3, 2.0))
-            victims = self._chance.choice(self._victims)
+            time.sleep(self._rng.uniform(0.3, 2.0))
+            victims = self._rng.choice(self._victims)
             for victim in victims:
                 victim.kill()
             self.kills[" and ".join(victim.name for victim in victims)] += 1
-            time.sleep(self._chance.uniform(0, 0.5))
+            time.sleep(self._rng.uniform(0, 0.5))
             for victim in victims:
                 victim.launch()
             for victim in victims:

@@ -3,11 +3,12 @@
 
     python points.py --config-file ...
 
-The points of a bind: ``reserved`` (all is reserved, nothing is bound), ``bound`` (Cyborg says so, the ledger not yet)
-and ``committed`` (both do, the caller has no answer). At each the conductor looks into the directory
-CYBORG_QUOTA_TEST_POINTS: a file of the point's name that says ``kill`` ends the process and its parent with SIGKILL;
-``hold`` keeps it there as long as the file is there. ``POINT.reached`` tells that it came by. With a file ``job`` an
-FPGA is bound in a job of its own, as one is that must be programmed first.
+The points of a bind: ``reserved`` (everything is reserved, nothing is bound), ``bound`` (bound in Cyborg, not yet
+committed in the ledger) and ``committed`` (both are done, the caller has no answer yet). At each point the conductor
+reads the directory CYBORG_QUOTA_TEST_POINTS. If it has a file with the name of the point and the content ``kill``, the
+process and its parent are killed with SIGKILL; with the content ``hold``, the process waits while the file exists. It
+creates ``POINT.reached`` when it reaches a point. If a file ``job`` exists, an FPGA is bound in a job of its own, like
+one that must be programmed first.
 """
 
 import functools

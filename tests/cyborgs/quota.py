@@ -21,15 +21,16 @@ from tests import base as ledger_base
 from tests import fixtures, invariants
 from tests.cyborgs import base, environment
 from tests.cyborgs import stack as stacks
+from tests.cyborgs.starting import ProcessSettings
 
 CONDUCTOR = ("cyborg-quota-conductor",)
 API = "cyborg_quota.integrations.cyborg.wsgi:application"
 POINTED_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("points.py")))
-"""The same conductor, which can be killed or held at a named point: see points.py."""
+"""The same conductor, which can be killed or suspended at a named point: see points.py."""
 
 COMMAND_TIMEOUT_SECONDS = 120
 LEDGER = "cyborg"
-"""Of its own: a conductor goes on when its tests are over, and sweeps what it finds."""
+"""A bus of its own: a conductor continues after its tests, and expires what it finds."""
 
 QUOTA_CONF = """\
 [database]
@@ -60,7 +61,7 @@ def write_conf(directory: pathlib.Path, url: str, options: str = "") -> pathlib.
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class Output:
     """The result of a command."""
 
     status: int
@@ -68,21 +69,22 @@ class Said:
     err: str
 
 
-def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Said:
+def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Output:
     """Run one of our programs in Cyborg's environment."""
     with tempfile.TemporaryDirectory() as directory:
         out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
         command = [str(stack.programs / program), *arguments]
-        status = stack.starter.start(command, out, err, os.environ, pathlib.Path.cwd()).wait(COMMAND_TIMEOUT_SECONDS)
-        return Said(status, out.read_text(), err.read_text())
+        settings = ProcessSettings(out, err, os.environ, pathlib.Path.cwd())
+        status = stack.starter.start(command, settings).wait(COMMAND_TIMEOUT_SECONDS)
+        return Output(status, out.read_text(), err.read_text())
 
 
 def cyborg_files(stack: stacks.Stack) -> list[str]:
-    """The arguments by which reconcile finds Cyborg's configuration."""
+    """Return the arguments by which reconcile finds Cyborg's configuration."""
     return [part for name in stack.config_files() for part in ("--cyborg-config-file", name.split("=")[1])]
 
 
-def reconcile(stack: stacks.Stack, conf_file: pathlib.Path, *arguments: str) -> Said:
+def reconcile(stack: stacks.Stack, conf_file: pathlib.Path, *arguments: str) -> Output:
     """cyborg-quota reconcile, without a wait."""
     named = ("--config-file", str(conf_file), "reconcile", "--grace", "0", *cyborg_files(stack))
     return run_program(stack, "cyborg-quota", *named, *arguments)
@@ -98,14 +100,14 @@ class QuotaTestCase(base.StackTestCase):
 
     @property
     def config(self) -> str:  # type: ignore[override]
-        """What stands in cyborg.conf. The file's name changes with its text, so that services start anew with it."""
+        """The content of cyborg.conf. The file's name changes with its text, so that services are restarted with it."""
         return f"[cyborg_quota]\nconfig_file = {self.conf_file}\n"
 
     def setUp(self) -> None:
         fixtures.need_server(self, "mariadb")
-        # Before the services are started, and before super().setUp(): they read it.
+        # Before the services are started, and before super().setUp(), which reads it.
         self.url = fixtures.synced_url("mariadb", os.getpid(), self.ledger)
-        self.conf_file = write_conf(environment.PLACE, self.way_to(self.url), self.options)
+        self.conf_file = write_conf(environment.DIRECTORY, self.url_for(self.url), self.options)
         self.addCleanup(self.conf_file.unlink, missing_ok=True)
         super().setUp()
         self.useFixture(fixtures.EmptyLedger("mariadb", self.ledger))
@@ -115,35 +117,35 @@ class QuotaTestCase(base.StackTestCase):
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.project_id = self.client.project_id
 
-    def way_to(self, url: str) -> str:
-        """The URL of the ledger for the services and commands."""
+    def url_for(self, url: str) -> str:
+        """Return the URL of the ledger for the services and commands."""
         return url
 
     # --- the ledger ---
 
     def set_limit(self, limit: int, resource: str = "fpga", project_id: str | None = None) -> None:
-        """Of the test's own project, unless another is named."""
+        """Set a limit of the test's own project, or of another one."""
         administration = self.engine.administration
         administration.set_limit(ledger_base.ADMIN, resource, limit, project_id or self.project_id)
 
     def figures(self, resource: str = "fpga", project_id: str | None = None) -> tuple[int, int]:
-        """(used, reserved)"""
+        """Return (used, reserved)."""
         usage = self.engine.get_usages(ledger_base.ADMIN, project_id or self.project_id)[resource]
         return usage.used, usage.reserved
 
     def charged(self) -> dict[str, int]:
-        """What the ledger says is attached: fpga by project, as Records.bound() says it of Cyborg."""
+        """Return the attached accelerators according to the ledger: fpga by project, like Records.bound()."""
         return {
-            one.project_id: one.usage.used
-            for one in self.engine.list_usages(ledger_base.ADMIN)
-            if one.resource == "fpga" and one.usage.used
+            usage.project_id: usage.usage.used
+            for usage in self.engine.list_usages(ledger_base.ADMIN)
+            if usage.resource == "fpga" and usage.usage.used
         }
 
     def reservations(self, arq: str) -> list[tuple[str, str, int, str, str | None]]:
-        """(project, resource, delta, state, group) of every reservation of an ARQ, oldest first."""
+        """Return (project, resource, delta, state, group) of every reservation of an ARQ, oldest first."""
         return [
-            (one.project_id, one.resource, one.delta, one.state, one.group)
-            for one in self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
+            (row.project_id, row.resource, row.delta, row.state, row.group)
+            for row in self.engine.list_reservations(ledger_base.ADMIN, consumer=arq)
         ]
 
     def assert_agree(self) -> None:
@@ -151,10 +153,10 @@ class QuotaTestCase(base.StackTestCase):
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
         reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
-        self.assertEqual([], [(one.consumer, one.state) for one in reserved])
+        self.assertEqual([], [(row.consumer, row.state) for row in reserved])
         self.assertEqual(self.records.bound(), self.charged())
 
-    def let_time_pass(self) -> None:
+    def expire_all(self) -> None:
         """Make all reservations overdue, and expire them."""
         with self.sql.begin() as connection:
             connection.execute(
@@ -164,18 +166,18 @@ class QuotaTestCase(base.StackTestCase):
 
     # --- commands ---
 
-    def run_program(self, program: str, *arguments: str) -> Said:
+    def run_program(self, program: str, *arguments: str) -> Output:
         """Run one of our programs in Cyborg's environment."""
         return run_program(self.stack, program, *arguments)
 
-    def command(self, *arguments: str) -> Said:
+    def command(self, *arguments: str) -> Output:
         """cyborg-quota, with the test's configuration."""
         return self.run_program("cyborg-quota", "--config-file", str(self.conf_file), *arguments)
 
-    def reconcile(self, *arguments: str) -> Said:
+    def reconcile(self, *arguments: str) -> Output:
         """cyborg-quota reconcile, without a wait."""
         return reconcile(self.stack, self.conf_file, *arguments)
 
     def cyborg_files(self) -> list[str]:
-        """The arguments by which reconcile finds Cyborg's configuration."""
+        """Return the arguments by which reconcile finds Cyborg's configuration."""
         return cyborg_files(self.stack)

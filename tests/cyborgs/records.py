@@ -17,7 +17,7 @@ REPORT_TIMEOUT_SECONDS = 60.0
 ARQS = """
     SELECT uuid, state, project_id, instance_uuid, attach_handle_id FROM extended_accelerator_requests ORDER BY id
 """
-# Reported in whole: with its handles in Cyborg, and its provider in Placement.
+# Completely reported: with its handles in Cyborg, and its provider in Placement.
 PROVIDERS = f"""
     SELECT v.hostname, d.rp_uuid FROM devices v JOIN deployables d ON d.device_id = v.id
     JOIN attach_handles h ON h.deployable_id = d.id
@@ -28,7 +28,7 @@ HANDLES_IN_USE = "SELECT COUNT(*) FROM attach_handles WHERE in_use"
 
 @dataclasses.dataclass(frozen=True)
 class Arq:
-    """A row of Cyborg's table of ARQs. An id of an attach handle is there as long as it holds one."""
+    """A row of Cyborg's table of ARQs. The ID of its attach handle is set while it holds one."""
 
     uuid: str
     state: str
@@ -38,23 +38,23 @@ class Arq:
 
 
 class Records:
-    """One Cyborg's database."""
+    """The database of one Cyborg."""
 
     def __init__(self, url: str) -> None:
         self._engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
 
     def arqs(self) -> dict[str, Arq]:
-        """Every ARQ, by UUID, oldest first."""
+        """Return every ARQ, by UUID, oldest first."""
         with self._engine.connect() as connection:
             return {row.uuid: Arq(*row) for row in connection.execute(sa.text(ARQS))}
 
     def states(self, arqs: Collection[str]) -> list[str | None]:
-        """The state of each of these; None for one that is gone."""
+        """Return the state of each of these; None for a deleted one."""
         found = self.arqs()
         return [found[uuid].state if uuid in found else None for uuid in arqs]
 
     def bound(self) -> dict[str, int]:
-        """How many ARQs in state Bound each project has."""
+        """Return the number of ARQs in state Bound of each project."""
         counts: dict[str, int] = {}
         for arq in self.arqs().values():
             if arq.state == "Bound":
@@ -66,7 +66,7 @@ class Records:
             return int(connection.scalar(sa.text(HANDLES_IN_USE)))
 
     def providers(self) -> dict[str, str]:
-        """Host -> UUID of its device's resource provider, of those that can be bound."""
+        """Return host -> UUID of its device's resource provider, for the hosts that can be used."""
         with self._engine.connect() as connection:
             return {row.hostname: row.rp_uuid for row in connection.execute(sa.text(PROVIDERS))}
 

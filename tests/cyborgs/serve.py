@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by the Python of Cyborg's environment: serve.py MODULE:APPLICATION PORT THREADS [ARGUMENT...] on 127.0.0.1.
+"""Serves a WSGI application on 127.0.0.1, run by Cyborg's Python.
 
-What is left of the arguments is what the application finds in sys.argv when it is imported.
+    serve.py MODULE:APPLICATION PORT THREADS [ARGUMENT...]
+
+The application finds the remaining arguments in sys.argv when it is imported.
 """
 
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of the stack: started, stopped, killed, started again."""
+"""One process of the stack, which can be started, stopped, killed and restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.cyborgs.starting import Process, ProgramStarter, ServiceError, Starter
+from tests.cyborgs.starting import Process, ProcessSettings, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
 __all__ = ["Service", "ServiceError"]
@@ -21,7 +21,7 @@ STOP_TIMEOUT_SECONDS = 20.0
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without a user's own cloud, and without a proxy: all of it is on loopback."""
+    """Return the environment without a user's own cloud and without a proxy: all services are on loopback."""
     return {
         name: value
         for name, value in environ.items()
@@ -32,14 +32,14 @@ def _clean(environ: Mapping[str, str]) -> dict[str, str]:
 class Service:
     """A command that runs in the foreground, with a log file.
 
-    :param ready: called again and again with what the log has grown by since the start.
+    :param ready: called repeatedly with the log since the start; returns whether the service is ready.
     """
 
     def __init__(
         self,
         name: str,
         command: Sequence[str],
-        place: pathlib.Path,
+        workdir: pathlib.Path,
         ready: Callable[[str], bool],
         environment: Mapping[str, str] | None = None,
         *,
@@ -48,7 +48,7 @@ class Service:
         self.name = name
         self._starter = starter
         self.command = list(command)
-        self.log = place / f"{name}.log"
+        self.log = workdir / f"{name}.log"
         self._ready = ready
         self._environment = dict(environment or {})
         self._process: Process | subprocess.Popen[bytes] | None = None
@@ -60,13 +60,13 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started; a conductor serves in a child of it."""
+        """The process ID of the started process; a conductor serves in a child of it."""
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
     @property
     def pids(self) -> list[int]:
-        """Of all of its processes."""
+        """Return the IDs of all its processes."""
         return [self.pid, *machine.descendants(self.pid)]
 
     def start(self) -> None:
@@ -81,12 +81,13 @@ class Service:
         self.log.touch()
         self._log_start = self.log.stat().st_size
         environment = {**_clean(os.environ), "HOME": str(self.log.parent), **self._environment}
-        self._process = self._starter.start(self.command, self.log, self.log, environment, self.log.parent)
+        settings = ProcessSettings(self.log, self.log, environment, self.log.parent)
+        self._process = self._starter.start(self.command, settings)
 
     def wait(self) -> None:
         """Wait until it is ready. Raises ServiceError."""
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while not self._ready(self.said()):
+        while not self._ready(self.output()):
             if not self.running:
                 raise ServiceError(f"{self.name} ended while starting:\n{self.tail()}")
             if time.monotonic() > deadline:
@@ -94,12 +95,12 @@ class Service:
             time.sleep(machine.POLL_SECONDS)
 
     def finish(self) -> None:
-        """Of a command that ends by itself: run it to its end. Raises ServiceError."""
+        """Run a command that ends without a signal to its end. Raises ServiceError."""
         self.launch()
         self.join()
 
     def join(self) -> None:
-        """Of a command that was launched: wait for its end. Raises ServiceError."""
+        """Wait for the end of a command that was launched. Raises ServiceError."""
         assert self._process is not None
         try:
             status = self._process.wait(START_TIMEOUT_SECONDS)
@@ -111,12 +112,12 @@ class Service:
 
     def wait_for(self, text: str) -> None:
         """Wait until it has logged this since its last start. Raises ServiceError."""
-        machine.wait_until(lambda: text in self.said(), START_TIMEOUT_SECONDS)
-        if text not in self.said():
+        machine.wait_until(lambda: text in self.output(), START_TIMEOUT_SECONDS)
+        if text not in self.output():
             raise ServiceError(f"{self.name} does not say {text!r}:\n{self.tail()}")
 
-    def said(self) -> str:
-        """The log since the last start."""
+    def output(self) -> str:
+        """Return the log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -125,7 +126,7 @@ class Service:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL when that takes too long."""
+        """Send SIGTERM, and SIGKILL if that takes too long."""
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,7 +134,7 @@ class Service:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, to all of its processes at once: no handler runs, nothing is given back."""
+        """Send SIGKILL to all its processes: no handler runs, and nothing is released."""
         if self._process is not None:
             pids = self.pids
             with contextlib.suppress(ProcessLookupError):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """16 projects bind, unbind and delete through the real Cyborg while its conductors and its API are killed.
 
-python -m tests.servers run --only mariadb -- python -m tests.cyborgs.soak [--minutes N] [--seed S] [--json FILE]
+    python -m tests.servers run --only mariadb -- python -m tests.cyborgs.soak [--minutes N] [--seed S] [--json FILE]
 
-Every 20 seconds all pause. What was in flight settles or expires; then no project may have more bound than its limit,
-the ledger must be right in itself, and `reconcile --heal` must make it say what Cyborg says. Every other round nobody
-is killed, and then reconcile must find nothing at all. Exits with 1 when something was wrong.
+Every 20 seconds all users pause. Reservations in flight are settled or expire; then no project may have more bound than
+its limit, the ledger must be consistent, and after `reconcile --heal` it must agree with Cyborg. Every other round has
+no kills, and then reconcile must find nothing at all. The exit status is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.cyborgs.service import Service
 from tests.servers import machine
 
 PROJECTS, USERS, HOSTS = 16, 20, 3
-"""Some projects have two users, who race for the same limit."""
+"""Some projects have two users, who compete for the same limit."""
 ROUND_SECONDS = 20.0
 RPC_SECONDS = 4
 SETTLE_SECONDS = 60.0
@@ -48,7 +48,7 @@ CONFIG = "[DEFAULT]\nrpc_response_timeout = {seconds}\n[cyborg_quota]\nconfig_fi
 WATCH = (
     "CREATE TABLE soak_limits (project_id VARCHAR(255) PRIMARY KEY, most INT NOT NULL)",
     "CREATE TABLE soak_overs (project_id VARCHAR(255), used INT, reserved INT, most INT)",
-    # The ledger's whole history: whatever it was at any moment comes by here.
+    # The whole history of the ledger: it contains every state.
     """
     CREATE TRIGGER soak_watch AFTER UPDATE ON quota_usages FOR EACH ROW
     INSERT INTO soak_overs SELECT NEW.project_id, NEW.used, NEW.reserved, most FROM soak_limits
@@ -79,7 +79,7 @@ class Summary:
         whats = sorted({what for what, _ in self.outcomes})
         statuses = sorted({status for _, status in self.outcomes})
         lines = ["".join([f"{'':16}", *(f"{status or 'none':>7}" for status in statuses)])]
-        lines += ["".join([f"{one:16}", *(f"{self.outcomes[one, code]:7}" for code in statuses)]) for one in whats]
+        lines += ["".join([f"{what:16}", *(f"{self.outcomes[what, code]:7}" for code in statuses)]) for what in whats]
         for title, counts in (("killed", self.kills), ("repaired", self.repaired)):
             lines.append(f"{title}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing"))
         return "\n".join([*lines, f"{self.rounds} rounds, {len(self.faults)} faults", *self.faults])
@@ -96,7 +96,7 @@ class Soak:
         stack: stacks.Stack,
         engine: QuotaEngine,
         url: str,
-        reconcile: Callable[..., quota.Said],
+        reconcile: Callable[..., quota.Output],
         *,
         second: Service | None = None,
         seed: str = "0",
@@ -106,20 +106,20 @@ class Soak:
         self._sql = sa.create_engine(url, poolclass=sa.NullPool)
         self._reconcile = reconcile
         self._conductors = [stack.conductor, *([second] if second else [])]
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.summary = Summary()
         self.limits: dict[str, int] = {}
         self._users: list[User] = []
         self._seed = seed
 
     def set_up(self) -> None:
-        """Projects, with limits and users."""
+        """Make the projects, with limits and users."""
         self._run_sql(*WATCH)
         admin = self._stack.client(base.new_id(), "admin", "member", "reader")
         profiles = {count: f"soak-{count}-{base.new_id()}" for count in (1, 2, 4)}
         for count, name in profiles.items():
             assert admin.create_profile(name, {"resources:FPGA": str(count)}).status == 201
-        self.limits = {base.new_id(): self._chance.randint(1, 5) for _ in range(PROJECTS)}
+        self.limits = {base.new_id(): self._rng.randint(1, 5) for _ in range(PROJECTS)}
         for project_id, limit in self.limits.items():
             self._engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
         with self._sql.begin() as connection:
@@ -143,9 +143,9 @@ class Soak:
     # --- a round ---
 
     def round(self, seconds: float, *, is_deadly: bool) -> None:
-        """Load for so long, then look. ``is_deadly``: with kills."""
+        """Run the load for ``seconds``, then check. ``is_deadly``: with kills."""
         stop = threading.Event()
-        killer = Killer(self._victims(), self._chance)
+        killer = Killer(self._victims(), self._rng)
         threads = [threading.Thread(target=user.work, args=[stop], daemon=True) for user in self._users]
         for thread in threads:
             thread.start()
@@ -169,50 +169,50 @@ class Soak:
         return [*one, *one, *one, self._conductors, [self._stack.api]]
 
     def _check_after_round(self, *, is_deadly: bool) -> None:
-        time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor lives as long as its caller
+        time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor exists as long as its caller
         machine.wait_until(lambda: not self._in_flight(), SETTLE_SECONDS)
         self._fault_if("still reserved", self._in_flight())
         bound = self._stack.records.bound()
         over = [f"{one}: {count} of {self.limits[one]}" for one, count in bound.items() if count > self.limits[one]]
         self._fault_if("more bound than the limit", over)
-        said = self._reconcile("--heal", "--force")
-        differences = json.loads(said.out or "[]")
-        self._fault_if("reconcile failed", [said.err] if said.status else [])
-        self.summary.repaired.update(one["problem"] for one in differences)
-        self._fault_if("different, and nobody was killed", [] if is_deadly else [str(one) for one in differences])
+        output = self._reconcile("--heal", "--force")
+        differences = json.loads(output.out or "[]")
+        self._fault_if("reconcile failed", [output.err] if output.status else [])
+        self.summary.repaired.update(difference["problem"] for difference in differences)
+        self._fault_if("different without a kill", [] if is_deadly else [str(row) for row in differences])
         self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])
         with self._sql.connect() as connection:
-            self._fault_if("invariant", invariants.broken(connection))
+            self._fault_if("invariant", invariants.find_violations(connection))
             overs = connection.execute(sa.text("SELECT * FROM soak_overs")).all()
         self._fault_if("more charged than the limit", map(str, overs))
         self._fault_if("audit", map(str, self._engine.audit(ledger_base.ADMIN)))
 
     def _in_flight(self) -> list[str]:
-        return [str(one.consumer) for one in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
+        return [str(row.consumer) for row in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
 
     def charged(self) -> dict[str, int]:
-        """{project: number of attached accelerators}, from the ledger."""
+        """Return {project: number of attached accelerators}, from the ledger."""
         usages = self._engine.list_usages(ledger_base.ADMIN)
-        return {one.project_id: one.usage.used for one in usages if one.resource == "fpga" and one.usage.used}
+        return {usage.project_id: usage.usage.used for usage in usages if usage.resource == "fpga" and usage.usage.used}
 
     def _fault_if(self, what: str, found: Iterable[str]) -> None:
-        self.summary.faults += [f"round {self.summary.rounds}: {what}: {one}" for one in found]
+        self.summary.faults += [f"round {self.summary.rounds}: {what}: {item}" for item in found]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long in all, about (default: 1)")
-    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="whom to kill, and what is asked for")
-    parser.add_argument("--json", type=pathlib.Path, help="write the summary to this file too")
+    parser.add_argument("--minutes", type=float, default=1.0, help="the approximate total duration (default: 1)")
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the seed of all random choices")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the summary to this file")
     arguments = parser.parse_args()
     url = fixtures.fresh_url("mariadb", "soak")
     schema.sync(Database(fixtures.settings(url)))
-    conf_file = quota.write_conf(environment.PLACE, url, OPTIONS)
+    conf_file = quota.write_conf(environment.DIRECTORY, url, OPTIONS)
     stack = stacks.Stack()
     try:
         stack.start()
         for hosts in range(2, HOSTS + 1):
-            stack.need_hosts(hosts)  # one by one: of several that report at once, Cyborg loses one now and then
+            stack.need_hosts(hosts)  # one by one: of several that report concurrently, Cyborg sometimes loses one
         stack.use(quota.CONDUCTOR, quota.API, CONFIG.format(seconds=RPC_SECONDS, file=conf_file))
         engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
         reconcile = functools.partial(quota.reconcile, stack, conf_file, "-f", "json")

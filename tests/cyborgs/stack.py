@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Cyborg on 127.0.0.1: MariaDB, RabbitMQ, Placement, its API, conductor and agents; only Nova is a stand-in."""
+"""A whole Cyborg on 127.0.0.1: MariaDB, RabbitMQ, Placement, its API, conductor and agents; only Nova is simulated."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ _numbers = itertools.count()
 
 
 class Stack:
-    """Services whose data live as long as this object.
+    """Services whose data exists as long as this object.
 
-    ``api``, ``conductor``, ``agents``, ``placement`` and ``bus`` can each be started, stopped and killed.
+    ``api``, ``conductor``, ``agents``, ``placement`` and ``bus`` can each be started, stopped and killed. ``isolated``
+    is the start of a command whose program imports only installed packages, whatever its directory.
 
-    ``isolated`` begins a command whose program runs by itself: it imports what is installed, wherever it is started.
-
-    :param hosts: how many fake hosts, with 16 attach handles each.
+    :param hosts: the number of fake hosts, with 16 attach handles each.
     :param version: Cyborg's, one of environment.VERSIONS.
     """
 
@@ -49,8 +48,8 @@ class Stack:
         self.hosts: list[str] = []
         self.agents: list[Service] = []
         self.further: list[Service] = []
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        self.starter = Starter(self.programs / "python", self.place)
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.starter = Starter(self.programs / "python", self.workdir)
         self.bus = RabbitMQ()
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
@@ -62,22 +61,22 @@ class Stack:
         self._name_hosts(hosts)
         self._set_up(CONDUCTOR, API, "")
 
-    # --- what it is made of ---
+    # --- its parts ---
 
     def _set_up(self, conductor: Sequence[str], api: str, config: str) -> None:
         self.setup = tuple(conductor), api, config
-        (self.place / "extra.conf").write_text(config)
+        (self.workdir / "extra.conf").write_text(config)
         self.api = self._web("api", api, self._api_port, API_THREADS, *self.config_files())
         self.conductor = self._cyborg("conductor", *conductor)
 
     def config_files(self, host: str = "") -> list[str]:
-        """The arguments that name the configuration, as Cyborg's programs take them."""
+        """Return the arguments that name the configuration, as Cyborg's programs take them."""
         names = ["cyborg", "extra", *([host] if host else [])]
-        return [f"--config-file={self.place / name}.conf" for name in names]
+        return [f"--config-file={self.workdir / name}.conf" for name in names]
 
     def add_conductor(self, host: str) -> Service:
-        """One more conductor like the first, on a host of this name: started, and ended with the test."""
-        configuration.write_host(self.place, host)
+        """Add a conductor like the first one, with this host name: it is started, and ended with the test."""
+        configuration.write_host(self.workdir, host)
         made = self._cyborg(f"conductor-{host}", *self.setup[0], host=host)
         self.further.append(made)
         made.start()
@@ -86,30 +85,30 @@ class Stack:
     def _name_hosts(self, count: int) -> None:
         for number in range(len(self.hosts), count):
             host = f"fake-host-{number}"
-            configuration.write_host(self.place, host)
+            configuration.write_host(self.workdir, host)
             self.hosts.append(host)
             self.agents.append(self._cyborg(f"agent-{host}", "cyborg-agent", host=host))
 
     @property
     def rps(self) -> list[str]:
-        """The resource provider of each host's device."""
+        """Return the resource provider of each host's device."""
         providers = self.records.providers()
         return [providers[host] for host in self.hosts]
 
     def _cyborg(self, name: str, program: str, *arguments: str, host: str = "") -> Service:
         command = [str(self.programs / program), *arguments, *self.config_files(host)]
         return Service(
-            name, command, self.place, lambda said: "Created RPC server for service" in said, starter=self.starter
+            name, command, self.workdir, lambda output: "Created RPC server for service" in output, starter=self.starter
         )
 
     def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
         serve = str(pathlib.Path(__file__).with_name("serve.py"))
         command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
-        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.place)}
+        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.workdir)}
         url = f"http://127.0.0.1:{port}"
-        return Service(name, command, self.place, lambda _said: _serves(url), environ, starter=self.starter)
+        return Service(name, command, self.workdir, lambda _output: _serves(url), environ, starter=self.starter)
 
-    # --- from nothing to devices that can be bound ---
+    # --- the start ---
 
     def start(self) -> None:
         """Return when every host's devices can be bound. Raises NotAvailable, ServiceError."""
@@ -121,18 +120,18 @@ class Stack:
             raise NotAvailable(str(error)) from error
 
     def _start_beside_the_bus(self) -> None:
-        """The bus takes longest; meanwhile all is done that does without it."""
+        """While the bus starts, which takes longest, do everything that does not need it."""
         urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
-        configuration.write(self.place, **urls)
+        configuration.write(self.workdir, **urls)
         self.placement.launch()
         sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
-        Service("dbsync", sync, self.place, bool, starter=self.starter).finish()
+        Service("dbsync", sync, self.workdir, bool, starter=self.starter).finish()
         self.api.launch()
         self.placement.wait()
         for host in self.hosts:
             self._create_provider(host)
         self.bus.wait()
-        # An agent reports as soon as it starts, and if nobody listens not again for a minute.
+        # An agent reports when it starts, and if no conductor listens, not again for a minute.
         _start(self.conductor, self.api)
         _start(*self.agents)
         self.records.wait_for_devices(self.hosts)
@@ -143,7 +142,7 @@ class Stack:
             self.further.pop().kill()
 
     def need_hosts(self, count: int) -> None:
-        """Have that many hosts; further ones are added, none is taken away."""
+        """Make sure that there are this many hosts; hosts may be added, none is removed."""
         known = len(self.hosts)
         self._name_hosts(count)
         for host in self.hosts[known:]:
@@ -152,18 +151,18 @@ class Stack:
         self.records.wait_for_devices(self.hosts)
 
     def _create_provider(self, host: str) -> None:
-        """What nova-compute does: the root provider of a host."""
+        """Make the root provider of a host, as nova-compute does."""
         headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.20"}
         body = {"name": host, "uuid": str(uuid.uuid4())}
         answer = call(self.placement_url, "POST", "/resource_providers", body, headers)
         assert answer.status == 200, answer
 
     def use(self, conductor: Sequence[str] = CONDUCTOR, api: str = API, config: str = "") -> None:
-        """Have this API and this conductor run; those that do are left alone.
+        """Make sure that this API and this conductor run; if they do, nothing is changed.
 
         :param conductor: a program of the environment, and its arguments.
         :param api: a WSGI application, as MODULE:NAME.
-        :param config: more text for cyborg.conf; it wins over the stack's own.
+        :param config: more text for cyborg.conf, which overrides that of the stack.
         """
         if (tuple(conductor), api, config) != self.setup:
             self.api.kill()
@@ -172,7 +171,7 @@ class Stack:
         _start(self.conductor, self.api)
 
     def close(self) -> None:
-        """End all of it, and remove its data."""
+        """End all services, and remove their data."""
         self.end_further()
         for service in (self.api, self.conductor, *self.agents, self.placement):
             service.kill()
@@ -180,18 +179,18 @@ class Stack:
         self.bus.close()
         self.nova.close()
         self.records.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
     # --- users ---
 
     def client(self, project_id: str, *roles: str) -> Client:
-        """A user of this project, with these roles; member and reader when none are named."""
+        """Return a user of this project, with these roles; by default member and reader."""
         return Client(self.api_url, project_id, roles or ("member", "reader"))
 
 
 def _start(*services: Service) -> None:
-    """Start them side by side."""
+    """Start them concurrently."""
     for service in services:
         service.launch()
     for service in services:
@@ -206,7 +205,7 @@ def _serves(url: str) -> bool:
 
 @functools.cache
 def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
-    """The one that this process's tests share, or why there is none: nobody tries again for each test."""
+    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test."""
     try:
         made = Stack(version=version)
     except NotAvailable as reason:
@@ -227,7 +226,10 @@ def running(
     hosts: int = 1,
     version: str = environment.VERSIONS[0],
 ) -> Stack:
-    """The stack of this process, with this API, this one conductor, and no ARQs. Raises NotAvailable, ServiceError."""
+    """Return the stack of this process, with this API, this one conductor, and no ARQs.
+
+    Raises NotAvailable, ServiceError.
+    """
     found = of_this_process(os.getpid(), version)
     if isinstance(found, Exception):
         raise found

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by the Python of Cyborg's environment: starts programs, each in a fork of an interpreter that has the libraries.
+"""Starts programs as forks of an interpreter that has loaded the libraries. Run by the Python of Cyborg's environment.
 
-A service starts in a second and a half, and most of that is the import of what all of them need. Here that is done
-once. Of Cyborg, Placement and cyborg_quota nothing is loaded before a program asks for it, nor of oslo.service, whose
-way to run each program chooses: it runs as it would alone. The interpreter is isolated (-I), so that all of them import
-what is installed. Orders come as lines of JSON: see starting.py. Arguments name packages that the libraries must do
-without while they are loaded here: Nova refuses to start where eventlet has been imported.
+A service takes a second and a half to start, mostly for imports that all services need. Here they are done once.
+Cyborg, Placement, cyborg_quota and oslo.service are not loaded in advance (oslo.service reads how to run each program
+when it is imported), so a program runs as it would without this. The interpreter is isolated (-I), so that only
+installed packages are imported. Commands are lines of JSON: see starting.py. The arguments name packages that must not
+be loaded here: Nova does not start if eventlet was imported before.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def become(order):
-    """In a fork: the program, as if it had been started by itself."""
+    """In a fork: run the program as if it had been started directly."""
     parent = os.getppid()
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of Cyborg's environment, started by starter.py."""
+"""Starts processes of Cyborg's environment, through starter.py or directly."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -21,8 +22,18 @@ class ServiceError(Exception):
     """A service ended, or was not ready in time; the message ends with the last lines of its log."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ProcessSettings:
+    """The files to which output is appended, the environment variables, and the working directory of a process."""
+
+    out: pathlib.Path
+    err: pathlib.Path
+    environment: Mapping[str, str]
+    directory: pathlib.Path
+
+
 class Process:
-    """One that was started: what is needed of subprocess.Popen."""
+    """A started process, with the methods of subprocess.Popen that the tests use."""
 
     def __init__(self, starter: Starter, pid: int) -> None:
         self._starter = starter
@@ -30,13 +41,13 @@ class Process:
         self.pid = pid
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status; None while it runs."""
         if self._status is None and not machine.alive(self.pid):
             self._status = self._starter.reap(self.pid)
         return self._status
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
-        """Its exit status, when it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for its end, and return its exit status. Raises subprocess.TimeoutExpired."""
         machine.wait_until(lambda: self.poll() is not None, timeout_seconds)
         if self._status is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout_seconds)
@@ -48,45 +59,44 @@ class Process:
 
 
 class Starter:
-    """The process that starts them; they end with it, and it with the thread that made it.
+    """The process that runs starter.py. Its programs end with it, and it ends with the thread that made it.
 
     :param python: of Cyborg's environment.
     :param not_imported: packages that it does not import itself; its programs may.
     """
 
-    def __init__(self, python: pathlib.Path, place: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
+    def __init__(self, python: pathlib.Path, workdir: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
         command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py")), *not_imported]
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
-        self._log = place / "starter.log"
+        self._log = workdir / "starter.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
         self._lock = threading.Lock()
 
-    def start(
-        self,
-        command: Sequence[str],
-        out: pathlib.Path,
-        err: pathlib.Path,
-        environment: Mapping[str, str],
-        directory: pathlib.Path,
-    ) -> Process:
-        """Start a Python program; what it says is appended to these files.
+    def start(self, command: Sequence[str], settings: ProcessSettings) -> Process:
+        """Start a Python program.
 
-        :param command: a script and its arguments; a "python" before the script is left out.
+        :param command: a script and its arguments; a "python" before the script is removed.
         """
         first, *rest = command
         script = rest if pathlib.Path(first).name == "python" else [first, *rest]
-        paths = {"out": str(out), "err": str(err), "directory": str(directory)}
-        return Process(self, self._ask({"command": script, "environment": dict(environment), **paths}))
+        order = {
+            "command": script,
+            "out": str(settings.out),
+            "err": str(settings.err),
+            "environment": dict(settings.environment),
+            "directory": str(settings.directory),
+        }
+        return Process(self, self._send(order))
 
     def reap(self, pid: int) -> int:
-        """The exit status of one that has ended."""
-        return self._ask({"reap": pid})
+        """Return the exit status of a process that has ended."""
+        return self._send({"reap": pid})
 
-    def _ask(self, order: dict[str, Any]) -> int:
+    def _send(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
             with contextlib.suppress(BrokenPipeError):
@@ -98,7 +108,7 @@ class Starter:
         return int(answer)
 
     def close(self) -> None:
-        """End it, and with it all that it has started and still runs."""
+        """End it, and all its programs that still run."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -110,22 +120,15 @@ class Starter:
 class ProgramStarter:
     """Starts programs that are not written in Python, or that must not start as forks of a Python process."""
 
-    def start(
-        self,
-        command: Sequence[str],
-        out: pathlib.Path,
-        err: pathlib.Path,
-        environment: Mapping[str, str],
-        directory: pathlib.Path,
-    ) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own; its output is appended to these files."""
-        with out.open("ab") as output, err.open("ab") as errors:
+    def start(self, command: Sequence[str], settings: ProcessSettings) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own."""
+        with settings.out.open("ab") as output, settings.err.open("ab") as errors:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=environment,
-                cwd=directory,
+                env=settings.environment,
+                cwd=settings.directory,
                 start_new_session=True,
             )

@@ -32,7 +32,7 @@ class TestStart(quota.QuotaTestCase):
 
     def test_one_line(self) -> None:
         for service, name in ((self.stack.api, "API"), (self.stack.conductor, "conductor")):
-            lines = [line for line in service.said().splitlines() if "cyborg_quota " in line]
+            lines = [line for line in service.output().splitlines() if "cyborg_quota " in line]
             self.assertEqual(1, len(lines), lines)
             place = re.escape(self.engine.location)
             expected = (

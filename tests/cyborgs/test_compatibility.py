@@ -55,8 +55,8 @@ class TestDoctored(base.BaseTestCase):
 
     def test_the_conductor_does_not_start(self) -> None:
         ended = self.run_script("start", "15.0.1")
-        said = f"cyborg-quota-conductor: {TOO_OLD}\n"
-        self.assertEqual((2, "", said), (ended.returncode, ended.stdout, ended.stderr))
+        output = f"cyborg-quota-conductor: {TOO_OLD}\n"
+        self.assertEqual((2, "", output), (ended.returncode, ended.stdout, ended.stderr))
 
     def test_the_api_does_not_load(self) -> None:
         """The last line of a WSGI server's log."""

@@ -26,7 +26,7 @@ class PointsTestCase(quota.QuotaTestCase):
     conductor = quota.POINTED_CONDUCTOR
 
     def setUp(self) -> None:
-        self.points = environment.PLACE / f"points-{os.getpid()}"
+        self.points = environment.DIRECTORY / f"points-{os.getpid()}"
         shutil.rmtree(self.points, ignore_errors=True)
         self.points.mkdir(parents=True)
         os.environ["CYBORG_QUOTA_TEST_POINTS"] = str(self.points)  # the conductor inherits it
@@ -53,7 +53,7 @@ class PointsTestCase(quota.QuotaTestCase):
     def binding(self, point: str, *arqs: str) -> Iterator[list[concurrent.futures.Future[int]]]:
         """Start one bind call per ARQ; they wait at the point while the block runs, and have ended after it.
 
-        Yields their statuses. One of them at least has come there when the block begins.
+        Yields their statuses. At least one of them has reached the point when the block begins.
         """
         with concurrent.futures.ThreadPoolExecutor() as pool, self.held(point):
             statuses = [
@@ -86,13 +86,13 @@ class TestKilled(PointsTestCase):
         """No ARQ is bound; the reservations expire, and the same ARQs can be bound afterwards."""
         arqs = self.kill_at("reserved")
         self.assertEqual((["Initial"] * 2, (0, 2)), (self.records.states(arqs), self.figures()))
-        self.let_time_pass()
+        self.expire_all()
         self.assertEqual((0, 0), self.figures())
         self.bind(arqs)
         self.assertEqual((2, 0), self.figures())
         self.assert_agree()
 
-    def test_between_reserve_and_bind_and_tried_again_at_once(self) -> None:
+    def test_between_reserve_and_bind_and_retried_immediately(self) -> None:
         """A second call, before the expiry, uses the reservations of the first call."""
         self.set_limit(2)
         arqs = self.kill_at("reserved")
@@ -105,9 +105,9 @@ class TestKilled(PointsTestCase):
         arqs = self.kill_at("bound")
         self.assertEqual(["Bound", "Initial"], self.records.states(arqs))
         machine.wait_until(lambda: self.figures() == (1, 1), REACH_SECONDS)
-        self.let_time_pass()
+        self.expire_all()
         self.assertEqual((1, 0), self.figures())
-        self.assertEqual(quota.Said(0, "", ""), self.reconcile())
+        self.assertEqual(quota.Output(0, "", ""), self.reconcile())
         self.bind(arqs[1:])
         refused = self.client.bind(self.client.created(self.profile), str(uuid.uuid4()), self.rp)
         self.assertEqual(403, refused.status)
@@ -118,12 +118,12 @@ class TestKilled(PointsTestCase):
     def test_between_commit_and_answer(self) -> None:
         arqs = self.kill_at("committed")
         self.assertEqual((["Bound", "Initial"], (1, 1)), (self.records.states(arqs), self.figures()))
-        self.let_time_pass()
+        self.expire_all()
         self.assertEqual(0, self.reconcile().status)
         self.assert_agree()
 
 
-class TestOvertaken(PointsTestCase):
+class TestConcurrentCalls(PointsTestCase):
     def test_fails_when_it_is_bound(self) -> None:
         """Cyborg's bind raises after its last step: the call fails, but the ARQ is bound and charged."""
         self.set_limit(1)
@@ -161,24 +161,24 @@ class TestOvertaken(PointsTestCase):
         self.assertEqual(202, first.result())
         self.assert_agree()
 
-    def test_room_is_lost_while_it_is_bound(self) -> None:
+    def test_quota_is_lost_while_it_is_bound(self) -> None:
         """The reservation expired and another request took the quota: the ARQ is detached, and the bind is refused."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            self.let_time_pass()
+            self.expire_all()
             self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
         self.assertEqual(403, first.result())
         self.assertEqual((["BindFailed"], 0), (self.records.states([arq]), self.records.handles_in_use()))
         self.assertEqual((1, 0), self.figures())
 
-    def test_room_is_lost_and_it_cannot_be_detached(self) -> None:
+    def test_quota_is_lost_and_it_cannot_be_detached(self) -> None:
         """The detach fails, so the ARQ stays bound: the periodic task charges it."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         (self.points / "stuck").touch()
         with self.binding("bound", arq) as [first]:
-            self.let_time_pass()
+            self.expire_all()
             self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
         self.assertEqual((500, ["Bound"]), (first.result(), self.records.states([arq])))
         machine.wait_until(lambda: self.figures() == (2, 0), REACH_SECONDS)
@@ -188,7 +188,7 @@ class TestOvertaken(PointsTestCase):
         """The reservation expired and the quota is free: the ARQ is reserved and committed again."""
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            self.let_time_pass()
+            self.expire_all()
         self.assertEqual(202, first.result())
         self.assertEqual(["expired", "committed"], [row[3] for row in self.reservations(arq)])
         self.assert_agree()
@@ -213,14 +213,14 @@ class TestJobs(PointsTestCase):
         self.assertEqual((2, 0), self.figures())
         self.assert_agree()
 
-    def test_one_job_of_two_has_no_room_any_more(self) -> None:
+    def test_one_job_of_two_exceeds_the_limit(self) -> None:
         """Nova is notified of both ARQs: the other ARQ stays bound and charged."""
         self.set_limit(2)
         arqs = self.client.created(self.profile, 2)
         with self.held("bound"):
             instance = self.bind(arqs)
             self.wait_for("bound")
-            self.let_time_pass()
+            self.expire_all()
             self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
         machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
         self.assertEqual(["completed", "failed"], sorted(self.stack.nova.told_of(instance).values()))
@@ -246,7 +246,7 @@ class TestJobs(PointsTestCase):
         (self.points / "bound").unlink()
         self.stack.conductor.kill()
         self.stack.conductor.start()
-        self.let_time_pass()
+        self.expire_all()
         self.assertEqual(0, self.reconcile("--heal").status)
         self.assertEqual((1, 0), self.figures())
         self.assert_agree()
@@ -297,6 +297,6 @@ class TestReport(quota.QuotaTestCase):
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)
         wanted = f"ARQ {arq}: not charged; charged nothing, attached {self.project_id} fpga=1"
-        machine.wait_until(lambda: wanted in self.stack.conductor.said(), REACH_SECONDS)
-        self.assertIn(wanted, self.stack.conductor.said())
+        machine.wait_until(lambda: wanted in self.stack.conductor.output(), REACH_SECONDS)
+        self.assertIn(wanted, self.stack.conductor.output())
         self.assertEqual((0, 0), self.figures())

@@ -10,7 +10,7 @@ from tests.cyborgs import quota
 
 class TestCyborg16(quota.QuotaTestCase):
     version = "16.0.1"
-    ledger = "cyborg16"  # the conductor of the other Cyborg expires what it finds in its own
+    ledger = "cyborg16"  # the other Cyborg's conductor expires the reservations in its own ledger
     options = "max_unbound_requests = 3"
 
     def test_bind_refuse_release(self) -> None:
@@ -30,7 +30,7 @@ class TestCyborg16(quota.QuotaTestCase):
         self.bind(arqs[2:])
         self.assertEqual(202, self.client.unbind(arqs[2:]).status)
         self.assert_agree()
-        self.assertEqual(quota.Said(0, "", ""), self.reconcile())
+        self.assertEqual(quota.Output(0, "", ""), self.reconcile())
 
     def test_failed_bind_and_unbound_requests(self) -> None:
         arqs = self.client.created(self.profile, 3)

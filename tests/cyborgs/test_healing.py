@@ -37,12 +37,12 @@ class HealTestCase(test_reconcile.ReconcileTestCase):
         self.engine.adopt(ledger_base.ADMIN, [Claim(arq, {"fpga": 1}, source=source)], project_id)
 
 
-class TestByItself(HealTestCase):
+class TestDefault(HealTestCase):
     """The conductor with the default: reconcile_heal = certain."""
 
     options = "reconcile_interval = 1\nreconcile_grace = 1"
 
-    def test_what_is_certain(self) -> None:
+    def test_certain_differences(self) -> None:
         """Charges of deleted or unbound ARQs are released; other differences are only logged."""
         deleted, unbound, free, stays = self.bound(4)
         self.assertEqual(202, self.client.unbind([unbound]).status)
@@ -56,7 +56,7 @@ class TestByItself(HealTestCase):
         conductor = self.stack.conductor
         conductor.wait_for(f"ARQ {free}: not charged")
         conductor.wait_for("ARQ of none: not attached")
-        self.assertNotIn("ARQ of west", conductor.said())
+        self.assertNotIn("ARQ of west", conductor.output())
 
     def test_an_empty_record(self) -> None:
         """With a wrong database, nothing is released, and the log gives the reason."""
@@ -64,9 +64,9 @@ class TestByItself(HealTestCase):
         self.records.clear()
         self.stack.conductor.wait_for("The ledger was not repaired: Cyborg has no accelerator request at all: 1 of")
         self.assertEqual((1, 0), self.figures())
-        said = self.reconcile("--heal")
-        self.assertEqual((1, ""), (said.status, said.out))
-        self.assertIn("Cyborg has no accelerator request at all", said.err)
+        output = self.reconcile("--heal")
+        self.assertEqual((1, ""), (output.status, output.out))
+        self.assertIn("Cyborg has no accelerator request at all", output.err)
         self.assertEqual(0, self.reconcile("--heal", "--force").status)
         self.assertEqual(["released"], [row[3] for row in self.reservations(arq)])
 
@@ -98,11 +98,11 @@ class TestSharedLedger(HealTestCase):
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id)
         return str(row["uuid"])
 
-    def west(self, *arguments: str) -> quota.Said:
+    def west(self, *arguments: str) -> quota.Output:
         named = ("--config-file", str(self.west_conf), "reconcile", "--grace", "0")
         return self.run_program("cyborg-quota", *named, "--cyborg-config-file", str(self.west_cyborg), *arguments)
 
-    def test_each_heals_its_own(self) -> None:
+    def test_each_repairs_its_own(self) -> None:
         [east], project_id = self.bound(1), base.new_id()
         west = self.bind_in_west(project_id)
         self.assertEqual(0, self.command("reserve", "--project", project_id, "--consumer", "by hand", "fpga=1").status)
@@ -129,8 +129,8 @@ class TestSharedLedger(HealTestCase):
             connection.exec_driver_sql("UPDATE reservations SET source = NULL")
         self.adopt("a ghost", None, self.project_id)
         self.assertEqual(1, self.reconcile("--heal").status)
-        said = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
-        self.assertEqual((0, ['"arq"', '"a ghost"']), (said.status, said.out.splitlines()))
-        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", said.err)
+        output = self.reconcile("--heal", "--claim-source", "-f", "csv", "-c", "arq")
+        self.assertEqual((0, ['"arq"', '"a ghost"']), (output.status, output.out.splitlines()))
+        self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", output.err)
         self.assertEqual({arq: "east"}, self.held())
         self.assert_agree()

@@ -33,7 +33,7 @@ def same(one: pathlib.Path, other: pathlib.Path) -> bool:
 class TestInstalled(quota.QuotaTestCase):
     def setUp(self) -> None:
         super().setUp()
-        [self.site_packages] = environment.PLACE.glob("env/lib/python*/site-packages")
+        [self.site_packages] = environment.DIRECTORY.glob("env/lib/python*/site-packages")
 
     @property
     def config(self) -> str:  # type: ignore[override]
@@ -44,8 +44,8 @@ class TestInstalled(quota.QuotaTestCase):
         arqs = self.client.created(self.profile)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
         integration = self.site_packages / "cyborg_quota/integrations/cyborg"
-        self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.said())
-        self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.said())
+        self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.output())
+        self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
 
     def test_every_file_of_the_tree(self) -> None:
         """The installed package is the present source: an edited file causes a new installation."""
@@ -66,19 +66,19 @@ class TestInstalled(quota.QuotaTestCase):
 
         unit = configparser.RawConfigParser()
         unit.read(installing.TOP / "etc/systemd/cyborg-quota-expirer.service")
-        own = {
-            "/opt/cyborg/venv": str(environment.PLACE / "env"),
+        replacements = {
+            "/opt/cyborg/venv": str(environment.DIRECTORY / "env"),
             "/etc/cyborg_quota/cyborg_quota.conf": str(conf_file),
         }
         command = unit["Service"]["ExecStart"]
-        for old, new in own.items():
+        for old, new in replacements.items():
             self.assertIn(old, command)
             command = command.replace(old, new)
         expirer = Service(
             "expirer",
             shlex.split(command),
             directory,
-            lambda _: [one.state for one in engine.list_reservations(ledger_base.ADMIN)] == ["expired"],
+            lambda _: [row.state for row in engine.list_reservations(ledger_base.ADMIN)] == ["expired"],
             starter=self.stack.starter,
         )
         self.addCleanup(expirer.kill)

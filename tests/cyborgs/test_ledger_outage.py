@@ -35,22 +35,22 @@ def proxy_of(_pid: int, url: str) -> Proxy:
 
 
 class OutageTestCase(quota.QuotaTestCase):
-    # The conductor's periodic task would find out by itself.
+    # The conductor's periodic task would repair the charges too.
     options = (
         "reconcile_interval = 0\n"
         "[quota]\nexpire_interval = 300\nretry_seconds = 1\nstatement_timeout = 1\nconnect_timeout = 1"
     )
 
-    def way_to(self, url: str) -> str:
+    def url_for(self, url: str) -> str:
         self.proxy = proxy_of(os.getpid(), url)
         return self.proxy.url
 
     def setUp(self) -> None:
         super().setUp()
-        self.since = {service: len(service.said()) for service in (self.stack.api, self.stack.conductor)}
+        self.since = {service: len(service.output()) for service in (self.stack.api, self.stack.conductor)}
 
     @contextlib.contextmanager
-    def away(self, how: str) -> Iterator[None]:
+    def make_unavailable(self, how: str) -> Iterator[None]:
         """The ledger is unreachable while the block runs; on exit, every service has detected its return.
 
         ``how``: an attribute of the proxy.
@@ -65,7 +65,7 @@ class OutageTestCase(quota.QuotaTestCase):
 
     def lines(self, service: Service, words: str) -> list[str]:
         """The lines with this text that the service has logged since the test began."""
-        return [line for line in service.said()[self.since.get(service, 0) :].splitlines() if words in line]
+        return [line for line in service.output()[self.since.get(service, 0) :].splitlines() if words in line]
 
     def waits(self, service: Service) -> int:
         """The number of ledger calls that waited until their deadline."""
@@ -85,14 +85,14 @@ class OutageTestCase(quota.QuotaTestCase):
         self.assert_agree()
 
 
-class TestAway(OutageTestCase):
+class TestUnavailable(OutageTestCase):
     def check(self, how: str) -> None:
         """A delete of eight ARQs waits once, the next delete does not wait. Binds get 503; only the first one waits."""
         arqs, more = self.client.created(self.profile, MANY), self.client.created(self.profile, 2)
         instance, new = self.bind(arqs), self.client.created(self.profile, 2)
         self.bind(more)
         api, conductor = self.stack.api, self.stack.conductor
-        with self.away(how):
+        with self.make_unavailable(how):
             self.assertEqual(204, self.client.delete_instance(instance).status)
             self.assertEqual(1, self.waits(api), api.tail())
             self.assertEqual(MANY, len(self.lines(api, "is unbound and still charged")))
@@ -112,17 +112,17 @@ class TestAway(OutageTestCase):
 
     def test_refused(self) -> None:
         self.check("is_refusing")
-        # The caller is not told where the ledger is; the log has it.
-        [said] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
-        self.assertIn("127.0.0.1", said)
+        # The caller is not told the location of the ledger; the log has it.
+        [output] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
+        self.assertIn("127.0.0.1", output)
 
     def test_hanging(self) -> None:
         self.check("is_dead")
 
-    def test_many_deletes_at_once(self) -> None:
+    def test_many_concurrent_deletes(self) -> None:
         """Until the breaker opens, only a few calls wait, so that the other threads stay free."""
         instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
-        with self.away("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
+        with self.make_unavailable("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
             answers = list(pool.map(self.client.delete_instance, instances))
         self.assertEqual({204}, {answer.status for answer in answers})
         self.assertEqual({}, self.records.bound())
@@ -133,17 +133,17 @@ class TestAway(OutageTestCase):
         """An ARQ that was bound again keeps its charge, which belongs to the new bind."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
-        with self.away("is_refusing"):
+        with self.make_unavailable("is_refusing"):
             self.assertEqual(202, self.client.unbind([arq]).status)
             self.assertEqual(["Unbound"], self.records.states([arq]))
             self.assertEqual(1, len(self.lines(self.stack.conductor, OPENED)))
             self.proxy.is_refusing = False
-            # While the breaker is open still, or just closed: before, while or after the release is tried again.
+            # While the breaker is still open, or was closed just now: before, during or after the retry of the release.
             machine.wait_until(lambda: self.client.bind([arq], str(uuid.uuid4()), self.rp).status == 202, BACK_SECONDS)
         self.assertEqual(["Bound"], self.records.states([arq]))
         self.wait_until_charged(1)
 
-    def test_one_hot_project(self) -> None:
+    def test_one_contended_project(self) -> None:
         """A project's rows are locked for longer than a call waits: only its binds get 503."""
         others = self.stack.client(uuid.uuid4().hex)
         self.bind(self.client.created(self.profile))
@@ -161,11 +161,11 @@ class TestAway(OutageTestCase):
 
     def test_the_process_dies(self) -> None:
         """A reconciliation finds the charges that an ended process had not released."""
-        stays, goes = self.client.created(self.profile, 2)
-        self.bind([stays])
-        self.bind([goes])
-        with self.away("is_refusing"):
-            self.assertEqual(204, self.client.delete([goes]).status)
+        kept, deleted = self.client.created(self.profile, 2)
+        self.bind([kept])
+        self.bind([deleted])
+        with self.make_unavailable("is_refusing"):
+            self.assertEqual(204, self.client.delete([deleted]).status)
             self.stack.api.kill()
         self.stack.api.start()
         self.assertEqual((2, 0), self.figures())

@@ -13,29 +13,29 @@ from tests.servers import machine
 BACK_SECONDS = 30.0
 
 
-class TestLedgerAway(test_crashes.PointsTestCase):
+class TestLedgerUnavailable(test_crashes.PointsTestCase):
     options = "[quota]\nretry_seconds = 0.5"
 
-    def way_to(self, url: str) -> str:
+    def url_for(self, url: str) -> str:
         self.proxy = self.useFixture(Proxy(url))
         return self.proxy.url
 
-    def take_away(self) -> None:
+    def make_unavailable(self) -> None:
         """The connection is closed on each query."""
         self.proxy.is_cut = lambda _count: True
 
-    def bring_back(self) -> None:
+    def make_available(self) -> None:
         self.proxy.is_cut = lambda _count: False
 
     def test_at_the_commit(self) -> None:
         """The ARQs stay bound and are charged after the outage, except one that was deleted during it."""
-        stays, goes = self.client.created(self.profile, 2)
-        with self.binding("bound", stays, goes) as calls:
+        kept, deleted = self.client.created(self.profile, 2)
+        with self.binding("bound", kept, deleted) as calls:
             machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
-            self.take_away()
+            self.make_unavailable()
         self.assertEqual([202, 202], [call.result() for call in calls])
-        self.assertEqual(204, self.client.delete([goes]).status)  # released it cannot be
-        self.bring_back()
+        self.assertEqual(204, self.client.delete([deleted]).status)  # it cannot be released
+        self.make_available()
         machine.wait_until(lambda: self.figures()[1] == 0, BACK_SECONDS)
         self.assertEqual((1, 0), self.figures())
         self.assert_agree()
@@ -43,8 +43,8 @@ class TestLedgerAway(test_crashes.PointsTestCase):
 
 
 class TestAnswers(quota.QuotaTestCase):
-    def test_an_arq_of_nobody(self) -> None:
-        """A bind by an administrator without a project, that names none, is refused with one sentence."""
+    def test_an_arq_without_a_project(self) -> None:
+        """A bind by an administrator without a project, which names none, is refused with one sentence."""
         nobody = self.stack.client("", "admin", "member", "reader", "service")
         [arq] = nobody.created(self.profile)
         refused = nobody.bind([arq], str(uuid.uuid4()), self.rp)

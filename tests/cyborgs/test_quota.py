@@ -30,7 +30,7 @@ class TestBind(quota.QuotaTestCase):
         self.assertEqual((3, 0), self.figures())
         self.assert_agree()
 
-    def test_charged_to_whom_cyborg_charges(self) -> None:
+    def test_charged_to_the_project_of_the_arq(self) -> None:
         """An administrator binds for another project: that project is charged, and the release is for that project."""
         [arq] = self.admin.created(self.profile)
         self.assertEqual(202, self.admin.bind([arq], _id(), self.rp, project_id=self.project_id).status)
@@ -39,7 +39,7 @@ class TestBind(quota.QuotaTestCase):
         self.assertEqual(204, self.admin.delete([arq]).status)
         self.assertEqual((0, 0), self.figures())
 
-    def test_two_calls_for_one_instance_at_once(self) -> None:
+    def test_two_concurrent_calls_for_one_instance(self) -> None:
         """Whether Cyborg accepts both calls or one, the ledger agrees with Cyborg."""
         for _ in range(5):
             instance = _id()
@@ -49,21 +49,21 @@ class TestBind(quota.QuotaTestCase):
             self.assertLessEqual({answer.status for answer in answers}, {202, 400})
         self.assert_agree()
 
-    def test_the_same_call_at_once(self) -> None:
+    def test_two_concurrent_deliveries(self) -> None:
         """Two deliveries of one message charge once, whichever of them Cyborg refuses."""
         for _ in range(5):
             arqs, instance = self.client.created(self.profile), _id()
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 list(pool.map(lambda _, what=arqs, at=instance: self.client.bind(what, at, self.rp), range(3)))
-        self.let_time_pass()
+        self.expire_all()
         self.assert_agree()
 
     def test_the_same_call_again(self) -> None:
         arqs, instance = self.client.created(self.profile), _id()
         self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
         self.assertEqual(400, self.client.bind(arqs, instance, self.rp).status)
-        other = self.client.bind(arqs, _id(), self.rp)  # not so soon refused by the API: it comes to the conductor
-        self.assertEqual((500, True), (other.status, "Bad state: Bound" in other.message))  # as Cyborg answers itself
+        other = self.client.bind(arqs, _id(), self.rp)  # the API does not refuse it at once: it reaches the conductor
+        self.assertEqual((500, True), (other.status, "Bad state: Bound" in other.message))  # answered by Cyborg
         self.assertEqual((1, 0), self.figures())
         self.assert_agree()
 
@@ -73,7 +73,7 @@ class TestRefused(quota.QuotaTestCase):
         self.set_limit(2)
         self.bind(self.client.created(self.profile))
         arqs, instance = self.client.created(self.new_profile({"resources:FPGA": "2"})), _id()
-        before = len(self.stack.conductor.said())
+        before = len(self.stack.conductor.output())
         answer = self.client.bind(arqs, instance, self.rp)
         self.assertEqual(403, answer.status)
         expected = (
@@ -83,10 +83,10 @@ class TestRefused(quota.QuotaTestCase):
         self.assertEqual(["Initial"] * 2, self.records.states(arqs))
         self.assertEqual({}, self.stack.nova.told_of(instance))
         self.assertEqual((1, 0), self.figures())
-        said = self.stack.conductor.said()[before:]
-        self.assertIn(f"Bind refused: {expected}", said)
-        self.assertNotIn("Traceback", said)
-        # What was refused can be bound when there is room.
+        output = self.stack.conductor.output()[before:]
+        self.assertIn(f"Bind refused: {expected}", output)
+        self.assertNotIn("Traceback", output)
+        # A refused ARQ can be bound after another one was released.
         self.set_limit(3)
         self.assertEqual(202, self.client.bind(arqs, instance, self.rp).status)
         self.assert_agree()
@@ -102,7 +102,7 @@ class TestRefused(quota.QuotaTestCase):
         self.assertIn("resource class CUSTOM_RARE cannot be charged: no [cyborg] resource_rule matches", answer.message)
         self.assertEqual(["Initial"], self.records.states([arq]))
 
-    def test_the_last_one_goes_to_one_of_many(self) -> None:
+    def test_the_last_accelerator_is_granted_once(self) -> None:
         self.set_limit(1)
         arqs = self.client.created(self.profile, 6)
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -117,7 +117,7 @@ class TestModels(quota.QuotaTestCase):
         profile = self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"})
         self.set_limit(1, "fpga.fake")
         self.bind(self.client.created(profile))
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         refused = self.client.bind(self.client.created(profile), _id(), self.rp)
         self.assertIn("resource fpga.fake: limit 1, used 1", refused.message)
         self.bind(self.client.created(self.profile))  # another model of the family
@@ -191,7 +191,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assertEqual((0, 0), self.figures())
         self.assert_agree()
 
-    def test_deleted_by_instance_again_and_again(self) -> None:
+    def test_deleted_by_instance_repeatedly(self) -> None:
         arqs = self.client.created(self.profile, 2)
         instance = self.bind(arqs)
         for _ in range(2):
@@ -213,7 +213,7 @@ class TestReleased(quota.QuotaTestCase):
         self.assertEqual(204, self.client.delete([arq]).status)
         self.assertEqual([], self.reservations(arq))
 
-    def test_charged_by_hand_meanwhile(self) -> None:
+    def test_charged_by_hand_in_between(self) -> None:
         """Only the charge of the ARQ is released, not the other charges of its project."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
@@ -235,8 +235,8 @@ class TestWalkThrough(quota.QuotaTestCase):
         self.assertEqual(204, self.client.delete(arqs[:1]).status)
         self.assertEqual(202, self.client.bind(arqs[5:], _id(), self.rp).status)
         self.assertEqual((5, 0), self.figures())
-        said = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
-        self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', said.out)
+        output = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
+        self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', output.out)
 
 
 class TestWithStockApi(quota.QuotaTestCase):

@@ -21,8 +21,8 @@ from tests import base as ledger_base
 from tests.cyborgs import base, quota
 
 PASSWORD = "hunter2-of-cyborg"
-NOTHING = quota.Said(0, "", "")
-A_LOOK_SECONDS = 60.0
+NOTHING = quota.Output(0, "", "")
+COMPARISON_SECONDS = 60.0
 PAGED = """
 import sys
 from oslo_config import cfg
@@ -61,9 +61,9 @@ class ReconcileTestCase(quota.QuotaTestCase):
 
     def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
         """The printed rows, by ARQ."""
-        said = self.reconcile("-f", "json", *arguments)
-        self.assertEqual("", said.err)
-        return {row["arq"]: row for row in json.loads(said.out)}
+        result = self.reconcile("-f", "json", *arguments)
+        self.assertEqual("", result.err)
+        return {row["arq"]: row for row in json.loads(result.out)}
 
 
 class TestFound(ReconcileTestCase):
@@ -72,35 +72,35 @@ class TestFound(ReconcileTestCase):
         free, other, much = self.bound(3)
         [model] = self.bound(1, self.new_profile({"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}))
         instance = str(self.records.arqs()[free].instance_uuid)
-        stranger = base.new_id()
+        other_project = base.new_id()
         self.forget(free, other, much, model)
         self.charge("a ghost")
-        self.charge(other, stranger)
+        self.charge(other, other_project)
         self.charge(much, fpga=2)
-        self.charge(model)  # and not its model's resource
+        self.charge(model)  # and not the resource of its model
         self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, consumer="in flight")
         self.set_limit(0)
         mine = f"{self.project_id} fpga=1"
         expected = {
             free: ("not charged", "nothing", mine),
             "a ghost": ("not attached", mine, "nothing"),
-            other: ("wrong project", f"{stranger} fpga=1", mine),
+            other: ("wrong project", f"{other_project} fpga=1", mine),
             much: ("wrong amount", f"{self.project_id} fpga=2", mine),
             model: ("wrong amount", mine, f"{mine} fpga.fake=1"),
         }
 
-        said = self.reconcile("-f", "json")
-        self.assertEqual((1, ""), (said.status, said.err))
-        rows = json.loads(said.out)
+        result = self.reconcile("-f", "json")
+        self.assertEqual((1, ""), (result.status, result.err))
+        rows = json.loads(result.out)
         self.assertEqual(sorted(expected), [row["arq"] for row in rows])
         self.assertEqual(expected, {row["arq"]: (row["problem"], row["charged"], row["attached"]) for row in rows})
         self.assertEqual(instance, next(row["instance"] for row in rows if row["arq"] == free))
-        self.assertEqual({stranger: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
+        self.assertEqual({other_project: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
 
         healed = self.reconcile("--heal", "-f", "json")
         self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
         self.assertEqual(NOTHING, self.reconcile())
-        self.assertEqual([(4, 1), (1, 0)], [self.figures(one) for one in ("fpga", "fpga.fake")])
+        self.assertEqual([(4, 1), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)
         self.assert_agree()
         self.assertEqual(instance, self.reservations(free)[-1][4])
@@ -108,9 +108,9 @@ class TestFound(ReconcileTestCase):
     def test_as_a_table(self) -> None:
         [arq] = self.bound()
         self.forget(arq)
-        said = self.reconcile()
-        self.assertEqual(1, said.status)
-        header, row = [line.split("|") for line in said.out.splitlines() if line.startswith("|")]
+        result = self.reconcile()
+        self.assertEqual(1, result.status)
+        header, row = [line.split("|") for line in result.out.splitlines() if line.startswith("|")]
         columns = ["arq", "problem", "instance", "source", "charged", "attached"]
         self.assertEqual(columns, [part.strip() for part in header[1:-1]])
         self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
@@ -122,26 +122,26 @@ class TestFound(ReconcileTestCase):
         sql = sa.text("UPDATE extended_accelerator_requests SET state = 'Bound' WHERE uuid = :arq")
         with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sql, {"arq": arq})
-        said = self.reconcile()
-        self.assertEqual((0, ""), (said.status, said.out))
+        result = self.reconcile()
+        self.assertEqual((0, ""), (result.status, result.out))
         self.assertEqual(
             "cyborg-quota: resource class CUSTOM_RARE is not counted: no [cyborg] resource_rule matches it; add one, "
             "or set unmapped = ignore\n",
-            said.err,
+            result.err,
         )
 
-    def test_what_settles_meanwhile(self) -> None:
+    def test_differences_that_settle(self) -> None:
         """A difference that only the first comparison finds is a bind in progress, and is not reported."""
         settles, lasts = self.bound(2)
         self.forget(settles, lasts)
         self.charge("is released")
-        with self.look_twice() as looked:
+        with self.between_comparisons() as looked:
             self.charge(settles)
             self.forget("is released")
         self.assertEqual([lasts], [row["arq"] for row in json.loads(looked[0])])
 
     @contextlib.contextmanager
-    def look_twice(self) -> Iterator[list[str]]:
+    def between_comparisons(self) -> Iterator[list[str]]:
         """The block runs between the two comparisons; the list receives the command's output."""
         out: list[str] = []
         terminal, theirs = pty.openpty()
@@ -150,40 +150,40 @@ class TestFound(ReconcileTestCase):
         command += ["--grace", "2", "-f", "json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
             os.close(theirs)
-            with os.fdopen(terminal, errors="replace") as told:
-                self.assertIn("Found differences; comparing again in 2 s.", told.readline())
+            with os.fdopen(terminal, errors="replace") as output:
+                self.assertIn("Found differences; comparing again in 2 s.", output.readline())
                 yield out
-            out.append(process.communicate(timeout=A_LOOK_SECONDS)[0])
+            out.append(process.communicate(timeout=COMPARISON_SECONDS)[0])
         self.assertEqual(1, process.returncode)
 
 
-class TestMeanwhile(ReconcileTestCase):
+class TestConcurrentChanges(ReconcileTestCase):
     def test_a_device_profile_that_is_made_between_two_pages(self) -> None:
         """A device profile is created, and its ARQ bound, during the comparison, which continues."""
         first = self.bound(1)
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
-            assert look.stdout is not None
-            self.assertEqual(first, [look.stdout.readline().strip()])
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            self.assertEqual(first, [process.stdout.readline().strip()])
             second = self.bound(1, self.new_profile({"resources:FPGA": "1"}))
-            out, _ = look.communicate("go on\n", timeout=A_LOOK_SECONDS)
+            out, _ = process.communicate("go on\n", timeout=COMPARISON_SECONDS)
         self.assertEqual(second, out.split())
 
 
-    def test_a_page_that_is_deleted_behind_the_look(self) -> None:
+    def test_a_page_that_is_deleted_during_the_comparison(self) -> None:
         """The read restarts from the first row; ARQs returned twice would be reported as bound and not charged."""
-        *told, last, behind = self.bound(4)
+        *reported, last, next_arq = self.bound(4)
         command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as look:
-            assert look.stdin is not None and look.stdout is not None
-            for one in told:
-                self.assertEqual(one, look.stdout.readline().strip())
-                look.stdin.write("go on\n")
-                look.stdin.flush()
-            self.assertEqual(last, look.stdout.readline().strip())
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None and process.stdout is not None
+            for text in reported:
+                self.assertEqual(text, process.stdout.readline().strip())
+                process.stdin.write("go on\n")
+                process.stdin.flush()
+            self.assertEqual(last, process.stdout.readline().strip())
             self.assertEqual(204, self.client.delete([last]).status)
-            out, _ = look.communicate("go on\n" * 4, timeout=A_LOOK_SECONDS)
-        self.assertEqual([behind], out.split())
+            out, _ = process.communicate("go on\n" * 4, timeout=COMPARISON_SECONDS)
+        self.assertEqual([next_arq], out.split())
 
 
 class TestShare(ReconcileTestCase):
@@ -191,13 +191,13 @@ class TestShare(ReconcileTestCase):
         """Ten changes need no --force; eleven of eleven exceed the ten percent of reconcile_share."""
         arqs = self.bound(11)
         self.forget(*arqs)
-        said = self.reconcile("--heal")
-        self.assertEqual((1, ""), (said.status, said.out))
+        result = self.reconcile("--heal")
+        self.assertEqual((1, ""), (result.status, result.out))
         self.assertEqual(
             "cyborg-quota: 11 of 11 accelerators would change, more than [cyborg] reconcile_share = 10 percent; "
             "nothing was changed. If the list is right (a first installation charges all that is attached), run: "
             "cyborg-quota reconcile --heal --force\n",
-            said.err,
+            result.err,
         )
         self.assertEqual((0, 0), self.figures())
         self.charge(arqs[0])
@@ -218,12 +218,12 @@ class TestSeveralClasses(quota.QuotaTestCase):
         arqs = self.client.created(profile)
         self.assertEqual(2, len(arqs))
         self.bind(arqs)
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(name) for name in ("fpga", "pgpu")])
         self.assertEqual(NOTHING, self.reconcile())
         for arq in arqs:
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
         self.assertEqual(0, self.reconcile("--heal").status)
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(one) for one in ("fpga", "pgpu")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(name) for name in ("fpga", "pgpu")])
         self.assert_agree()
 
     def test_an_unknown_device(self) -> None:
@@ -232,65 +232,66 @@ class TestSeveralClasses(quota.QuotaTestCase):
         self.assertEqual([("pgpu", "rolled_back")], [(row[1], row[3]) for row in self.reservations(arq)])
 
 
-class TestCannot(quota.QuotaTestCase):
+class TestErrors(quota.QuotaTestCase):
     """Errors are one line with the reason, without a traceback or a password."""
 
     def setUp(self) -> None:
         super().setUp()
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
 
-    def said(self, cyborg_conf: str | None, status: int) -> str:
+    def error_line(self, cyborg_conf: str | None, status: int) -> str:
         path = self.directory / "cyborg.conf"
         if cyborg_conf is not None:
             path.write_text(cyborg_conf)
-        said = self.command("reconcile", "--cyborg-config-file", str(path))
-        self.assertEqual((status, ""), (said.status, said.out), said.err)
-        self.assertEqual(1, said.err.count("\n"), said.err)
-        self.assertTrue(said.err.startswith("cyborg-quota: "), said.err)
-        self.assertNotIn(PASSWORD, said.err)
-        return said.err
+        result = self.command("reconcile", "--cyborg-config-file", str(path))
+        self.assertEqual((status, ""), (result.status, result.out), result.err)
+        self.assertEqual(1, result.err.count("\n"), result.err)
+        self.assertTrue(result.err.startswith("cyborg-quota: "), result.err)
+        self.assertNotIn(PASSWORD, result.err)
+        return result.err
 
-    def test_the_database_is_away(self) -> None:
+    def test_the_database_is_down(self) -> None:
         """The error is reported immediately; Cyborg's services would wait and retry."""
         url = f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg"
-        said = self.said(f"[database]\nconnection = {url}\n", 1)
-        self.assertIn("Cyborg's database could not be read (DBConnectionError", said)
-        self.assertIn("Connection refused", said)
+        result = self.error_line(f"[database]\nconnection = {url}\n", 1)
+        self.assertIn("Cyborg's database could not be read (DBConnectionError", result)
+        self.assertIn("Connection refused", result)
 
     def test_the_password_is_wrong(self) -> None:
         url = f"mysql+pymysql://nobody:{PASSWORD}@{self.stack.url.rpartition('@')[2]}"
-        self.assertIn("Access denied for user 'nobody'", self.said(f"[database]\nconnection = {url}\n", 1))
+        self.assertIn("Access denied for user 'nobody'", self.error_line(f"[database]\nconnection = {url}\n", 1))
 
     def test_not_cyborgs_database(self) -> None:
-        said = self.said(f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n", 1)
-        self.assertIn("no such table: device_profiles", said)
+        result = self.error_line(f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n", 1)
+        self.assertIn("no such table: device_profiles", result)
 
     def test_no_such_dialect(self) -> None:
-        said = self.said(f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n", 1)
-        self.assertIn("Cyborg's database could not be read (NoSuchModuleError)", said)
+        result = self.error_line(f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n", 1)
+        self.assertIn("Cyborg's database could not be read (NoSuchModuleError)", result)
 
     def test_no_configuration(self) -> None:
-        self.assertIn(f"Cyborg's configuration: Failed to find some config files: {self.directory}", self.said(None, 2))
+        error = self.error_line(None, 2)
+        self.assertIn(f"Cyborg's configuration: Failed to find some config files: {self.directory}", error)
 
     def test_no_connection(self) -> None:
-        self.assertIn("Cyborg's configuration has no [database] connection. Name its file", self.said("", 2))
+        self.assertIn("Cyborg's configuration has no [database] connection. Name its file", self.error_line("", 2))
 
     def test_no_configuration_file_at_all(self) -> None:
-        self.assertIn("Cyborg's configuration: Failed to parse", self.said("connection = \n[datab", 2))
+        self.assertIn("Cyborg's configuration: Failed to parse", self.error_line("connection = \n[datab", 2))
 
-    def test_a_line_that_is_none(self) -> None:
+    def test_an_invalid_line(self) -> None:
         """oslo.config quotes the line, which may hold a password; the message gives only its position."""
-        said = self.said(f"[database]\npassword {PASSWORD}\n", 2)
-        self.assertIn("cyborg.conf: line 2: No ':' or '=' found in assignment", said)
+        result = self.error_line(f"[database]\npassword {PASSWORD}\n", 2)
+        self.assertIn("cyborg.conf: line 2: No ':' or '=' found in assignment", result)
 
-    def test_a_dollar_sign_that_was_not_doubled(self) -> None:
+    def test_an_unescaped_dollar_sign(self) -> None:
         """oslo.config takes the text after a $ for an option's name, and quotes it in its error."""
         for url in ("mysql://cyborg:a${name}@127.0.0.1/cyborg", "mysql://cyborg:${name}.x@127.0.0.1/cyborg"):
-            said = self.said(f"[database]\nconnection = {url.format(name='hunter2_of_cyborg')}\n", 2)
-            self.assertIn("[database] connection names another option: write $$ for a $.", said)
-            self.assertNotIn("hunter2", said)
+            result = self.error_line(f"[database]\nconnection = {url.format(name='hunter2_of_cyborg')}\n", 2)
+            self.assertIn("[database] connection names another option: write $$ for a $.", result)
+            self.assertNotIn("hunter2", result)
 
-    def test_nor_can_the_conductor(self) -> None:
+    def test_errors_of_the_conductor(self) -> None:
         path = self.directory / "cyborg.conf"
         for text, wanted in (
             ("password hunter2_of_cyborg", "cyborg.conf: line 2: No ':' or '=' found in assignment"),
@@ -298,16 +299,16 @@ class TestCannot(quota.QuotaTestCase):
             ("[DEFAULT]\ntransport_url = rabbit://cyborg:$hunter2_of_cyborg@127.0.0.1/", "write $$ for a $."),
         ):
             path.write_text(f"[database]\n{text}\n")
-            said = self.run_program("cyborg-quota-conductor", "--config-file", str(path))
-            self.assertEqual((2, ""), (said.status, said.out), said.err)
-            last = said.err.splitlines()[-1]
-            self.assertTrue(last.startswith("cyborg-quota-conductor: ") and last.endswith(wanted), said.err)
-            self.assertNotIn("hunter2", said.err)
+            result = self.run_program("cyborg-quota-conductor", "--config-file", str(path))
+            self.assertEqual((2, ""), (result.status, result.out), result.err)
+            last = result.err.splitlines()[-1]
+            self.assertTrue(last.startswith("cyborg-quota-conductor: ") and last.endswith(wanted), result.err)
+            self.assertNotIn("hunter2", result.err)
 
-    def test_a_grace_that_is_none(self) -> None:
-        said = self.command("reconcile", "--grace", "-1")
-        self.assertEqual(2, said.status)
-        self.assertIn("must be between 0 and 3600", said.err)
+    def test_an_invalid_grace(self) -> None:
+        result = self.command("reconcile", "--grace", "-1")
+        self.assertEqual(2, result.status)
+        self.assertIn("must be between 0 and 3600", result.err)
 
     def test_cyborg_is_not_installed(self) -> None:
         """Cyborg is not installed in the Python of these tests."""

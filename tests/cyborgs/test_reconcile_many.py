@@ -29,7 +29,7 @@ INSERT = """
 """
 
 
-class Look(NamedTuple):
+class Measurement(NamedTuple):
     """The cost of one run of the command, with the SELECTs on Cyborg's database and on the ledger."""
 
     status: int
@@ -50,7 +50,7 @@ class TestMany(quota.QuotaTestCase):
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         self.server = sa.create_engine(str(fixtures.admin_url("mariadb")), isolation_level="AUTOCOMMIT")
         self.addCleanup(self.server.dispose)
-        # Database users of this test's own: the server counts by user.
+        # Database users of this test's own: the server counts statements by user.
         self.users = {name: f"{name}_{os.getpid()}" for name in ("cyborg", "ledger")}
         self.run_sql("SET GLOBAL userstat = 1")
         for user in self.users.values():
@@ -76,7 +76,7 @@ class TestMany(quota.QuotaTestCase):
             counts = {str(user): int(count) for user, count in rows}
         return {name: counts.get(user, 0) for name, user in self.users.items()}
 
-    def look(self, what: str, *arguments: str) -> Look:
+    def measure(self, what: str, *arguments: str) -> Measurement:
         """Run the command, and measure it."""
         cyborg = ["--cyborg-config-file", str(self.directory / "cyborg.conf")]
         command = [*self.stack.isolated, str(self.stack.programs / "cyborg-quota")]
@@ -92,9 +92,9 @@ class TestMany(quota.QuotaTestCase):
         after = self.selects()
         rows = max(0, len(out.read_text().splitlines()) - 1)
         asked = [after[name] - before[name] for name in ("cyborg", "ledger")]
-        look = Look(child.returncode, rows, time.monotonic() - began, usage.ru_maxrss / 1024, *asked)
-        print(f"reconcile, {what}: {look}", file=sys.stderr)
-        return look
+        measurement = Measurement(child.returncode, rows, time.monotonic() - began, usage.ru_maxrss / 1024, *asked)
+        print(f"reconcile, {what}: {measurement}", file=sys.stderr)
+        return measurement
 
     def bind_many(self) -> None:
         """Insert the rows by SQL, as they would be after months."""
@@ -114,27 +114,27 @@ class TestMany(quota.QuotaTestCase):
 
     def test_first_installation(self) -> None:
         """Three runs: all ARQs attached and none charged; all charged; all deleted."""
-        nothing = self.look("nothing")
+        nothing = self.measure("nothing")
         self.assertEqual((0, 0), nothing[:2])
         self.bind_many()
-        found = self.look("found")
+        found = self.measure("found")
         self.assertEqual((1, ARQS), found[:2])
-        self.assertEqual((1, 0), self.look("refused", "--heal")[:2])
-        healed = self.look("charged", "--heal", "--force")
+        self.assertEqual((1, 0), self.measure("refused", "--heal")[:2])
+        healed = self.measure("charged", "--heal", "--force")
         self.assertEqual((0, ARQS), healed[:2])
         with self.sql.connect() as connection:
             groups = connection.scalar(sa.text("SELECT COUNT(DISTINCT project_id, group_id) FROM reservations"))
         self.assertEqual(ARQS // OF_AN_INSTANCE, groups)
-        again = self.look("again")
+        again = self.measure("again")
         self.assertEqual((0, 0), again[:2])
         self.assert_agree()
         self.records.clear()
-        released = self.look("released", "--heal", "--force")
+        released = self.measure("released", "--heal", "--force")
         self.assertEqual((0, ARQS), released[:2])
         self.assertEqual({}, self.charged())
         self.assert_agree()
 
-        for look in (found, again):
-            self.assertLess(look.mib - nothing.mib, MOST_MIB)
-            self.assertLessEqual(look.cyborg - nothing.cyborg, 2 * PAGES)
-            self.assertLessEqual(look.ledger - nothing.ledger, 2 * PAGES)
+        for measurement in (found, again):
+            self.assertLess(measurement.mib - nothing.mib, MOST_MIB)
+            self.assertLessEqual(measurement.cyborg - nothing.cyborg, 2 * PAGES)
+            self.assertLessEqual(measurement.ledger - nothing.ledger, 2 * PAGES)

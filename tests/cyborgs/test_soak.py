@@ -42,7 +42,7 @@ class TestSoak(SoakTestCase):
 class TestControl(SoakTestCase):
     conductor = NAIVE_CONDUCTOR
 
-    def test_what_is_never_released_is_seen(self) -> None:
+    def test_missing_releases_are_detected(self) -> None:
         made = self.soak()
         made.round(4.0, is_deadly=False)
         self.assertIn("different, and nobody was killed", "\n".join(made.summary.faults))

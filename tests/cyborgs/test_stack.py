@@ -28,7 +28,7 @@ class TestBind(base.StackTestCase):
         self.assertEqual(204, self.client.delete([arq]).status)
         self.assertEqual([None], self.records.states([arq]))
 
-    def test_delete_by_instance_again_and_again(self) -> None:
+    def test_delete_by_instance_repeatedly(self) -> None:
         arqs = self.client.created(self.new_profile({"resources:FPGA": "2"}))
         instance = self.bind(arqs)
         self.assertEqual(2, self.records.handles_in_use())
@@ -36,7 +36,7 @@ class TestBind(base.StackTestCase):
             self.assertEqual(204, self.client.delete_instance(instance).status)
         self.assertEqual(({}, 0), (self.records.arqs(), self.records.handles_in_use()))
 
-    def test_an_admin_says_whom_to_charge(self) -> None:
+    def test_an_admin_names_the_project_to_charge(self) -> None:
         [arq] = self.admin.created(self.profile)
         self.admin.bind([arq], str(uuid.uuid4()), self.rp, project_id=self.client.project_id)
         self.assertEqual({self.client.project_id: 1}, self.records.bound())
@@ -106,7 +106,7 @@ class TestTwoConductors(base.StackTestCase):
         other = self.stack.add_conductor("second")
         self.stack.conductor.kill()
         self.bind(self.client.created(self.profile))
-        self.assertIn("Bound", other.said())
+        self.assertIn("Bound", other.output())
 
 
 class TestTwoHosts(base.StackTestCase):
@@ -125,5 +125,5 @@ class TestChosen(base.StackTestCase):
 
     def test_the_configuration_of_a_class(self) -> None:
         self.bind(self.client.created(self.profile))
-        said = self.stack.conductor.said()
-        self.assertIn("DEBUG", said)
+        output = self.stack.conductor.output()
+        self.assertIn("DEBUG", output)

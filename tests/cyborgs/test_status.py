@@ -43,7 +43,7 @@ Results = dict[str, tuple[int, str]]
 
 def results(text: str) -> Results:
     """The parsed output of --json."""
-    return {one["check"]: (one["result"], one["details"]) for one in json.loads(text)["checks"]}
+    return {check["check"]: (check["result"], check["details"]) for check in json.loads(text)["checks"]}
 
 
 class TestWithCyborg(quota.QuotaTestCase):
@@ -63,7 +63,7 @@ class TestWithCyborg(quota.QuotaTestCase):
         with sa.create_engine(self.stack.url, poolclass=sa.NullPool).begin() as connection:
             connection.exec_driver_sql(statement)
 
-    def check(self, *arguments: str) -> quota.Said:
+    def check(self, *arguments: str) -> quota.Output:
         files = "\n".join(f"config_file = {path}" for path in self.cyborg_files()[1::2])
         more = self.conf_file.with_suffix(".status")
         more.write_text(f"[cyborg]\n{files}\n")
@@ -71,13 +71,14 @@ class TestWithCyborg(quota.QuotaTestCase):
         confs = ("--config-file", str(self.conf_file), "--config-file", str(more))
         return self.run_program("cyborg-quota-status", *confs, "upgrade", "check", *arguments)
 
-    def test_all_well(self) -> None:
+    def test_success(self) -> None:
         self.set_limit(3, project_id="somebody")
         self.bind(self.client.created(self.new_profile({"resources:FPGA": "1"})))
-        said = self.check("--json")
-        self.assertEqual((0, ""), (said.status, said.err))
+        output = self.check("--json")
+        self.assertEqual((0, ""), (output.status, output.err))
         self.assertEqual(
             {
+                "configuration": (SUCCESS, "every option is read"),
                 "database": (SUCCESS, f"at revision {schema.head()}"),
                 "limits": (
                     SUCCESS,
@@ -89,7 +90,7 @@ class TestWithCyborg(quota.QuotaTestCase):
                 "resource classes": (SUCCESS, "all classes of the device profiles can be charged"),
                 "Cyborg's records": (SUCCESS, "agree with the ledger on 1 accelerators"),
             },
-            results(said.out),
+            results(output.out),
         )
 
     def test_edges_of_another_limit_driver(self) -> None:
@@ -99,15 +100,15 @@ class TestWithCyborg(quota.QuotaTestCase):
         administration.add_project(ledger_base.ADMIN, self.project_id, "a-domain")
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE projects SET origin = 'keystone' WHERE parent_id = 'a-domain'")
-        said = self.check("--json")
-        code, details = results(said.out)["project tree"]
+        output = self.check("--json")
+        code, details = results(output.out)["project tree"]
         self.assertEqual(WARNING, code)
         self.assertIn("(1 of keystone)", details)
 
         self.stack.conductor.restart()
         self.stack.conductor.wait_for("cyborg-quota project detach --origin keystone")
 
-    def test_what_somebody_should_look_at(self) -> None:
+    def test_warnings(self) -> None:
         """The default output is a table with the remedies."""
         [arq] = self.client.created(self.new_profile({"resources:FPGA": "1"}))
         self.bind([arq])
@@ -115,9 +116,9 @@ class TestWithCyborg(quota.QuotaTestCase):
         self.new_profile({"resources:CUSTOM_RARE": "1"})
         with self.sql.begin() as connection:
             connection.exec_driver_sql("UPDATE quota_usages SET used = 7")
-        said = self.check()
-        self.assertEqual((1, ""), (said.status, said.err))
-        lines = [line.strip("| ") for line in said.out.splitlines()]
+        output = self.check()
+        self.assertEqual((1, ""), (output.status, output.err))
+        lines = [line.strip("| ") for line in output.out.splitlines()]
         text = " ".join(line for line in lines if not line.startswith("+"))
         for expected in (
             "Check: counters Result: Warning Details: 1 differ from the reservations: cyborg-quota usage audit, then "
@@ -128,15 +129,15 @@ class TestWithCyborg(quota.QuotaTestCase):
         ):
             self.assertIn(expected, text)
 
-    def test_cyborgs_database_is_away(self) -> None:
-        own = self.stack.place / "extra.conf"
-        before = own.read_text()
-        self.addCleanup(own.write_text, before)
-        own.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
-        said = self.check("--json")
-        self.assertEqual((2, ""), (said.status, said.err))
-        self.assertNotIn(PASSWORD, said.out)
-        code, details = results(said.out)["Cyborg's records"]
+    def test_cyborgs_database_is_down(self) -> None:
+        conf_file = self.stack.workdir / "extra.conf"
+        before = conf_file.read_text()
+        self.addCleanup(conf_file.write_text, before)
+        conf_file.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
+        output = self.check("--json")
+        self.assertEqual((2, ""), (output.status, output.err))
+        self.assertNotIn(PASSWORD, output.out)
+        code, details = results(output.out)["Cyborg's records"]
         self.assertEqual((FAILURE, True), (code, "Connection refused" in details))
 
 
@@ -150,17 +151,34 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         return ended, out.getvalue(), err.getvalue()
 
     def check(self) -> Results:
-        """The result is a failure, because at least Cyborg is missing."""
+        """The results. The exit status is that of the worst."""
         ended, out, err = self.run_check("upgrade", "check", "--json")
-        self.assertEqual((FAILURE, ""), (ended, err))
         self.assertNotIn(PASSWORD, out)
-        return results(out)
+        found = results(out)
+        self.assertEqual((max(code for code, _ in found.values()), ""), (ended, err))
+        return found
 
-    def test_no_cyborg(self) -> None:
+    def test_a_host_without_cyborg(self) -> None:
+        """The ledger of such a host is healthy: the command exited with 2."""
+        found = self.check()
+        self.assertEqual({SUCCESS}, {code for code, _ in found.values()}, found)
+        for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
+            self.assertEqual("not checked: Cyborg is not installed in this Python environment", found[one][1])
+
+    def test_a_host_on_which_cyborg_should_be(self) -> None:
+        self.configure("[cyborg]\nconfig_file = /etc/cyborg/cyborg.conf")
         found = self.check()
         for one in ("Cyborg's version", "resource classes", "Cyborg's records"):
             self.assertEqual((FAILURE, NOT_INSTALLED), found[one])
-        self.assertEqual([SUCCESS] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+
+    def test_an_option_that_nothing_reads(self) -> None:
+        """It was accepted silently, and nothing was limited."""
+        self.configure("[limits]\ndrivr = database")
+        code, details = self.check()["configuration"]
+        expected = f"[limits] drivr in {self.conf} is no option (did you mean driver?)"
+        self.assertEqual((FAILURE, expected), (code, details))
+        self.configure("[limits]\npolicy = flat")
+        self.assertEqual(WARNING, self.check()["configuration"][0])
 
     def run_sql(self, url: str, statement: str) -> None:
         with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
@@ -178,7 +196,7 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         expected = f"at revision none, this release needs {schema.head()}; run: cyborg-quota db sync"
         self.assertEqual((FAILURE, expected), self.database())
 
-    def test_somebody_elses_database(self) -> None:
+    def test_database_of_another_program(self) -> None:
         """Cyborg's database has tables with the same names."""
         code, details = self.database("CREATE TABLE quota_usages (id INT)", "CREATE TABLE reservations (id INT)")
         self.assertEqual(FAILURE, code)
@@ -196,13 +214,13 @@ class TestWithoutCyborg(cli_base.CliTestCase):
             self.addCleanup(self.run_sql, self.url, restore)
             self.assertEqual((code, words), self.check()["database"])
 
-    def test_a_database_that_is_away(self) -> None:
+    def test_a_database_that_is_down(self) -> None:
         self.configure("[quota]\nretry_seconds = 1", url=f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/quota")
         found = self.check()
-        self.assertEqual([FAILURE] * 3, [found[one][0] for one in ("database", "limits", "counters")])
+        self.assertEqual([FAILURE] * 3, [found[name][0] for name in ("database", "limits", "counters")])
         self.assertIn("Connection refused", found["database"][1])
 
-    def test_a_keystone_that_is_away(self) -> None:
+    def test_a_keystone_that_is_down(self) -> None:
         """A closed port and a server that does not answer are reported in time, and the other checks run."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             for port in (1, silent.getsockname()[1]):
@@ -216,12 +234,12 @@ class TestWithoutCyborg(cli_base.CliTestCase):
                 self.assertIn(url, details)
                 self.assertEqual(SUCCESS, found["counters"][0])
 
-    def test_a_driver_that_is_none(self) -> None:
+    def test_an_unknown_driver(self) -> None:
         self.configure("[limits]\ndriver = none-such")
         code, details = self.check()["limits"]
         self.assertEqual((FAILURE, True), (code, "none-such" in details))
 
-    def test_a_file_that_is_none(self) -> None:
+    def test_an_invalid_file(self) -> None:
         """The password in the URL is not quoted."""
         for text in (f"connection = {PASSWORD}\n", f"[database]\n{PASSWORD}\n", "[cyborg]\nbind_expire = soon\n"):
             self.conf.write_text(text)
@@ -235,8 +253,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.assertEqual((0, True), (ended, "`cyborg-quota-status upgrade check`" in out))
         ended, out, _ = self.run_check("upgrade", "--help")
         self.assertEqual(0, ended)
-        for one in (*self.check(), "exit status:"):
-            self.assertIn(one, out)
+        for name in (*self.check(), "exit status:"):
+            self.assertIn(name, out)
 
     def test_bad_usage(self) -> None:
         for arguments in ((), ("upgrade",), ("upgrade", "chek"), ("downgrade", "check")):

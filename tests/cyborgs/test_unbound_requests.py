@@ -36,10 +36,10 @@ class TestMaximum(quota.QuotaTestCase):
         self.client.created(self.profile, 2)
         self.assert_refused(self.profile, 1)
 
-    def test_more_than_the_maximum_at_once(self) -> None:
+    def test_more_than_the_maximum_in_one_call(self) -> None:
         self.assert_refused(self.new_profile({"resources:FPGA": "6"}), 6)
 
-    def test_what_is_bound_or_deleted_is_not_counted(self) -> None:
+    def test_bound_or_deleted_arqs_are_not_counted(self) -> None:
         first, second, *_ = self.client.created(self.profile, MAXIMUM)
         self.assert_refused(self.profile, 1)
         self.bind([first])
@@ -51,7 +51,7 @@ class TestMaximum(quota.QuotaTestCase):
         self.assertEqual(202, self.client.unbind([first]).status)
         self.assert_refused(self.profile, 1)
 
-    def test_what_is_refused_by_a_bind_is_counted_until_it_is_deleted(self) -> None:
+    def test_refused_arqs_are_counted_until_they_are_deleted(self) -> None:
         """An ARQ whose bind was refused counts until Nova deletes it, because it could be bound again."""
         self.set_limit(0)
         arqs = self.client.created(self.profile, MAXIMUM)

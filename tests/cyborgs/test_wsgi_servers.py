@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cyborg's API with quota under uWSGI, gunicorn and Apache, configured by the files that the documentation shows.
 
-Each of them goes through what cyborg.rst shows under "See it work".
+Each of them passes the example of cyborg.rst, "See it work".
 """
 
 from __future__ import annotations
@@ -51,26 +51,30 @@ def page_refusal() -> Any:
 
 
 class TestWsgiServers(quota.QuotaTestCase):
-    # The limit driver, its model and what is done without a limit: as the page has them.
+    # The limit driver, its model and the default without a limit, as on the page.
     options = "[limits]\ndriver = database\nenforcement_model = strict_hierarchy\nmissing = refuse\n"
 
     def setUp(self) -> None:
         super().setUp()
         self.port = machine.free_port()
-        self.directory = self.stack.place / f"wsgi-{self.port}"
+        self.directory = self.stack.workdir / f"wsgi-{self.port}"
         self.directory.mkdir()
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        # Like /etc/cyborg/cyborg.conf, which Cyborg finds by itself: oslo.config looks there, too, in a snap.
+        # Like /etc/cyborg/cyborg.conf, which Cyborg finds without an option: in a snap, oslo.config reads this
+        # directory too.
         self.cyborg_conf = self.directory / "etc/cyborg/cyborg.conf"
         self.cyborg_conf.parent.mkdir(parents=True)
         names = ("cyborg.conf", "extra.conf")
-        self.cyborg_conf.write_text("".join((self.stack.place / name).read_text() for name in names))
+        self.cyborg_conf.write_text("".join((self.stack.workdir / name).read_text() for name in names))
 
     def adapt(self, name: str, changes: Mapping[str, str]) -> pathlib.Path:
-        """The documented file, with the test's own paths and port. Every text that is replaced must be in it."""
+        """Return the documented file with the test's own paths and port.
+
+        Every text that is replaced must occur in it.
+        """
         text = (FILES / name).read_text()
-        own = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
-        for old, new in own.items():
+        replacements = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
+        for old, new in replacements.items():
             self.assertIn(old, text)
             text = text.replace(old, new)
         path = self.directory / name
@@ -103,14 +107,14 @@ class TestWsgiServers(quota.QuotaTestCase):
         self.assertEqual(expected, json.loads(refused.body["error_message"]))
         self.assertEqual((5, 0), self.figures())
         self.assertEqual(204, client.delete(arqs[:1]).status)
-        # Released by the server itself: Cyborg deletes in the API's process.
+        # Released by the server: Cyborg deletes in the API's process.
         self.assertEqual((4, 0), self.figures())
         self.assertEqual(202, client.bind([sixth], instance, self.rp).status)
         self.assertEqual((5, 0), self.figures())
         self.assert_agree()
 
     def test_uwsgi(self) -> None:
-        changes = {"processes = 4": "processes = 1", "/opt/cyborg/venv": str(environment.PLACE / "env")}
+        changes = {"processes = 4": "processes = 1", "/opt/cyborg/venv": str(environment.DIRECTORY / "env")}
         path = self.adapt("cyborg-api-uwsgi.ini", changes)
         self.serve(str(self.stack.programs / "uwsgi"), "--ini", str(path))
         self.walk_through()
@@ -131,7 +135,7 @@ class TestWsgiServers(quota.QuotaTestCase):
             "/opt/cyborg/venv": str(self.system_environment()),
             "/var/log/apache2/cyborg-api.log": f"{self.directory}/server.log",
             "processes=4": "processes=1",
-            # Everything runs as one user here, which is not root.
+            # Everything runs as one user here, who is not root.
             "user=cyborg group=cyborg": f"home={self.directory}",
         }
         site = self.adapt("cyborg-api-apache.conf", changes)
@@ -141,21 +145,24 @@ class TestWsgiServers(quota.QuotaTestCase):
         self.walk_through()
 
     def system_environment(self) -> pathlib.Path:
-        """Cyborg's environment, with the Python of the system.
+        """Make Cyborg's environment with the system's Python.
 
-        mod_wsgi has the system's libpython, which need not load the standard library of another build.
+        mod_wsgi has the system's libpython, which may not load the standard library of another build.
         """
-        place = self.directory / "venv"
-        packages = place / f"lib/{PYTHON}/site-packages"
+        workdir = self.directory / "venv"
+        packages = workdir / f"lib/{PYTHON}/site-packages"
         packages.parent.mkdir(parents=True)
-        packages.symlink_to(environment.PLACE / f"env/lib/{PYTHON}/site-packages")
-        (place / "bin").mkdir()
-        (place / "bin/python3").symlink_to(f"/usr/bin/{PYTHON}")
-        (place / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-        return place
+        packages.symlink_to(environment.DIRECTORY / f"env/lib/{PYTHON}/site-packages")
+        (workdir / "bin").mkdir()
+        (workdir / "bin/python3").symlink_to(f"/usr/bin/{PYTHON}")
+        (workdir / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        return workdir
 
     def unprivileged(self) -> Sequence[str]:
-        """How to run a program as another user than root, which mod_wsgi refuses, with root's access to files."""
+        """Return a command prefix that runs a command as another user than root, with access to all files.
+
+        mod_wsgi refuses to run as root.
+        """
         if os.geteuid() != 0:
             return ()
         if subprocess.run([*AS_A_USER, "true"], check=False, capture_output=True).returncode != 0:

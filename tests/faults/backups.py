@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A backup of a database and its restore, by the commands that the operator guide names."""
+"""Backs up and restores a database with the commands that the operator guide names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAMS = {"sqlite": (), "mariadb": ("mariadb-dump", "mariadb"), "postgresql": 
 
 
 def missing_program(backend: str) -> str | None:
-    """Why no backup can be made here; None where one can."""
+    """Return the reason why no backup can be made here; None if one can be made."""
     for program in PROGRAMS[backend]:
         if shutil.which(program, path=machine.search_path()) is None:
             return f"no {program} (bindep.txt names the packages)"
@@ -26,7 +26,7 @@ def missing_program(backend: str) -> str | None:
 
 
 class Backup:
-    """Makes a backup of the database of ``url`` now, to be restored any number of times."""
+    """Makes a backup of the database of ``url`` at once; it can be restored any number of times."""
 
     def __init__(self, url: str, path: pathlib.Path) -> None:
         self._url = sa.make_url(url)
@@ -38,7 +38,7 @@ class Backup:
             self._run(0, "--single-transaction" if self._is_mysql else "--no-owner", stdout=file)
 
     def restore(self) -> None:
-        """Put the database back to where it was; connections to it are closed."""
+        """Restore the database to the state of the backup; connections to it are closed."""
         if self._is_sqlite:
             _copy_sqlite(str(self._path), self._database)
             return

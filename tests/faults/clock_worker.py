@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process whose clock may be wrong: ``python -m tests.faults.clock_worker URL``.
 
-Reads a call a line, ``["reserve", {"gpu": 1}, 5]``, and answers with a line: what it returned, or its error's name.
+Each line of stdin is a call, ``["reserve", {"gpu": 1}, 5]``. For each it prints a line with the call's result, or the
+name of its error.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _NAIVE_EXPIRE = (
 
 
 def main(url: str) -> None:
-    # libfaketime 0.9 does not understand Python's way to sleep until a moment.
+    # libfaketime 0.9 does not support the system call with which Python sleeps until a given time.
     time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     engine = fixtures.make_engine(url)
     sql = sa.create_engine(url)
 
     def at(seconds: float) -> datetime.datetime:
-        """A moment, by this process's own clock."""
+        """Return a time, by the clock of this process."""
         return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
 
     def naive_expire() -> int:
-        """The known-bad way: what is overdue is asked of this process's clock."""
+        """The naive implementation: it compares the expiry with the clock of this process."""
         with sql.begin() as connection:
             return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
 

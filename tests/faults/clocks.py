@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes whose clocks are wrong, by libfaketime."""
+"""Starts processes whose clocks are wrong, with libfaketime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACES = ("/usr/lib", "/usr/lib64", "/lib", "/usr/local/lib")
 
 
 def library() -> str | None:
-    """libfaketime's path; None where it is not installed."""
+    """Return the path of libfaketime; None if it is not installed."""
     for place in _PLACES:
         for path in sorted(pathlib.Path(place).glob("**/libfaketime.so.1")):
             return str(path)
@@ -28,7 +28,7 @@ def library() -> str | None:
 
 
 class Worker(fixtures.Fixture):
-    """A process that makes calls, its clock so many seconds ahead (or behind)."""
+    """A process that makes calls, and whose clock is ahead by a number of seconds (negative: behind)."""
 
     def __init__(self, url: str, skew_seconds: int) -> None:
         super().__init__()
@@ -65,12 +65,12 @@ class Worker(fixtures.Fixture):
 LIFE_SECONDS = 2
 
 
-def one_turn(workers: list[Worker], chance: random.Random, *, naive: bool = False) -> list[str]:
-    """Everyone reserves for a while, everyone sweeps too early, then everyone too late. What was wrong, in words."""
+def find_skew_violations(workers: list[Worker], rng: random.Random, *, naive: bool = False) -> list[str]:
+    """Make all workers reserve, then expire too early, then too late; returns the violations, as sentences."""
     sweep = "naive_expire" if naive else "expire"
     problems: list[str] = []
     for worker in workers:
-        worker.call("expire")  # connected, and warm
+        worker.call("expire")  # connected, and caches filled
     began = time.monotonic()
     made: dict[str, Worker] = {}
     for worker in workers:
@@ -82,18 +82,18 @@ def one_turn(workers: list[Worker], chance: random.Random, *, naive: bool = Fals
     is_early = time.monotonic() - began < LIFE_SECONDS - 1
     if is_early and swept:
         problems.append(f"{swept} reservations expired before their time")
-    # Each settles one of somebody else's, in time.
+    # Each worker settles a reservation of another worker, in time.
     uuids = list(made)
-    chance.shuffle(uuids)
+    rng.shuffle(uuids)
     for worker in workers:
         uuid = uuids.pop()
         if worker.call("commit", [uuid]) is not None and is_early:
             problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
         worker.call("release", [uuid])
     time.sleep(max(0.0, all_made + LIFE_SECONDS + 0.2 - time.monotonic()))
-    worker = chance.choice(workers)
-    late = uuids.pop()
-    if (answer := worker.call("commit", [late])) != "ReservationExpired":
+    worker = rng.choice(workers)
+    overdue = uuids.pop()
+    if (answer := worker.call("commit", [overdue])) != "ReservationExpired":
         problems.append(f"a clock {worker.skew_seconds} s off commits what is overdue: {answer}")
     slowest = min(workers, key=lambda one: one.skew_seconds)
     expired = slowest.call(sweep)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can happen to a Galera cluster under load, one scene each. Workers write to all nodes at once."""
+"""Scenarios of faults of a Galera cluster under load. Workers write to all nodes concurrently."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SPREAD = tuple(f"p{number}" for number in range(50))
 
 
 def create_ledger(cluster: Galera, name: str) -> Ledger:
-    """A ledger in a database of its own. Its checks see all that any node has answered."""
+    """Create a ledger in a database of its own. Its checks see everything that any node has answered."""
     create_database(cluster, name)
     return Ledger(url_of(cluster.nodes[0], name))
 
 
 def create_database(cluster: Galera, name: str) -> None:
-    """Empty, and on every node."""
+    """Create an empty database on every node."""
     with sa.create_engine(cluster.nodes[0].url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as admin:
         admin.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}")
         admin.exec_driver_sql(f"CREATE DATABASE {name}")
-    wait_until_all_is_everywhere(cluster)
+    wait_until_replicated(cluster)
 
 
 def url_of(node: Node, name: str) -> str:
     return sa.make_url(node.url).set(database=name).render_as_string(hide_password=False)
 
 
-def wait_until_all_is_everywhere(cluster: Galera) -> None:
-    """Until every node has applied what any of them has answered."""
+def wait_until_replicated(cluster: Galera) -> None:
+    """Wait until every node has applied all that any of them has answered."""
     for node in cluster.nodes:
         node.wait_synced()
         with sa.create_engine(node.url, poolclass=sa.NullPool).connect() as connection:
@@ -52,34 +52,34 @@ def load(
     workers: int = 6,
     **changes: object,
 ) -> None:
-    """``act()`` happens while so many workers write, each to a node of its own."""
+    """Call ``act()`` while workers write, each to a node of its own."""
     name = str(sa.make_url(ledger.url).database)
     urls = [url_of(node, name) for node in cluster.nodes]
     with ledger.crew(workers, seed, projects, urls, **changes) as crew:
         act(crew)
-    wait_until_all_is_everywhere(cluster)
+    wait_until_replicated(cluster)
 
 
 def kill_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """The last node is killed, is away for a while, and joins again."""
+    """The last node is killed, is down for a time, and joins again."""
     node = cluster.nodes[-1]
     return _away(seconds, node.kill, node.rejoin)
 
 
 def pause_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """The last node stands still for longer than the others wait for it, and then goes on."""
+    """The last node is suspended for longer than the others wait for it, and is resumed."""
     node = cluster.nodes[-1]
-    return _away(seconds, node.pause, node.resume, node.come_back)
+    return _away(seconds, node.pause, node.resume, node.wait_rejoined)
 
 
 def isolate_one(cluster: Galera, seconds: float) -> Callable[[Crew], None]:
-    """The network parts: the last node is alone on its side, and its clients are with it."""
+    """A network partition: the last node is alone on its side, together with its clients."""
     node = cluster.nodes[-1]
-    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.come_back)
+    return _away(seconds, lambda: node.isolate(True), lambda: node.isolate(False), node.wait_rejoined)
 
 
 def _away(seconds: float, leave: Callable[[], None], *back: Callable[[], None]) -> Callable[[Crew], None]:
-    """Leaves in the middle of the load, for so long, and is back before its end."""
+    """Take the node away in the middle of the load, for ``seconds``, and bring it back before the load ends."""
 
     def act(_crew: Crew) -> None:
         time.sleep(0.5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors put between SQLAlchemy and the driver: before a statement, behind it, before a COMMIT, behind it."""
+"""Injects errors between SQLAlchemy and the driver: before or after a statement, before or after a COMMIT."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests import hooks
 BEFORE, BEHIND, BEFORE_COMMIT, BEHIND_COMMIT = "before", "behind", "before COMMIT", "behind COMMIT"
 
 
-def _refusal(backend: str, chance: random.Random) -> Exception:
-    """The transaction is refused, on a connection that goes on."""
+def _refusal(backend: str, rng: random.Random) -> Exception:
+    """The transaction is refused, and the connection stays usable."""
     if backend == "mariadb":
         import pymysql
 
-        number, words = chance.choice(
+        number, words = rng.choice(
             [
                 (1213, "Deadlock found when trying to get lock; try restarting transaction"),
                 (1205, "Lock wait timeout exceeded; try restarting transaction"),
@@ -32,29 +32,30 @@ def _refusal(backend: str, chance: random.Random) -> Exception:
     if backend == "postgresql":
         import psycopg2.errors
 
-        kind, words, code = chance.choice(
+        kind, words, code = rng.choice(
             [
                 (psycopg2.errors.DeadlockDetected, "deadlock detected", "40P01"),
                 (psycopg2.errors.SerializationFailure, "could not serialize access", "40001"),
             ]
         )
-        # (libpq alone sets the code of one that is real.)
+        # (For a real error, libpq sets the code.)
         error: Exception = type(kind.__name__, (kind,), {"pgcode": code})(words)
         return error
     return sqlite3.OperationalError("database is locked")
 
 
 class Injected(fixtures.Fixture):
-    """While it is in use, each boundary of a statement fails with ``probability``, drawn from ``chance`` alone.
+    """While this fixture is in use, each statement boundary fails with ``probability``, drawn from ``rng`` only.
 
-    Every such error is one that passes: the engine must make it good, unseen. ``counts`` says where they struck.
+    Every injected error is a transient one: the engine must retry it so that the caller does not notice. ``counts`` has
+    the number of errors of each kind.
     """
 
-    def __init__(self, engine: QuotaEngine, backend: str, chance: random.Random, probability: float) -> None:
+    def __init__(self, engine: QuotaEngine, backend: str, rng: random.Random, probability: float) -> None:
         super().__init__()
         self._dialect = hooks.database_of(engine).engine.dialect
         self._backend = backend
-        self._chance = chance
+        self._rng = rng
         self._probability = probability
         self.counts: collections.Counter[str] = collections.Counter()
         self.is_on = False
@@ -78,10 +79,10 @@ class Injected(fixtures.Fixture):
         self._dialect.do_commit = do_commit
 
     def _strike(self, where: str) -> None:
-        if not self.is_on or self._chance.random() >= self._probability:
+        if not self.is_on or self._rng.random() >= self._probability:
             return
         self.counts[where] += 1
-        # What has been committed is never refused any more; only the word of it can get lost.
-        if where == BEHIND_COMMIT or self._chance.random() < 0.5:
+        # A committed transaction cannot be refused any more; only the answer can be lost.
+        if where == BEHIND_COMMIT or self._rng.random() < 0.5:
             raise hooks.disconnect(self._backend)
-        raise _refusal(self._backend, self._chance)
+        raise _refusal(self._backend, self._rng)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers asked and what they were answered, written as it happens, so that it outlives whoever is killed."""
+"""A journal of the calls of all workers and their answers.
+
+It is written at once, so that it survives a killed worker.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ import pathlib
 from collections.abc import Iterator
 
 ASK, OK = "ask", "ok"
-"""What is written of a call: that it was asked, that it was answered; any other word is the name of its error."""
+"""The words of an entry: the call was made, or it was answered. Any other word is the name of the error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One line. A thing is what one reserve asked for: a group of its own, of so many rows in the ledger."""
+    """One line. A request is the argument of one reserve: a group of its own, with a number of rows in the ledger."""
 
     word: str
     call: str
-    thing: str
+    request: str
     project_id: str
     rows: int
     detail: str = ""
@@ -28,7 +31,10 @@ class Entry:
 
 
 class Journal:
-    """A line at a time, in the order of all writers; a line that was begun is whole, whoever is killed."""
+    """Writes one line at a time, in the order of all writers.
+
+    A line is never half written, even if its writer is killed.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -38,38 +44,38 @@ class Journal:
         self,
         word: str,
         call: str,
-        thing: str,
+        request: str,
         project_id: str,
         rows: int,
         *,
         detail: str = "",
         seconds: float = 0.0,
     ) -> None:
-        line = json.dumps([word, call, thing, project_id, rows, detail, seconds])
+        line = json.dumps([word, call, request, project_id, rows, detail, seconds])
         os.write(self._fd, f"{line}\n".encode())
 
     def entries(self, begin: int = 0) -> Iterator[Entry]:
-        """All lines, in order, or those that were written when the journal had ``begin`` bytes (see ``size``)."""
+        """Return all lines in order, or those written when the journal had ``begin`` bytes (see ``size``)."""
         with self._path.open("rb") as lines:
             lines.seek(begin)
             for line in lines:
                 if line.endswith(b"\n"):
                     yield Entry(*json.loads(line))
 
-    def by_thing(self) -> dict[str, list[Entry]]:
-        """The same for each thing."""
+    def by_request(self) -> dict[str, list[Entry]]:
+        """Return the entries of each request."""
         found: dict[str, list[Entry]] = collections.defaultdict(list)
         for entry in self.entries():
-            found[entry.thing].append(entry)
+            found[entry.request].append(entry)
         return dict(found)
 
     def longest_seconds(self) -> float:
-        """How long a caller waited for an answer, whatever it was, at most."""
+        """Return the longest time that a caller waited for an answer, whatever the answer was."""
         return max((entry.seconds for entry in self.entries()), default=0.0)
 
     @property
     def size(self) -> int:
-        """In bytes: it grows while somebody gets something done."""
+        """Return the size in bytes. It grows as long as a worker makes progress."""
         return self._path.stat().st_size
 
     def close(self) -> None:

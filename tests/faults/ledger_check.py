@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold after any fault, however bad: one check for all of them.
+"""The check that follows every fault test.
 
-* the invariants hold in the bare tables, and audit finds nothing;
-* no limit was ever passed, not even for a moment: a trigger watches every version of every usage row;
-* no answered call is lost, none is half done, and a call that was not answered is wholly done or not at all;
-* a call that was tried again is charged once: a thing has as many rows as it asked for, or none;
-* what is in flight is what somebody asked for and nobody settled; asked for again, it is not charged again; settled,
-  it leaves ``reserved`` at 0.
+* The invariants hold in the bare tables, and audit finds no drift.
+* No limit was exceeded at any time: a trigger checks every version of every usage row.
+* No answered call is lost or half done; a call without an answer is done completely or not at all.
+* A retried call is charged once: it has as many rows as it requested, or none.
+* Reservations in flight were requested and not settled. Requested again, they are not charged again; after they are
+  settled, ``reserved`` is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.faults.journal import ASK, OK, Entry, Journal
 
 NONE = "none"
 ENDED = ("rolled_back", "expired", "released")
-# call: state before: state after. What is not here does not change.
+# call: {state before: state after}. A state that is missing here does not change.
 LANDS: dict[str, dict[str, str]] = {
     "reserve": {NONE: "reserved"},
     "commit": {"reserved": "committed"},
@@ -32,7 +32,7 @@ LANDS: dict[str, dict[str, str]] = {
     "release": {"reserved": "rolled_back", "committed": "released"},
     "extend": {},
 }
-# call that was answered: the states in which it would not have been.
+# answered call: the states before it in which that answer is wrong
 IMPOSSIBLE_AFTER: dict[str, set[str]] = {
     "reserve": {NONE, *ENDED},
     "commit": {NONE, *ENDED},
@@ -40,7 +40,7 @@ IMPOSSIBLE_AFTER: dict[str, set[str]] = {
     "release": set(),
     "extend": {NONE, *ENDED},
 }
-# refusal: the states in which it is true.
+# refusal: the states in which it is right
 TRUE_IN: dict[str, set[str]] = {
     "OverQuota": {NONE},
     "ReservationNotFound": {NONE},
@@ -50,15 +50,18 @@ TRUE_IN: dict[str, set[str]] = {
     "ReservationExpired": {"expired"},
 }
 OUTAGES = frozenset({"DatabaseUnavailable"})
-"""Answers that leave open whether the call was done."""
+"""Answers that leave open whether the call took effect."""
 
 
 @dataclasses.dataclass
 class Report:
-    """What a run was. ``errors`` counts what callers saw, by kind; ``problems`` is empty, or the run has failed."""
+    """The result of a run.
+
+    ``errors`` counts the errors that callers got, by kind. The run failed unless ``problems`` is empty.
+    """
 
     calls: int = 0
-    things: int = 0
+    requests: int = 0
     errors: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     checks: int = 0
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -87,7 +90,7 @@ _WATCH = {
 
 
 def watch_limits(url: str, limits: Mapping[str, int]) -> None:
-    """From now on the database itself notes every version of a usage row that passes its resource's limit."""
+    """Create triggers that record every version of a usage row that exceeds the limit of its resource."""
     sql = sa.create_engine(url, poolclass=sa.NullPool)
     tables = sa.MetaData()
     watched = sa.Table(
@@ -110,10 +113,10 @@ def watch_limits(url: str, limits: Mapping[str, int]) -> None:
 
 
 def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
-    """Prove all of it, once nobody writes any more; settles what is in flight. ``problems`` says what is wrong."""
+    """Check everything, after all writers have ended; settles what is in flight. ``problems`` lists the violations."""
     report = Report()
-    things = journal.by_thing()
-    report.things = len(things)
+    requests = journal.by_request()
+    report.requests = len(requests)
     for entry in journal.entries():
         if entry.word == ASK:
             report.calls += 1
@@ -126,17 +129,17 @@ def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:
             report.checks += 1
             passed = connection.exec_driver_sql(_PASSED).all()
             report.problems += [f"a limit was passed: {row.project_id}: {row.held} {row.resource}" for row in passed]
-    rows = _rows_by_thing(sql)
-    for thing, entries in things.items():
+    rows = _rows_by_request(sql)
+    for request, entries in requests.items():
         report.checks += 1
-        report.problems += _problems_of(thing, entries, rows.get(thing, []))
-    report.problems += [f"{thing}: nobody asked for it" for thing in rows.keys() - things.keys()]
+        report.problems += _problems_of(request, entries, rows.get(request, []))
+    report.problems += [f"{request}: was never made" for request in rows.keys() - requests.keys()]
     _settle_all(sql, engine, report)
     return report
 
 
 def assert_right(url: str, engine: QuotaEngine, journal: Journal) -> Report:
-    """The same; AssertionError with what is wrong."""
+    """Check; raises AssertionError with the violations."""
     report = check(url, engine, journal)
     if report.problems:
         shown = report.problems[:20]
@@ -147,11 +150,11 @@ def assert_right(url: str, engine: QuotaEngine, journal: Journal) -> Report:
 def _check_tables(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
     report.checks += 2
     with sql.connect() as connection:
-        report.problems += invariants.broken(connection)
+        report.problems += invariants.find_violations(connection)
     report.problems += [f"audit: {drift}" for drift in engine.audit(base.ADMIN)]
 
 
-def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
+def _rows_by_request(sql: sa.Engine) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = collections.defaultdict(list)
     query = "SELECT group_id, project_id, resource, delta, consumer_id, uuid, state FROM reservations ORDER BY id"
     with sql.connect() as connection:
@@ -162,13 +165,13 @@ def _rows_by_thing(sql: sa.Engine) -> dict[str, list[Any]]:
 
 
 def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
-    """The states that a thing can be in after these calls, and (else "") the answer that was a lie."""
+    """Return the possible states of a request after these calls, and the answer that was wrong ("" if none was)."""
     states = {NONE}
     for entry in entries:
-        if entry.word == ASK:  # from here on it may be done at any moment
-            states |= _landed(states, entry.call)
+        if entry.word == ASK:  # from here on it may take effect at any time
+            states |= _took_effect(states, entry.call)
         elif entry.word == OK:
-            states = _landed(states, entry.call)
+            states = _took_effect(states, entry.call)
             states -= IMPOSSIBLE_AFTER[entry.call]
         elif entry.word in TRUE_IN:
             states &= TRUE_IN[entry.word]
@@ -179,54 +182,56 @@ def possible_states(entries: Sequence[Entry]) -> tuple[set[str], str]:
     return states, ""
 
 
-def _landed(states: set[str], call: str) -> set[str]:
+def _took_effect(states: set[str], call: str) -> set[str]:
     return {LANDS[call].get(state, state) for state in states}
 
 
-def _problems_of(thing: str, entries: Sequence[Entry], rows: Sequence[Any]) -> list[str]:
+def _problems_of(request: str, entries: Sequence[Entry], rows: Sequence[Any]) -> list[str]:
     problems = []
-    states, lie = possible_states(entries)
-    if lie:
-        problems.append(f"{thing}: {lie}")
+    states, wrong_answer = possible_states(entries)
+    if wrong_answer:
+        problems.append(f"{request}: {wrong_answer}")
     wanted = entries[0].rows
     if len(rows) not in (0, wanted):
-        problems.append(f"{thing}: {len(rows)} rows, asked for {wanted} (charged twice, or in part)")
+        problems.append(f"{request}: {len(rows)} rows, requested {wanted} (charged twice, or in part)")
     found = {row.state for row in rows} or {NONE}
     if len(found) > 1:
-        problems.append(f"{thing}: settled in part: {sorted(found)}")
+        problems.append(f"{request}: settled in part: {sorted(found)}")
     elif states and not found <= states:
-        problems.append(f"{thing}: an answered call is lost: {found.pop()}, should be {' or '.join(sorted(states))}")
+        problems.append(f"{request}: an answered call is lost: {found.pop()}, should be {' or '.join(sorted(states))}")
     if any(row.project_id != entries[0].project_id for row in rows):
-        problems.append(f"{thing}: charged to another project")
+        problems.append(f"{request}: charged to another project")
     return problems
 
 
 def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
-    """Ask again for what is in flight, then give it back or let it expire: nothing more is charged, nothing is left."""
-    rows = {thing: [row for row in found if row.state == "reserved"] for thing, found in _rows_by_thing(sql).items()}
+    """Repeat the reserves in flight, then release them or let them expire: counters must return to zero."""
+    rows = {
+        request: [row for row in stored if row.state == "reserved"] for request, stored in _rows_by_request(sql).items()
+    }
     before = _counters(sql)
-    for thing, flying in rows.items():
-        consumers = {row.consumer_id for row in flying}
-        if not flying or None in consumers:
+    for request, in_flight in rows.items():
+        consumers = {row.consumer_id for row in in_flight}
+        if not in_flight or None in consumers:
             continue
         report.checks += 1
-        context = base.Context(flying[0].project_id)
+        context = base.Context(in_flight[0].project_id)
         for consumer in consumers:
-            own = {row.resource: row for row in flying if row.consumer_id == consumer}
+            held_rows = {row.resource: row for row in in_flight if row.consumer_id == consumer}
             again = engine.reserve(
-                context, {name: row.delta for name, row in own.items()}, consumer=consumer, group=thing
+                context, {name: row.delta for name, row in held_rows.items()}, consumer=consumer, group=request
             )
-            if sorted(again) != sorted(row.uuid for row in own.values()):
-                report.problems.append(f"{thing}: asked for again, it was answered with other reservations")
+            if sorted(again) != sorted(row.uuid for row in held_rows.values()):
+                report.problems.append(f"{request}: repeated, it was answered with other reservations")
     if _counters(sql) != before:
         report.problems.append("what was asked for again was charged again")
-    for thing, flying in rows.items():
-        if flying and flying[0].consumer_id is not None:
+    for request, in_flight in rows.items():
+        if in_flight and in_flight[0].consumer_id is not None:
             try:
-                engine.rollback(base.Context(flying[0].project_id), group=thing)
+                engine.rollback(base.Context(in_flight[0].project_id), group=request)
             except exceptions.QuotaError as error:
-                report.problems.append(f"{thing}: cannot be rolled back: {error}")
-    with sql.begin() as connection:  # what has no consumer cannot be asked for again: it expires
+                report.problems.append(f"{request}: cannot be rolled back: {error}")
+    with sql.begin() as connection:  # without a consumer it cannot be requested again: it expires
         connection.exec_driver_sql("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
     engine.expire(base.ADMIN)
     left = {key: figures for key, figures in _counters(sql).items() if figures[1]}
@@ -236,7 +241,7 @@ def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
 
 
 def _counters(sql: sa.Engine) -> dict[tuple[str, str], tuple[int, int]]:
-    """(used, reserved) by project and resource."""
+    """Return (used, reserved) by project and resource."""
     with sql.connect() as connection:
         found = connection.exec_driver_sql("SELECT project_id, resource, used, reserved FROM quota_usages")
         return {(row.project_id, row.resource): (row.used, row.reserved) for row in found}

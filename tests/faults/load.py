@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that attach and detach for ever, as conductors do, and tell a journal what they ask and are answered."""
+"""Workers that attach and detach until they are stopped, as conductors do, and record calls in a journal."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
 
 MOST_HELD = 3
-"""So many things one worker keeps attached at a time."""
+"""The number of requests that one worker keeps attached."""
 LIMITS = {"gpu": 24, "fpga": 16}
-"""Low enough that eight workers meet them again and again."""
+"""Low enough that eight workers reach the limits often."""
 
 
 def outcome_of(error: Exception) -> str:
-    """How the journal names an error. Every DatabaseUnavailable means the same to a caller: there was no answer."""
+    """Return the journal's name of an error.
+
+    Every DatabaseUnavailable means the same to a caller: there was no answer.
+    """
     kind = exceptions.DatabaseUnavailable if isinstance(error, exceptions.DatabaseUnavailable) else type(error)
     return kind.__name__
 
 
 class Caller:
-    """One engine, one journal: makes calls, and notes them."""
+    """Makes the calls of one engine, and records them in a journal."""
 
     def __init__(self, engine: QuotaEngine, journal: Journal, *, patience_seconds: float = 30.0) -> None:
         self._engine = engine
@@ -49,23 +52,26 @@ class Caller:
         self._patience_seconds = patience_seconds
         self.last_error: exceptions.QuotaError | None = None
 
-    def reserve(self, thing: Thing) -> bool:
-        """Ask for a thing; after an outage again, if it has consumers. (What has none would be charged twice.)"""
-        return self._call("reserve", thing, lambda: thing.reserve(self._engine), may_repeat=thing.has_consumers)
+    def reserve(self, request: Request) -> bool:
+        """Reserve; after an outage repeat it if it has consumers.
 
-    def settle(self, call: str, thing: Thing) -> bool:
-        """commit, rollback, release or extend it, by whichever name."""
-        return self._call(call, thing, lambda: thing.settle(self._engine, call), may_repeat=True)
+        (Without consumers it would be charged twice.)
+        """
+        return self._call("reserve", request, lambda: request.reserve(self._engine), may_repeat=request.has_consumers)
 
-    def _call(self, call: str, thing: Thing, act: Callable[[], None], *, may_repeat: bool) -> bool:
+    def settle(self, call: str, request: Request) -> bool:
+        """Commit, roll back, release or extend, by each kind of name."""
+        return self._call(call, request, lambda: request.settle(self._engine, call), may_repeat=True)
+
+    def _call(self, call: str, request: Request, act: Callable[[], None], *, may_repeat: bool) -> bool:
         deadline = time.monotonic() + self._patience_seconds
         while True:
-            self._note(ASK, call, thing)
+            self._note(ASK, call, request)
             began = time.monotonic()
             try:
                 act()
             except exceptions.QuotaError as error:
-                self._note(outcome_of(error), call, thing, str(error)[:200], time.monotonic() - began)
+                self._note(outcome_of(error), call, request, str(error)[:200], time.monotonic() - began)
                 self.last_error = error
                 if not isinstance(error, exceptions.DatabaseUnavailable) or not may_repeat:
                     return False
@@ -73,19 +79,19 @@ class Caller:
                     return False
                 time.sleep(0.05)
             except Exception as error:
-                self._note(outcome_of(error), call, thing, str(error)[:200])
+                self._note(outcome_of(error), call, request, str(error)[:200])
                 raise
             else:
-                self._note(OK, call, thing, "", time.monotonic() - began)
+                self._note(OK, call, request, "", time.monotonic() - began)
                 return True
 
-    def _note(self, word: str, call: str, thing: Thing, detail: str = "", seconds: float = 0.0) -> None:
-        project_id = thing.context.project_id or ""
-        self._journal.write(word, call, thing.name, project_id, thing.rows, detail=detail, seconds=seconds)
+    def _note(self, word: str, call: str, request: Request, detail: str = "", seconds: float = 0.0) -> None:
+        project_id = request.context.project_id or ""
+        self._journal.write(word, call, request.name, project_id, request.rows, detail=detail, seconds=seconds)
 
 
-class Thing:
-    """What one reserve asks for: one claim with or without a consumer, or several of one group."""
+class Request:
+    """The argument of one reserve: one claim with or without a consumer, or several claims of one group."""
 
     def __init__(self, project_id: str, claims: Sequence[Claim], name: str | None = None) -> None:
         self.name = name or f"t-{uuid.uuid4()}"
@@ -94,18 +100,21 @@ class Thing:
         self.uuids: list[str] = []
 
     @classmethod
-    def named(cls, name: str, projects: Sequence[str]) -> Thing:
-        """The name decides everything: whoever finds it in a journal can ask for the same again."""
-        chance = random.Random(name)
+    def named(cls, name: str, projects: Sequence[str]) -> Request:
+        """Return the request with this name.
+
+        The name determines the request, so that any reader of a journal can repeat it.
+        """
+        rng = random.Random(name)
 
         def deltas() -> dict[str, int]:
-            return {"gpu": chance.randint(1, 2)} if chance.random() < 0.7 else {"gpu": 1, "fpga": 1}
+            return {"gpu": rng.randint(1, 2)} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
 
-        kind = chance.random()
-        project_id = projects[chance.randrange(len(projects))]
+        kind = rng.random()
+        project_id = projects[rng.randrange(len(projects))]
         if kind < 0.2:
             return cls(project_id, [Claim(None, deltas())], name)
-        count = 1 if kind < 0.75 else chance.randint(2, 4)
+        count = 1 if kind < 0.75 else rng.randint(2, 4)
         return cls(project_id, [Claim(f"{name}-{index}", deltas()) for index in range(count)], name)
 
     @property
@@ -133,55 +142,55 @@ class Thing:
 
 
 def work(
-    caller: Caller, worker: str, chance: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
+    caller: Caller, worker: str, rng: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
 ) -> None:
-    """Reserve; commit most of it, give up some, leave some open for a while; release the oldest; until it is over."""
-    held: list[tuple[Thing, bool]] = []
+    """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``."""
+    held: list[tuple[Request, bool]] = []
     while not is_over():
-        thing = Thing.named(f"{worker}-{chance.getrandbits(60)}", projects)
-        if caller.reserve(thing):
-            way = chance.random()
+        request = Request.named(f"{worker}-{rng.getrandbits(60)}", projects)
+        if caller.reserve(request):
+            way = rng.random()
             if way < 0.2:
-                caller.settle("rollback", thing)
+                caller.settle("rollback", request)
             else:
                 if way < 0.8:
-                    caller.settle("commit", thing)
-                held.append((thing, way < 0.8))
+                    caller.settle("commit", request)
+                held.append((request, way < 0.8))
             is_refused = False
         else:
-            is_refused = True  # there may be no room until somebody gives back
+            is_refused = True  # the limit may be reached until another worker releases
         while held and (len(held) > MOST_HELD or is_refused or is_over()):
             is_refused = False
             oldest, is_committed = held.pop(0)
-            caller.settle("release" if is_committed else chance.choice(["rollback", "release"]), oldest)
+            caller.settle("release" if is_committed else rng.choice(["rollback", "release"]), oldest)
 
 
-def inherit(caller: Caller, journal: Journal, worker: str, projects: Sequence[str]) -> None:
-    """Give back what a worker of this name held when it was killed, as a conductor does that is started again.
+def release_inherited(caller: Caller, journal: Journal, worker: str, projects: Sequence[str]) -> None:
+    """Release what a worker of this name held when it was killed, as a restarted conductor does.
 
-    What was asked for and not answered is asked for again first: it may be landing at this very moment. Without a
-    consumer that would be a second charge; such a thing is left to expire.
+    A request without an answer is repeated first, because it may take effect at any time. A request without a consumer
+    would be charged twice if repeated, so it is left to expire.
     """
-    for name, entries in journal.by_thing().items():
+    for name, entries in journal.by_request().items():
         if not name.startswith(f"{worker}-"):
             continue
         answered = {entry.call for entry in entries if entry.word == OK}
-        thing = Thing.named(name, projects)
+        request = Request.named(name, projects)
         if answered & {"rollback", "release"} or entries[-1].word == "OverQuota":
             continue
-        if "reserve" in answered or (thing.has_consumers and caller.reserve(thing)):
-            caller.settle("release", thing)
+        if "reserve" in answered or (request.has_consumers and caller.reserve(request)):
+            caller.settle("release", request)
 
 
 class Crew:
-    """Worker processes, until stop(). A worker that raises fails the run; one that is killed does not.
+    """Worker processes, until stop(). A worker that raises an exception fails the run; a killed worker does not.
 
     ``job(number, is_over)`` runs in each.
     """
 
     def __init__(self, job: Callable[[int, Callable[[], bool]], None], count: int) -> None:
         self._job = job
-        # A flag in shared memory: a lock could be held by a worker that is killed.
+        # A flag in shared memory: a killed worker could hold a lock for ever.
         self._flag = mmap.mmap(-1, 1)
         self._crew: dict[int, tuple[int, int]] = {}
         for number in range(count):
@@ -204,7 +213,7 @@ class Crew:
             status = 1
             try:
                 os.close(reader)
-                logging.disable(logging.CRITICAL)  # it would be kept in memory, line by line, for a test's report
+                logging.disable(logging.CRITICAL)  # otherwise every line is kept in memory for the report of the test
                 self._job(number, lambda: self._flag[0] != 0)
                 status = 0
             except BaseException:
@@ -215,14 +224,14 @@ class Crew:
         self._crew[number] = (pid, reader)
 
     def kill(self, number: int) -> None:
-        """SIGKILL one, and put another in its place."""
+        """Kill a worker (SIGKILL), and start another one instead."""
         pid, _ = self._crew[number]
         os.kill(pid, signal.SIGKILL)
         self._collect(number, may_be_killed=True)
         self._start(number)
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
-        """Let all end what they are at. AssertionError with what a worker raised, or when one does not end."""
+        """Let all workers finish their current call. Raises AssertionError if a worker failed, or does not end."""
         self._flag[0] = 1
         deadline = time.monotonic() + timeout_seconds
         problems = []
@@ -254,9 +263,10 @@ class Crew:
 
 
 class Ledger(fixtures.Fixture):
-    """A fresh ledger with a watch on its limits, a journal, and a crew for it.
+    """A new ledger with triggers that check its limits, a journal, and a method that starts workers.
 
-    ``url`` reaches the database itself; workers may be given other ways to it. ``revision``: an older schema's.
+    ``url`` leads directly to the database; workers may be given other URLs of it. ``revision``: an older revision of
+    the schema.
     """
 
     def __init__(self, url: str, limits: dict[str, int] | None = None, *, revision: str | None = None) -> None:
@@ -283,14 +293,14 @@ class Ledger(fixtures.Fixture):
         self.addCleanup(self.engine.close)
         if self._revision is not None:
             return
-        # What a process compiles at its first charge, workers need not do in the moments that they have.
+        # Compile here what a process compiles at its first charge: workers may live for a few milliseconds only.
         context = base.Context("warm")
         for settle in (self.engine.commit, self.engine.rollback):
             settle(context, self.engine.reserve(context, {"gpu": 1, "fpga": 1}, consumer="warm"))
             self.engine.release(context, consumer="warm")
 
     def make_engine(self, url: str | None = None, **changes: Any) -> QuotaEngine:
-        """An engine with the limits in force."""
+        """Return an engine with the limits of the test."""
         limits = our_fixtures.DictLimits()
         limits.limits.update({(None, resource): most for resource, most in self.limits.items()})
         return our_fixtures.make_engine(url or self.url, limits, **changes)
@@ -303,24 +313,24 @@ class Ledger(fixtures.Fixture):
         urls: Sequence[str] | None = None,
         **changes: Any,
     ) -> Crew:
-        """So many workers; ``urls`` are given out in turn."""
+        """Start a number of workers; they use ``urls`` in turn."""
 
         def job(number: int, is_over: Callable[[], bool]) -> None:
             url = urls[number % len(urls)] if urls else self.url
             caller = Caller(self.make_engine(url, **changes), self.journal)
-            inherit(caller, self.journal, f"w{number}", projects)
+            release_inherited(caller, self.journal, f"w{number}", projects)
             work(caller, f"w{number}", random.Random(f"{seed} {number} {os.getpid()}"), projects, is_over)
 
-        self.engine.close()  # SQLite does not bear a fork while a file is open
+        self.engine.close()  # SQLite does not support a fork while a file is open
         return Crew(job, count)
 
     def execute(self, statement: str) -> None:
-        """Bare SQL, behind the ledger's back."""
+        """Run SQL on the database, without the ledger."""
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.exec_driver_sql(statement)
 
     def check(self) -> ledger_check.Report:
-        """What was, and what is wrong; once nobody writes any more."""
+        """Return the report and its problems, after all writers have ended."""
         return ledger_check.check(self.url, self.engine, self.journal)
 
     def assert_right(self) -> ledger_check.Report:

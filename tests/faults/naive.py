@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The known-bad ways, kept as controls: whatever the check of a fault test is, it must catch these."""
+"""Naive implementations, kept as controls: the check of each fault test must detect them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHARGE = sa.text("UPDATE quota_usages SET reserved = reserved + 1, subtree = su
 
 
 class NaiveLedger:
-    """Charges one gpu with bare SQL. Each way of being wrong is a method."""
+    """Charges one gpu with SQL. Each method has a different error."""
 
     def __init__(self, url: str, project_id: str, journal: Journal) -> None:
         self._sql = sa.create_engine(url, isolation_level="READ COMMITTED", pool_size=1)
@@ -30,63 +30,63 @@ class NaiveLedger:
             )
             self._usage_id = found.scalar_one()
 
-    def reserve_again_blindly(self) -> None:
-        """After a broken connection the transaction is done again, with a UUID of its own: charged twice."""
-        thing = self._begin()
+    def reserve_again_with_new_uuid(self) -> None:
+        """Repeat the transaction after a broken connection with a new UUID: it is charged twice."""
+        request = self._begin()
         try:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
         except sa.exc.DBAPIError:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
-        self._end(thing)
+        self._end(request)
 
     def reserve_in_two_transactions(self) -> None:
-        """The row in one, the counter in the next: what comes between leaves half."""
-        thing = self._begin()
+        """Insert the row in one transaction, and change the counter in the next: a crash between them leaves half."""
+        request = self._begin()
         with self._sql.begin() as connection:
-            self._insert(connection, thing)
+            self._insert(connection, request)
         with self._sql.begin() as connection:
             self._charge(connection)
-        self._end(thing)
+        self._end(request)
 
     def reserve_and_answer_early(self) -> None:
-        """Answers before the COMMIT has been: lost, if it fails."""
-        thing = self._begin()
+        """Answer before the COMMIT: the charge is lost if the COMMIT fails."""
+        request = self._begin()
         try:
             with self._sql.begin() as connection:
-                self._insert(connection, thing)
+                self._insert(connection, request)
                 self._charge(connection)
-                self._end(thing)
+                self._end(request)
         except sa.exc.DBAPIError:
             pass
 
-    def reserve_after_a_look(self, limit: int) -> bool:
-        """Reads, compares, writes: others come between. False: no room."""
+    def reserve_after_read(self, limit: int) -> bool:
+        """Read, compare, write: other calls come between the statements. Returns False if the limit is reached."""
         with self._sql.connect() as connection:
             query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
             if connection.execute(query, {"id": self._usage_id}).scalar_one() + 1 > limit:
                 return False
-        thing = self._begin()
+        request = self._begin()
         with self._sql.begin() as connection:
-            self._insert(connection, thing)
+            self._insert(connection, request)
             self._charge(connection)
-        self._end(thing)
+        self._end(request)
         return True
 
-    def _insert(self, connection: sa.Connection, thing: str) -> None:
+    def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}
-        connection.execute(_INSERT, {**values, "no": False, "group": thing})
+        connection.execute(_INSERT, {**values, "no": False, "group": request})
 
     def _charge(self, connection: sa.Connection) -> None:
         connection.execute(_CHARGE, {"id": self._usage_id})
 
     def _begin(self) -> str:
-        thing = f"naive-{uuid.uuid4()}"
-        self._journal.write(ASK, "reserve", thing, self._project_id, 1)
-        return thing
+        request = f"naive-{uuid.uuid4()}"
+        self._journal.write(ASK, "reserve", request, self._project_id, 1)
+        return request
 
-    def _end(self, thing: str) -> None:
-        self._journal.write(OK, "reserve", thing, self._project_id, 1)
+    def _end(self, request: str) -> None:
+        self._journal.write(OK, "reserve", request, self._project_id, 1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release before revision b2e0, as far as its tables saw it: a recorded client.
+"""A recorded client: the statements of the release before revision b2e0.
 
-It stands for the conductors that still run the old release while a cloud is upgraded. These are the statements that
-it sent for a reserve, a commit, a rollback and a first use, in its order and with its columns: it knew neither
-``told`` nor the tables of limits. Do not bring them up to date.
+It represents the conductors that still run the old release during an upgrade. These are the statements that the old
+release sent for a reserve, a commit, a rollback and a first use, in its order and with its columns: it knew neither the
+column ``told`` nor the tables of limits. Do not bring them up to date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_USAGE = (
 _INSERT = (
     "INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state,"
     " consumer_id, group_id, live, place) VALUES (CURRENT_TIMESTAMP, :no, :uuid, :usage_id, :project, 'gpu', 1,"
-    " '2099-01-01 00:00:00', 'reserved', :consumer, :thing, 1, 1)"
+    " '2099-01-01 00:00:00', 'reserved', :consumer, :request, 1, 1)"
 )
 _CHARGE = (
     "UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree"
@@ -39,7 +39,7 @@ _ROLLBACK = (
     " deleted_at = CURRENT_TIMESTAMP WHERE uuid = :uuid AND state = 'reserved'"
 )
 _AGAIN = ("deadlock", "lock wait", "lost connection", "locked", "changed", "1412", "1020", "canceling", "prepared")
-"""What it tried again, among other things: a table that changed under a statement."""
+"""An error that the old release retried: the table was altered during a statement."""
 
 
 class OldRelease:
@@ -56,32 +56,32 @@ class OldRelease:
         self._journal = journal
         self._limit = limit
 
-    def work(self, project_id: str, chance: random.Random, is_over: Callable[[], bool]) -> None:
-        """Reserve and settle, until it is over."""
+    def work(self, project_id: str, rng: random.Random, is_over: Callable[[], bool]) -> None:
+        """Reserve and settle, until ``is_over()``."""
         usage_id, generation = self._first_use(project_id)
         while not is_over():
-            thing = f"old-{uuid.uuid4()}"
-            facts: dict[str, Any] = {"project": project_id, "uuid": str(uuid.uuid4()), "thing": thing}
+            request = f"old-{uuid.uuid4()}"
+            facts: dict[str, Any] = {"project": project_id, "uuid": str(uuid.uuid4()), "request": request}
             facts |= {"usage_id": usage_id, "generation": generation}
-            if self._call("reserve", thing, project_id, lambda: self._reserve(facts)):  # noqa: B023
-                call = chance.choice(["commit", "rollback", "rollback"])
-                self._call(call, thing, project_id, lambda: self._settle(facts, call))  # noqa: B023
+            if self._call("reserve", request, project_id, lambda: self._reserve(facts)):  # noqa: B023
+                call = rng.choice(["commit", "rollback", "rollback"])
+                self._call(call, request, project_id, lambda: self._settle(facts, call))  # noqa: B023
 
-    def _call(self, call: str, thing: str, project_id: str, act: Callable[[], bool]) -> bool:
-        self._journal.write(ASK, call, thing, project_id, 1)
+    def _call(self, call: str, request: str, project_id: str, act: Callable[[], bool]) -> bool:
+        self._journal.write(ASK, call, request, project_id, 1)
         for _ in range(200):
             try:
                 is_done = act()
                 break
             except sa.exc.DBAPIError as error:
                 if not any(word in str(error).lower() for word in _AGAIN):
-                    self._journal.write(type(error).__name__, call, thing, project_id, 1, detail=str(error)[:200])
+                    self._journal.write(type(error).__name__, call, request, project_id, 1, detail=str(error)[:200])
                     return False
                 time.sleep(0.01)
         else:
-            self._journal.write("DatabaseUnavailable", call, thing, project_id, 1)
+            self._journal.write("DatabaseUnavailable", call, request, project_id, 1)
             return False
-        self._journal.write(OK if is_done else "OverQuota", call, thing, project_id, 1)
+        self._journal.write(OK if is_done else "OverQuota", call, request, project_id, 1)
         return is_done
 
     def _first_use(self, project_id: str) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class OldRelease:
                 with self._sql.begin() as connection:
                     connection.execute(sa.text(statement), {"project": project_id})
             except sa.exc.IntegrityError:
-                pass  # somebody else's was first
+                pass  # another process created it first
         with self._sql.begin() as connection:
             query = sa.text("SELECT id, generation FROM quota_usages WHERE project_id = :project AND resource = 'gpu'")
             row = connection.execute(query, {"project": project_id}).one()
@@ -101,8 +101,8 @@ class OldRelease:
             if connection.execute(
                 sa.text("SELECT 1 FROM reservations WHERE uuid = :uuid"), {"uuid": facts["uuid"]}
             ).first():
-                return True  # an answer was lost
-            connection.execute(sa.text(_INSERT), {**facts, "no": False, "consumer": facts["thing"]})
+                return True  # the answer to the previous attempt was lost
+            connection.execute(sa.text(_INSERT), {**facts, "no": False, "consumer": facts["request"]})
             if self._charge(connection, facts, reserved=1, used=0):
                 return True
             transaction.rollback()

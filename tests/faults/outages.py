@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can happen to a server under load, one scene each. Each returns how many faults there were."""
+"""Scenarios of faults of a server under load. Each returns its number of faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import sqlalchemy as sa
 
 from cyborg_quota import Claim
-from tests.faults.load import Caller, Ledger, Thing
+from tests.faults.load import Caller, Ledger, Request
 from tests.servers import Server
 
 HOT_AND_COLD = ("hot", "warm", "cold")
@@ -21,23 +21,23 @@ _KILL = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
 
 
 def kill_server(ledger: Ledger, server: Server, seconds: float, seed: int) -> int:
-    """kill -9 and a restart, again and again. What takes longer than the retries is asked for again."""
-    chance = random.Random(seed)
+    """Kill the server (SIGKILL) and restart it, repeatedly. Calls that outlast the retry deadline are repeated."""
+    rng = random.Random(seed)
     end = time.monotonic() + seconds
     kills = 0
     with ledger.crew(4, seed, HOT_AND_COLD):
         while time.monotonic() < end:
-            time.sleep(chance.uniform(0.3, 1.0))
+            time.sleep(rng.uniform(0.3, 1.0))
             server.kill()
             kills += 1
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(rng.uniform(0, 0.3))
             server.start()
         time.sleep(0.3)
     return kills
 
 
 def pause_server(ledger: Ledger, server: Server, seconds: float, seed: int, **changes: object) -> int:
-    """It stands still for longer than callers wait, and then goes on where it was."""
+    """Suspend the server for longer than callers wait, and resume it."""
     with ledger.crew(4, seed, HOT_AND_COLD, **changes):
         time.sleep(0.4)
         server.pause()
@@ -48,30 +48,30 @@ def pause_server(ledger: Ledger, server: Server, seconds: float, seed: int, **ch
 
 
 def drop_connections(ledger: Ledger, seconds: float, seed: int) -> int:
-    """The server drops every connection, each few milliseconds. No caller may notice."""
-    chance = random.Random(seed)
+    """Let the server drop every connection every few milliseconds. No caller may notice."""
+    rng = random.Random(seed)
     sql = sa.create_engine(ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
     backend = sql.dialect.name
     end = time.monotonic() + seconds
     dropped = 0
     with ledger.crew(4, seed, HOT_AND_COLD, retry_seconds=20.0), sql.connect() as killer:
         while time.monotonic() < end:
-            time.sleep(chance.uniform(0, 0.04))
+            time.sleep(rng.uniform(0, 0.04))
             for number in killer.exec_driver_sql(_OTHERS[backend]).scalars().all():
                 try:
                     killer.exec_driver_sql(_KILL[backend].format(number))
                     dropped += 1
                 except sa.exc.DBAPIError:
-                    pass  # it has ended by itself
+                    pass  # the session has ended in the meantime
     sql.dispose()
     return dropped
 
 
 def reserve_until_refused(ledger: Ledger, most: int) -> Exception | None:
-    """Reserve and commit, until an outage says no. Returns that; None when so many were served."""
+    """Reserve and commit until an outage ends it. Returns the error; None if all calls succeeded."""
     caller = Caller(ledger.engine, ledger.journal, patience_seconds=0.0)
     for _ in range(most):
-        thing = Thing("p", [Claim(None, {"gpu": 1, "fpga": 1})])
-        if not (caller.reserve(thing) and caller.settle("commit", thing)):
+        request = Request("p", [Claim(None, {"gpu": 1, "fpga": 1})])
+        if not (caller.reserve(request) and caller.settle("commit", request)):
             return caller.last_error
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wire between client and server that can be cut at a COMMIT, or go dead. It reads both databases' protocols."""
+"""A TCP proxy that cuts the connection at a COMMIT, or stops forwarding. It parses the protocols of both databases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.servers import machine
 
 
 class Cut(enum.Enum):
-    """What becomes of a COMMIT."""
+    """What happens to a COMMIT."""
 
     NOT = "it passes"
     BEFORE = "it never reaches the server, and the connection is cut"
@@ -27,7 +27,7 @@ class Cut(enum.Enum):
 
 
 Choose = Callable[[int], Cut]
-"""What becomes of the n-th COMMIT (counted from 1)."""
+"""Returns what happens to the n-th COMMIT (counted from 1)."""
 
 
 def never(_count: int) -> Cut:
@@ -39,12 +39,13 @@ def keep(_count: int) -> bool:
 
 
 class Proxy(fixtures.Fixture):
-    """Listens on 127.0.0.1 for the server of ``url``; ``self.url`` leads through it.
+    """Listens on 127.0.0.1, and forwards to the server of ``url``; clients connect to ``self.url``.
 
-    ``choose`` may be changed at any time, and so may ``is_cut``, which says of the n-th statement, of whatever kind,
-    that it never reaches the server; ``statements``, ``commits`` and ``cuts`` count. While ``is_dead`` nothing is
-    forwarded, and nothing is closed: as when the other machine has lost its power. While ``is_refusing`` connections
-    are refused, and those that were open are closed: as when the server has ended. It runs in a thread of its own.
+    ``choose`` can be changed at any time, and so can ``is_cut``, which decides whether the n-th statement of any kind
+    is lost before it reaches the server. ``statements``, ``commits`` and ``cuts`` are counters. While ``is_dead`` is
+    set, nothing is forwarded and no connection is closed, as after a power failure of the server's machine. While
+    ``is_refusing`` is set, connections are refused and open ones are closed, as after the end of the server process.
+    The proxy runs in a thread of its own.
     """
 
     def __init__(self, url: str, choose: Choose = never) -> None:
@@ -69,8 +70,8 @@ class Proxy(fixtures.Fixture):
         self._thread.start()
         self.addCleanup(self._end)
 
-    def lead_to(self, url: str) -> None:
-        """From now on, new connections are forwarded to this server, as an operator's proxy does after a promotion."""
+    def forward_to(self, url: str) -> None:
+        """Forward new connections to this server from now on, as an operator's proxy does after a promotion."""
         self._target = sa.make_url(url)
 
     def _listen(self, port: int) -> socket.socket:
@@ -82,7 +83,7 @@ class Proxy(fixtures.Fixture):
         return listener
 
     def _refuse(self) -> None:
-        """Until ``is_refusing`` is no longer set."""
+        """Refuse connections until ``is_refusing`` is reset."""
         port = self._listener.getsockname()[1]
         self._selector.unregister(self._listener)
         self._listener.close()
@@ -105,7 +106,7 @@ class Proxy(fixtures.Fixture):
             if self.is_refusing:
                 self._refuse()
             if self.is_dead:
-                # (Connections are still accepted by the kernel, as by that of a stopped server.)
+                # (The kernel still accepts connections, as it does for a suspended server.)
                 threading.Event().wait(0.02)
                 continue
             for key, _ in self._selector.select(0.05):
@@ -125,8 +126,8 @@ class Proxy(fixtures.Fixture):
             client.close()
             return
         server.settimeout(None)
-        for one in (client, server):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         frames = _mysql_frames if self._target.get_backend_name() in ("mysql", "mariadb") else _postgresql_frames
         pair = _Pair(client, server, frames)
         self._pairs.add(pair)
@@ -161,7 +162,7 @@ class Proxy(fixtures.Fixture):
             if cut is not Cut.BEFORE:
                 pair.server.sendall(data)
             if cut is Cut.ANSWERED:
-                pair.is_doomed = True  # by what the server says next
+                pair.is_doomed = True  # decided when the server answers
             else:
                 self._close(pair)
             return
@@ -169,23 +170,23 @@ class Proxy(fixtures.Fixture):
 
     def _close(self, pair: _Pair) -> None:
         self._pairs.discard(pair)
-        for one in (pair.client, pair.server):
+        for end in (pair.client, pair.server):
             with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(one)
-            # A worker that was forked meanwhile has a copy of it: closed here alone, it would stay open, and the server
-            # would keep the locks of a client that is gone.
+                self._selector.unregister(end)
+            # A worker process that was forked since holds a copy of the socket. If it were closed here only, it would
+            # stay open, and the server would keep the locks of a client that has gone.
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def is_commit(statement: bytes) -> bool:
-    """Whether a query's text ends a transaction with success."""
+    """Return whether a query's text ends a transaction with success."""
     return statement.strip(b" ;\0\n").upper().endswith(b"COMMIT")
 
 
 class _Pair:
-    """The two ends of one connection, and the client's half-read frames."""
+    """The two ends of one connection, and the bytes of the client's incomplete frame."""
 
     def __init__(self, client: socket.socket, server: socket.socket, frames: Callable[[bytearray], Iterator[bytes]]):
         self.client = client
@@ -200,7 +201,10 @@ class _Pair:
 
 
 def _mysql_frames(pending: bytearray) -> Iterator[bytes]:
-    """length (3 bytes, little end first), number (1 byte), payload; a payload of 0x03 and a text is a query."""
+    """Frame: length (3 bytes, little-endian), sequence number (1 byte), payload.
+
+    A payload of 0x03 and a text is a query.
+    """
     while len(pending) >= 4:
         size = int.from_bytes(pending[:3], "little")
         if len(pending) < 4 + size:
@@ -212,9 +216,12 @@ def _mysql_frames(pending: bytearray) -> Iterator[bytes]:
 
 
 def _postgresql_frames(pending: bytearray) -> Iterator[bytes]:
-    """type (1 byte), length (4 bytes, with itself), payload; "Q" is a query. What opens a connection has no type."""
+    """Frame: type (1 byte), length (4 bytes, includes itself), payload.
+
+    "Q" is a query. A startup message has no type.
+    """
     while len(pending) >= 5:
-        is_opening = pending[0] == 0  # a length below 16 MiB begins with 0, and no type is 0
+        is_opening = pending[0] == 0  # a length below 16 MiB begins with 0, which is no type
         start = 0 if is_opening else 1
         size = struct.unpack("!I", pending[start : start + 4])[0]
         if len(pending) < start + size:

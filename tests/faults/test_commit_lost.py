@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to COMMIT is lost on the wire: nobody can tell whether the transaction landed, and all is right anyway."""
+"""The answer to COMMIT is lost: the client cannot know whether the transaction took effect, and the ledger is still
+right.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ class CommitLostTestCase(base.BackendTestCase):
 
 
 class TestWire(CommitLostTestCase):
-    def test_a_cut_reaches_the_server_whoever_was_forked_meanwhile(self) -> None:
-        """Or a test's workers wait for locks that nobody gives back."""
+    def test_a_cut_reaches_the_server_despite_forked_workers(self) -> None:
+        """Otherwise the workers of a test wait for locks that are never released."""
 
         def wait(_number: int, is_over: Callable[[], bool]) -> None:
             while not is_over():
@@ -86,7 +88,7 @@ class TestWire(CommitLostTestCase):
 
 
 class TestEachCall(CommitLostTestCase):
-    """Each call of the public face, its COMMIT cut in each way: it answers, and is done once."""
+    """Each public call, with each kind of cut at its COMMIT: it succeeds, and takes effect once."""
 
     def cut(self, how: Cut, call: Callable[[], object]) -> object:
         self.proxy.choose = once = Once(how)
@@ -96,8 +98,8 @@ class TestEachCall(CommitLostTestCase):
 
     def test_each_call(self) -> None:
         engine: QuotaEngine = self.engine
-        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))  # the rows of a first use are made
-        other = self.ledger.make_engine(self.proxy.url)  # one that has not made what it settles
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))  # the rows of a first use exist
+        other = self.ledger.make_engine(self.proxy.url)  # an engine that has not made the reservation that it settles
         self.addCleanup(other.close)
         other.get_usages(self.context)
         for how in CUTS:
@@ -133,13 +135,13 @@ class TestEachCall(CommitLostTestCase):
         self.assertEqual([], engine.audit(base.ADMIN))
 
     def expire(self, how: Cut) -> object:
-        """A batch that landed unheard is done by nobody the second time: then it counts 0."""
+        """A batch whose answer was lost is not repeated; then it counts 0."""
         count = self.cut(how, lambda: self.engine.expire(base.ADMIN))
         return 1 if how is not Cut.BEFORE and count == 0 else count
 
 
 class TestEachStatement(CommitLostTestCase):
-    """The connection is lost at the n-th statement of a process's life, from its very first on."""
+    """The connection is lost at the n-th statement of a process, from the first one on."""
 
     def test_a_first_call(self) -> None:
         for number in range(1, 100):
@@ -158,15 +160,15 @@ class TestEachStatement(CommitLostTestCase):
 
 
 def cut_under_load(ledger: Ledger, proxies: list[Proxy], seconds: float, seed: int) -> int:
-    """Workers behind wires that cut each fifth COMMIT, in one way or another. Returns how many were cut."""
-    chance = random.Random(seed)
+    """Run workers behind proxies that cut every fifth COMMIT, in any way. Returns the number of cuts."""
+    rng = random.Random(seed)
 
     def choose(_count: int) -> Cut:
-        return chance.choice(CUTS) if chance.random() < 0.2 else Cut.NOT
+        return rng.choice(CUTS) if rng.random() < 0.2 else Cut.NOT
 
     for proxy in proxies:
         proxy.choose = choose
-    # Every wire is cut again and again: long enough a retry, and no caller ever notices.
+    # Every connection is cut repeatedly: the retry deadline is long enough that no caller notices.
     with ledger.crew(4, seed, ("hot", "cold"), [proxy.url for proxy in proxies], retry_seconds=20.0):
         time.sleep(seconds)
     return sum(proxy.cuts for proxy in proxies)
@@ -179,11 +181,11 @@ class TestLoad(CommitLostTestCase):
         self.assertGreater(cuts, 0)
         self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
 
-    def test_the_known_bad_way_is_caught(self) -> None:
-        """Done again with another UUID, it is charged twice."""
+    def test_naive_is_detected(self) -> None:
+        """Repeated with another UUID, it is charged twice."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         naive = NaiveLedger(self.proxy.url, "p", self.ledger.journal)
         self.proxy.choose = Once(Cut.ANSWERED)
-        naive.reserve_again_blindly()
+        naive.reserve_again_with_new_uuid()
         problems = ledger_check.check(self.ledger.url, self.ledger.engine, self.ledger.journal).problems
         self.assertIn("charged twice", " ".join(problems))

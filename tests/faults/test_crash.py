@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host dies at any moment: between reserve and commit, inside a transaction, between the answer and the next call.
+"""The host crashes at any time: between reserve and commit, inside a transaction, between an answer and the next call.
 
-Afterwards the counters are right, what was answered is there, what was in flight can be asked for again and is
-charged once, and expiry gives back what nobody asks for.
+Afterwards the counters are right, and answered calls have taken effect. A reservation in flight can be requested again
+and is charged once; otherwise it expires.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import testscenarios
 
 from cyborg_quota import Claim
 from tests import base, fixtures, invariants
-from tests.faults.crashing import Ready, kill_again_and_again
+from tests.faults.crashing import Ready, kill_repeatedly
 from tests.faults.load import Ledger
 from tests.servers import machine
 
@@ -26,18 +26,18 @@ KILLS = 20
 
 
 def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
-    """SIGKILL one of four when a random number of calls have been made, and put another in its place; so many times."""
-    chance = random.Random(seed)
+    """Kill (SIGKILL) one of four workers after a random number of calls, and start another; repeat this."""
+    rng = random.Random(seed)
     with ledger.crew(4, seed, ("hot", "cold")) as crew:
         for _ in range(kills):
-            goal = ledger.journal.size + chance.randrange(100, 3000)
+            goal = ledger.journal.size + rng.randrange(100, 3000)
             machine.wait_until(lambda: ledger.journal.size >= goal, 5.0)  # noqa: B023
-            time.sleep(chance.uniform(0, 0.01))
-            crew.kill(chance.randrange(4))
+            time.sleep(rng.uniform(0, 0.01))
+            crew.kill(rng.randrange(4))
 
 
 class TestKilledWorkers(base.BackendTestCase):
-    def test_nothing_answered_is_lost_and_nothing_drifts(self) -> None:
+    def test_no_answered_call_is_lost_and_no_counter_drifts(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))
         kill_workers(ledger, KILLS, random.randrange(2**32))
         report = ledger.assert_right()
@@ -45,8 +45,10 @@ class TestKilledWorkers(base.BackendTestCase):
 
 
 class TestTheCheck(base.LedgerTestCase):
-    def test_the_known_bad_way_is_caught(self) -> None:
-        """Rows in one transaction, counters in the next: a kill between the two must show."""
+    def test_naive_is_detected(self) -> None:
+        """Inserts the rows in one transaction, and changes the counters in the next: a kill between the two must be
+        detected.
+        """
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         with self.sql.connect() as connection:
             usage_id = connection.execute(sa.text("SELECT id FROM quota_usages")).scalar_one()
@@ -68,17 +70,17 @@ class TestTheCheck(base.LedgerTestCase):
                     connection.execute(sa.text("UPDATE quota_usages SET used = used + 1, subtree = subtree + 1"))
 
         for _ in range(20):
-            kill_again_and_again(work, 5, seed=random.randrange(2**32))
+            kill_repeatedly(work, 5, seed=random.randrange(2**32))
             with self.sql.connect() as connection:
-                if invariants.broken(connection):
+                if invariants.find_violations(connection):
                     return
         self.fail("a hundred kills did not even catch two transactions where there must be one")
 
 
 class TestKilledSweeper(base.LedgerTestCase):
-    """A sweeper in lanes is killed with several transactions open. (SQLite has one: the same at its only writer.)"""
+    """A parallel expirer is killed with several open transactions. (On SQLite, with one: it has one writer.)"""
 
-    def test_each_batch_is_whole(self) -> None:
+    def test_each_batch_is_atomic(self) -> None:
         for number in range(10):
             claims = [Claim(None, {"gpu": 1, "fpga": 2})] * 20
             self.engine.reserve_many(base.Context(f"p{number}"), claims)
@@ -87,21 +89,21 @@ class TestKilledSweeper(base.LedgerTestCase):
         engine = self.make_engine(batch_rows=2)
 
         def work(_turn: int, ready: Ready) -> None:
-            told = 0
+            batches = 0
 
             def progress(_count: int) -> None:
-                nonlocal told
-                told += 1
-                if told == 3:
+                nonlocal batches
+                batches += 1
+                if batches == 3:
                     ready()
 
             while True:
                 engine.expire(base.ADMIN, progress=progress)
-                if told < 3:
+                if batches < 3:
                     ready()
-                time.sleep(1)  # all is done: wait for the end
+                time.sleep(1)  # all reservations are expired: wait for the end
 
-        kill_again_and_again(work, 8, seed=random.randrange(2**32), longest_seconds=0.02)
+        kill_repeatedly(work, 8, seed=random.randrange(2**32), longest_seconds=0.02)
         with self.sql.connect() as connection:
             left = connection.execute(sa.text("SELECT COUNT(*) FROM reservations WHERE state = 'reserved'")).scalar()
         self.assertLess(left or 0, 400)

@@ -75,7 +75,7 @@ class FailoverTestCase(base.BackendTestCase):
 
     def promote(self) -> None:
         self.pair.promote()
-        self.proxy.lead_to(self.pair.primary.url)
+        self.proxy.forward_to(self.pair.primary.url)
 
     def limited_url(self, database: str) -> str:
         """The same for a user without privileges on the server: MariaDB's read_only does not stop an administrator."""
@@ -107,7 +107,7 @@ class TestFailover(FailoverTestCase):
             self.lagging(ledger)
 
     def replica_refuses(self, ledger: Ledger) -> None:
-        """Each call that changes something says what to do, without a retry; what reads is answered."""
+        """Calls that change something raise an error with a remedy, without a retry; calls that read are answered."""
         context = base.Context("p")
         held, ended, overdue = ledger.engine.reserve_many(context, [Claim(name, {"gpu": 1}) for name in "abc"])
         ledger.engine.commit(context, [held])
@@ -149,7 +149,7 @@ class TestFailover(FailoverTestCase):
         self.assertNotIn(self.pair.primary.password, log.output)
 
     def replica_url(self, database: str) -> str:
-        """The mistake: a URL that names the replica alone."""
+        """A configuration error: a URL that names the replica only."""
         url = sa.make_url(self.limited_url(database))
         return url.set(host="127.0.0.1", port=self.pair.replica.port, query={}).render_as_string(hide_password=False)
 
@@ -166,17 +166,17 @@ class TestFailover(FailoverTestCase):
         maintenance.run_job(maintenance.expire, "Expired %d reservations.", 0)
 
     def answer_waits(self, ledger: Ledger) -> None:
-        """No call is answered that a promotion could lose: also not where the row was released early."""
+        """No answered call can be lost by a promotion, including calls that released the row lock early."""
         engine, control = (self.make_engine(ledger, **SHORT) for _ in range(2))
         context, other = base.Context("p"), base.Context("q")
         for each, of in ((engine, context), (control, other)):
-            each.rollback(of, each.reserve(of, {"gpu": 1}))  # the rows of a first use are made
+            each.rollback(of, each.reserve(of, {"gpu": 1}))  # the rows of a first use exist
             self.make_contended(each, of, ledger)
         self.pair.replica.pause()
         try:
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, context, {"gpu": 1}, consumer="a")
             if self.backend == "postgresql":
-                # The control: without the statement that ensures it, a call is answered that a promotion would lose.
+                # The control: without the statement that ensures durability, an answered call is lost by a promotion.
                 with fixtures_.MonkeyPatch(
                     "cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None
                 ):
@@ -192,7 +192,7 @@ class TestFailover(FailoverTestCase):
         return engine
 
     def make_contended(self, engine: QuotaEngine, context: base.Context, ledger: Ledger) -> None:
-        """On PostgreSQL: let the engine learn that others wait for this project's row; see record 0025."""
+        """On PostgreSQL: make the engine consider the row of this project contended; see record 0025."""
         if self.backend != "postgresql":
             return
         self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
@@ -215,7 +215,7 @@ class TestFailover(FailoverTestCase):
         with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD, urls):
             self.wait_until_served(ledger, 20.0)
             end_primary()
-            time.sleep(0.3)  # until somebody notices
+            time.sleep(0.3)  # until a worker notices
             self.promote()
             self.wait_until_served(ledger, SERVED_AGAIN_SECONDS)
         report = ledger.assert_right()
@@ -231,11 +231,11 @@ class TestFailover(FailoverTestCase):
             self.assertIn("session is read-only", error.reason)
 
     def wait_until_served(self, ledger: Ledger, seconds: float) -> None:
-        """Until each worker has got three more calls done."""
+        """Wait until each worker has completed three more calls."""
         seen = ledger.journal.size
         deadline = time.monotonic() + seconds
         while True:
-            done = [entry.thing.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
+            done = [entry.request.split("-")[0] for entry in ledger.journal.entries(seen) if entry.word == OK]
             if all(done.count(f"w{number}") >= 3 for number in range(WORKERS)):
                 return
             if time.monotonic() > deadline:
@@ -243,7 +243,7 @@ class TestFailover(FailoverTestCase):
             time.sleep(0.05)
 
     def lagging(self, ledger: Ledger) -> None:
-        """The control, and what the operator guide says: what was lost is named, and the rest is consistent."""
+        """The control, as in the operator guide: lost reservations are named, and the rest is consistent."""
         with ledger.crew(WORKERS, self.seed, outages.HOT_AND_COLD):
             self.wait_until_served(ledger, 20.0)
             self.pair.replica.kill()
@@ -253,5 +253,5 @@ class TestFailover(FailoverTestCase):
         self.promote()
         problems = ledger.check().problems
         self.assertNotEqual([], problems)
-        self.assertEqual([], [one for one in problems if "an answered call is lost" not in one])
+        self.assertEqual([], [problem for problem in problems if "an answered call is lost" not in problem])
         self.assertEqual([], ledger.engine.audit(base.ADMIN))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full while the expirer works; on PostgreSQL also that of the server's log.
+"""The disk of a database becomes full while the expirer works; on PostgreSQL also the disk of the write-ahead log.
 
-(What a reserve is told: test_outages.py.)
+(The error of a reserve: test_outages.py.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SmallPostgreSQL(PostgreSQL):
 
 
 def mount(directory: pathlib.Path, megabytes: int) -> None:
-    """A file system of that size in memory, for whoever owns the directory. Raises CalledProcessError."""
+    """Mount a file system of that size in memory, for the owner of the directory. Raises CalledProcessError."""
     owner = directory.stat()
     options = f"size={megabytes}m,uid={owner.st_uid},gid={owner.st_gid},mode=700"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], check=True)
@@ -91,9 +91,9 @@ class TestFullDisk(base.BackendTestCase):
         self.log = self.directory / "log"
 
     def place(self) -> None:
-        """The disk is small: PostgreSQL's, log and all, and on MariaDB that of the database alone.
+        """Limit the disk: on PostgreSQL for everything, including the log; on MariaDB for the database only.
 
-        (A MariaDB whose own files find no room ends itself.)
+        (MariaDB ends itself when there is no space for its own files.)
         """
         self.server.start()
         assert self.server.directory is not None
@@ -107,7 +107,7 @@ class TestFullDisk(base.BackendTestCase):
             self.addCleanup(self.server.stop)  # first
 
     def test_the_expirer(self) -> None:
-        """It says what is wrong in one line, does nothing by halves, and goes on by itself when there is room."""
+        """The expirer logs one line, leaves no batch half done, and continues when there is space again."""
         self.fill_ledger()
         filler = self.disk / "filler"
         self.fill(filler)
@@ -138,7 +138,7 @@ class TestFullDisk(base.BackendTestCase):
         self.ledger.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE state = 'reserved'")
 
     def reserve_until_refused(self) -> None:
-        """Use up what the server's files have room for. What was granted is overdue soon."""
+        """Use up the space of the server's files. The granted reservations expire soon."""
         engine = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
         self.addCleanup(engine.close)
         claims = [Claim(None, {"gpu": 1}) for _ in range(500)]
@@ -150,13 +150,13 @@ class TestFullDisk(base.BackendTestCase):
         self.fail("the disk is not full")
 
     def fill(self, filler: pathlib.Path) -> None:
-        """Take all the room that is left."""
+        """Use up all the space that is left."""
         with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
 
     def fill_log(self, filler: pathlib.Path) -> None:
-        """On PostgreSQL: use up the files of the log that were made in advance."""
+        """On PostgreSQL: use up the log files that were preallocated."""
         if self.backend != "postgresql":
             return
         with contextlib.suppress(sa.exc.DBAPIError), session(self.server) as connection:
@@ -166,7 +166,7 @@ class TestFullDisk(base.BackendTestCase):
                 self.fill(filler)
 
     def count(self) -> int:
-        """The rows that are left for the expirer; -1 while the server does not answer."""
+        """Return the number of rows left for the expirer; -1 if the server does not answer."""
         query = "SELECT COUNT(*) FROM reservations WHERE consumer_id IS NULL"
         with contextlib.suppress(sa.exc.DBAPIError), self.sql.connect() as connection:
             return int(connection.exec_driver_sql(query).scalar_one())
@@ -174,7 +174,7 @@ class TestFullDisk(base.BackendTestCase):
 
     @contextlib.contextmanager
     def expirer(self) -> Iterator[None]:
-        """The installed service."""
+        """Start the installed service."""
         conf = self.directory / "conf"
         conf.write_text(CONF.format(url=self.ledger.url.replace("$", "$$")))
         with self.log.open("wb") as log:

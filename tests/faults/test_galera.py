@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three MariaDB nodes that replicate to each other, and workers that write to all of them at once.
+"""Three MariaDB nodes that replicate to each other, and workers that write to all of them concurrently.
 
-One test, because the cluster takes longer to start than all of its steps; each step names itself when it fails.
+One test, because the cluster takes longer to start than all of its steps; the message of a failure names the step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, needs
-from tests.faults import cluster as scenes
+from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
 from tests.servers import ServerError, galera
 
 _FORK = multiprocessing.get_context("fork")
-# How soon the nodes miss one of theirs: a fifth of the default, for a test that waits for it.
+# The time after which a node is considered lost: a fifth of the default, because the test waits for it.
 QUICK = {
     "evs.suspect_timeout": "PT1S",
     "evs.inactive_timeout": "PT3S",
@@ -67,24 +67,24 @@ class TestCluster(test_base.BaseTestCase):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
             self.a_sync_was_killed_on_the_same_node()
-        with self.step("the known-bad way is caught"):
-            self.known_bad()
+        with self.step("the naive implementation is detected"):
+            self.naive_is_detected()
         with self.step("all nodes are up"), self.ledger() as ledger:
-            projects = scenes.HOT * 20 + scenes.SPREAD
-            scenes.load(self.cluster, ledger, lambda _: time.sleep(2.0), projects, seed=self.seed)
-            # While all are up, no error reaches a caller.
+            projects = cluster_faults.HOT * 20 + cluster_faults.SPREAD
+            cluster_faults.load(self.cluster, ledger, lambda _: time.sleep(2.0), projects, seed=self.seed)
+            # While all nodes are up, no error reaches a caller.
             self.assertEqual([], [kind for kind in ledger.assert_right().errors if kind != "OverQuota"])
         with self.step("a node is killed"), self.ledger() as ledger:
-            scenes.load(self.cluster, ledger, scenes.kill_one(self.cluster, 0.5), seed=self.seed)
+            cluster_faults.load(self.cluster, ledger, cluster_faults.kill_one(self.cluster, 0.5), seed=self.seed)
             ledger.assert_right()
         with self.step("the network parts"), self.ledger() as ledger:
-            act = scenes.isolate_one(self.cluster, 4.0)
-            scenes.load(self.cluster, ledger, act, seed=self.seed, retry_seconds=1.0)
+            act = cluster_faults.isolate_one(self.cluster, 4.0)
+            cluster_faults.load(self.cluster, ledger, act, seed=self.seed, retry_seconds=1.0)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
         with self.step("a node stands still"), self.ledger() as ledger:
             impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
-            act = scenes.pause_one(self.cluster, 5.0)
-            scenes.load(self.cluster, ledger, act, seed=self.seed, **impatient)
+            act = cluster_faults.pause_one(self.cluster, 5.0)
+            cluster_faults.load(self.cluster, ledger, act, seed=self.seed, **impatient)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
 
     @contextlib.contextmanager
@@ -96,14 +96,14 @@ class TestCluster(test_base.BaseTestCase):
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        with scenes.create_ledger(self.cluster, "ledger") as ledger:
+        with cluster_faults.create_ledger(self.cluster, "ledger") as ledger:
             yield ledger
 
     def several_syncs(self) -> None:
-        """One sync on each node at once: GET_LOCK of one node does not keep out the others."""
-        scenes.create_database(self.cluster, "synced")
+        """Run one sync on each node concurrently: GET_LOCK on one node does not block the others."""
+        cluster_faults.create_database(self.cluster, "synced")
         start = _FORK.Barrier(3)
-        urls = [scenes.url_of(node, "synced") for node in self.cluster.nodes]
+        urls = [cluster_faults.url_of(node, "synced") for node in self.cluster.nodes]
         processes = [_FORK.Process(target=_sync, args=(url, start)) for url in urls]
         for process in processes:
             process.start()
@@ -116,12 +116,12 @@ class TestCluster(test_base.BaseTestCase):
         engine.close()
 
     def a_sync_was_killed(self) -> None:
-        """What it leaves says so; nothing is done over its head."""
+        """The claim of a killed sync is reported, and not overridden from another node."""
         with sa.create_engine(self.cluster.nodes[0].url, isolation_level="AUTOCOMMIT").connect() as admin:
             admin.exec_driver_sql("CREATE DATABASE killed")
             admin.exec_driver_sql("CREATE TABLE killed.cyborg_quota_sync (id INTEGER PRIMARY KEY)")
-            scenes.wait_until_all_is_everywhere(self.cluster)
-            database = Database(fixtures.settings(scenes.url_of(self.cluster.nodes[1], "killed")))
+            cluster_faults.wait_until_replicated(self.cluster)
+            database = Database(fixtures.settings(cluster_faults.url_of(self.cluster.nodes[1], "killed")))
             with mock.patch.object(schema, "_LOCK_SECONDS", 0.3):
                 error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
             self.assertIn("drop it if none does", str(error))
@@ -130,9 +130,9 @@ class TestCluster(test_base.BaseTestCase):
             database.close()
 
     def a_sync_was_killed_on_the_same_node(self) -> None:
-        """The next one takes its claim over."""
-        scenes.create_database(self.cluster, "taken_over")
-        url = scenes.url_of(self.cluster.nodes[1], "taken_over")
+        """The next sync on the same node takes over the claim."""
+        cluster_faults.create_database(self.cluster, "taken_over")
+        url = cluster_faults.url_of(self.cluster.nodes[1], "taken_over")
         with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
             node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
             self.assertTrue(node)
@@ -144,9 +144,11 @@ class TestCluster(test_base.BaseTestCase):
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())
 
     def a_stale_read(self) -> None:
-        """Reserved on one node, committed on another at once: it waits for the cluster, and finds it."""
+        """Reserve on one node, and commit on another immediately: the commit waits for the cluster, and finds the
+        reservation.
+        """
         with self.ledger() as ledger:
-            engines = [ledger.make_engine(scenes.url_of(node, "ledger")) for node in self.cluster.nodes]
+            engines = [ledger.make_engine(cluster_faults.url_of(node, "ledger")) for node in self.cluster.nodes]
             for engine in engines:
                 engine.get_usages(base.ADMIN)
             for turn in range(25):
@@ -154,41 +156,42 @@ class TestCluster(test_base.BaseTestCase):
                 uuids = first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"c{turn}")
                 second.commit(base.ADMIN, uuids)
                 third.release(base.ADMIN, consumer=f"c{turn}")
-                # (third's release is not known to first yet: it must not answer with the life that has ended.)
-                # The next life of the same consumer, called by name where its first one is all that is known so far.
+                # (The release on the third node is not known to the first one yet, which must not answer with the ended
+                # attempt.) The next attempt of the same consumer, selected by name where only its first attempt is
+                # known so far.
                 first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"c{turn}")
                 second.commit(base.ADMIN, consumer=f"c{turn}")
                 third.release(base.ADMIN, consumer=f"c{turn}")
-                # A group that has just grown.
+                # A group that has got another member just now.
                 first.reserve(base.ADMIN, {"gpu": 1}, consumer=f"d{turn}", group=f"g{turn}")
                 second.reserve(base.ADMIN, {"gpu": 1}, consumer=f"e{turn}", group=f"g{turn}")
                 third.commit(base.ADMIN, group=f"g{turn}")
                 first.release(base.ADMIN, group=f"g{turn}")
             for engine in engines:
                 engine.close()
-            scenes.wait_until_all_is_everywhere(self.cluster)
+            cluster_faults.wait_until_replicated(self.cluster)
             self.assertEqual(0, ledger.engine.get_usages(base.ADMIN)["gpu"].used)
             rows = ledger.engine.list_reservations(base.ADMIN, base.ADMIN.project_id)
-            self.assertEqual(["released"] * 100, [one.state for one in rows])
+            self.assertEqual(["released"] * 100, [row.state for row in rows])
 
-    def known_bad(self) -> None:
+    def naive_is_detected(self) -> None:
         """Read, compare, write, on three nodes: more is admitted than the limit."""
         for _ in range(5):
             with self.ledger() as ledger:
                 context = base.Context("p")
                 ledger.engine.rollback(context, ledger.engine.reserve(context, {"gpu": 1}))
                 ledger.engine.close()
-                scenes.wait_until_all_is_everywhere(self.cluster)
+                cluster_faults.wait_until_replicated(self.cluster)
 
                 def job(number: int, _is_over: object) -> None:
-                    url = scenes.url_of(self.cluster.nodes[number % 3], "ledger")
+                    url = cluster_faults.url_of(self.cluster.nodes[number % 3], "ledger")
                     naive = NaiveLedger(url, "p", ledger.journal)
-                    with contextlib.suppress(sa.exc.DBAPIError):  # (it knows of no deadlock at COMMIT)
-                        while naive.reserve_after_a_look(ledger.limits["gpu"]):
+                    with contextlib.suppress(sa.exc.DBAPIError):  # (it handles no deadlock at COMMIT)
+                        while naive.reserve_after_read(ledger.limits["gpu"]):
                             pass
 
                 Crew(job, 6).stop()
-                scenes.wait_until_all_is_everywhere(self.cluster)
+                cluster_faults.wait_until_replicated(self.cluster)
                 problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
                 if any("a limit was passed" in problem for problem in problems):
                     return

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database is killed, drops its connections, has none left, or a full disk. (It stands still: test_silence.py.)"""
+"""The database is killed, drops its connections, has no connection left, or a full disk.
+
+(Suspended: test_unresponsive_peers.py.)
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ KINDS = {kind.name: kind for kind in servers.KINDS}
 
 
 class OwnServerTestCase(base.BackendTestCase):
-    """With a server that a test may do anything to."""
+    """Tests with a private server, which they may stop and change."""
 
     scenarios = fixtures.SCENARIOS[1:]
 
     def start(self, *, durable: bool = False, **settings: str) -> servers.Server:
-        # A test's directory is closed to others, and the server is one when we are root.
+        # A test's directory is accessible to one user only, and the server runs as another user if we are root.
         pathlib.Path(tempfile.gettempdir()).chmod(0o711)
         server = KINDS[self.backend](durable=durable, settings=settings)
         self.addCleanup(server.close)
@@ -48,7 +51,7 @@ class OwnServerTestCase(base.BackendTestCase):
 
 
 class TestKilled(OwnServerTestCase):
-    # What makes the server answer before the disk has it.
+    # Settings with which the server answers before the data is on disk.
     FORGETFUL = {
         "mariadb": {"innodb_flush_log_at_trx_commit": "0"},
         "postgresql": {"synchronous_commit": "off", "wal_writer_delay": "2000ms"},
@@ -58,16 +61,16 @@ class TestKilled(OwnServerTestCase):
         server = self.start(durable=True)
         ledger = self.ledger_on(server)
         kills = calls = 0
-        for _ in range(5):  # on a busy machine a second may be too short for either
+        for _ in range(5):  # on a busy machine one second may be too short for either
             kills += outages.kill_server(ledger, server, 1.0, random.randrange(2**32))
             calls = ledger.assert_right().calls
             if kills >= 1 and calls > 20:
                 return
         self.fail(f"{kills} kills, {calls} calls")
 
-    def test_a_forgetful_server_is_caught(self) -> None:
-        """The control: what such a server loses was answered, and the check says so."""
-        # (On a disk: in memory, MariaDB writes its log as it goes, whatever it is told.)
+    def test_a_server_without_durability_is_detected(self) -> None:
+        """The control: a server without durability loses answered calls, and the check reports it."""
+        # (On a disk: in memory, MariaDB writes its log immediately, whatever its settings.)
         server = self.start(durable=True, **self.FORGETFUL[self.backend])
         for _ in range(10):
             ledger = self.useFixture(Ledger(self.fresh(server)))
@@ -101,8 +104,8 @@ class TestDropped(base.BackendTestCase):
         report = self.ledger.assert_right()
         self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
 
-    def test_the_known_bad_way_is_caught(self) -> None:
-        """Answering before the COMMIT loses what was answered."""
+    def test_naive_is_detected(self) -> None:
+        """Answering before the COMMIT loses answered calls."""
         context = base.Context("p")
         self.ledger.engine.rollback(context, self.ledger.engine.reserve(context, {"gpu": 1}))
         sql = sa.create_engine(self.ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
@@ -112,7 +115,7 @@ class TestDropped(base.BackendTestCase):
         def job(_number: int, is_over: Callable[[], bool]) -> None:
             naive = None
             while not is_over():
-                # (The first connection of all may be cut too; SQLAlchemy has no better word for that.)
+                # (The first connection may be cut too; SQLAlchemy has no better error for that.)
                 with contextlib.suppress(sa.exc.DBAPIError, NotImplementedError):
                     naive = naive or NaiveLedger(self.ledger.url, "p", self.ledger.journal)
                     naive.reserve_and_answer_early()
@@ -131,17 +134,17 @@ class TestDropped(base.BackendTestCase):
 
 
 class TestNoConnectionLeft(base.LedgerTestCase):
-    def assert_told(self, engine: QuotaEngine, seconds: float) -> None:
+    def assert_error_in_time(self, engine: QuotaEngine, seconds: float) -> None:
         began = time.monotonic()
         self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
         self.assertLess(time.monotonic() - began, seconds)
 
     def test_the_pool_is_exhausted(self) -> None:
-        """A typed error when the pool's own time is over; and what is given back serves the next."""
+        """The caller gets a typed error when the pool's timeout is over; a returned connection serves the next call."""
         engine = self.make_engine(max_pool_size=1, max_overflow=0, pool_timeout_seconds=0.3)
         engine.reserve(self.context, {"gpu": 1})
         with hooks.database_of(engine).engine.connect():
-            self.assert_told(engine, 3.0)
+            self.assert_error_in_time(engine, 3.0)
         engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 2), self.figures())
 
@@ -168,7 +171,9 @@ class TestNoConnectionLeft(base.LedgerTestCase):
 
 class TestServerIsFull(OwnServerTestCase):
     def test_too_many_clients(self) -> None:
-        """The server takes no more connections: told in time, and served when there is room."""
+        """The server accepts no more connections: the caller gets an error in time, and is served after a connection is
+        freed.
+        """
         server = self.start(max_connections="10")
         ledger = self.ledger_on(server)
         ledger.engine.reserve(base.ADMIN, {"gpu": 1})
@@ -187,7 +192,7 @@ class TestServerIsFull(OwnServerTestCase):
 
 @contextlib.contextmanager
 def small_disk(path: pathlib.Path, megabytes: int, *, like: pathlib.Path | None = None) -> Iterator[None]:
-    """A file system of that size on ``path``, owned by whoever owns ``like``. Only root can do this."""
+    """Mount a file system of that size on ``path``, owned by the owner of ``like``. Only root can do this."""
     options = f"size={megabytes}m"
     if like is not None:
         owner = like.stat()
@@ -200,7 +205,7 @@ def small_disk(path: pathlib.Path, megabytes: int, *, like: pathlib.Path | None 
 
 
 class TestDiskFull(OwnServerTestCase):
-    """Nothing answered is lost, nothing is half done, and with room again everything goes on."""
+    """No answered call is lost, none is half done, and everything works again when there is space."""
 
     scenarios = fixtures.SCENARIOS
 
@@ -224,7 +229,7 @@ class TestDiskFull(OwnServerTestCase):
         return f"sqlite:///{self.disk}/ledger.sqlite"
 
     def place_mariadb(self, stack: contextlib.ExitStack) -> str:
-        """The directory of the database alone: the log is elsewhere."""
+        """Limit the directory of the database only: the log is elsewhere."""
         server = self.start(innodb_autoextend_increment="1")
         admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with admin.connect() as connection:
@@ -232,12 +237,12 @@ class TestDiskFull(OwnServerTestCase):
         assert server.directory is not None
         self.disk = server.directory / "data" / "ledger"
         stack.enter_context(small_disk(self.disk, 3, like=server.directory / "data"))
-        # (It must be let go before the disk can be.)
+        # (It must be dropped before the disk can be unmounted.)
         stack.callback(server.close)
         return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
 
     def place_postgresql(self, stack: contextlib.ExitStack) -> str:
-        """A tablespace of its own: a full disk under the log would stop the whole server."""
+        """Use a tablespace of its own: a full disk under the log would stop the whole server."""
         server = self.start()
         assert server.directory is not None
         stack.enter_context(small_disk(self.disk, 12, like=server.directory / "data"))
@@ -249,7 +254,7 @@ class TestDiskFull(OwnServerTestCase):
         stack.callback(server.close)
         return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
 
-    def test_full_and_with_room_again(self) -> None:
+    def test_full_and_freed(self) -> None:
         ledger = self.ledger
         context = base.Context("p")
         ledger.engine.release(context, ledger.engine.reserve(context, {"gpu": 1}))

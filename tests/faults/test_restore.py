@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database is restored from a backup that lacks the last minutes, while consumers and their processes go on."""
+"""The database is restored from a backup that lacks the last minutes, while consumers and their processes continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTrack
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
-from tests.functional.test_reconciling import Cloud
+from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -34,7 +34,7 @@ class RestoreTestCase(base.LedgerTestCase):
 
     def restore(self) -> None:
         self.backup.restore()
-        # The restore has closed the test's own connection too.
+        # The restore has closed the connection of the test too.
         fixtures._plain_engine(self.url, os.getpid()).dispose()
 
     def attach(self, consumer: str) -> list[str]:
@@ -43,13 +43,15 @@ class RestoreTestCase(base.LedgerTestCase):
         return uuids
 
     def another_process(self) -> QuotaEngine:
-        """Without anything in memory."""
+        """Return an engine with empty caches."""
         return fixtures.Checked(self.make_engine(), self.url)  # type: ignore[return-value]
 
 
 class TestAnswers(RestoreTestCase):
-    def test_what_the_ledger_does_not_know(self) -> None:
-        """Each call about a reservation that was made after the backup, from the process that made it and another."""
+    def test_reservations_made_after_the_backup(self) -> None:
+        """Each call on a reservation that was made after the backup, from the process that made it and from another
+        one.
+        """
         self.attach("known")
         self.back_up()
         lost = {name: self.quotas.reserve(self.context, {"gpu": 1}, consumer=name) for name in "abcdefgh"}
@@ -70,8 +72,8 @@ class TestAnswers(RestoreTestCase):
             quotas.commit(self.context, again)
         self.assertEqual((3, 0), self.figures())
 
-    def test_what_the_ledger_knows_from_before(self) -> None:
-        """What was settled after the backup is as it was before; the same call settles it again."""
+    def test_reservations_made_before_the_backup(self) -> None:
+        """What was settled after the backup has its earlier state again; the same call settles it again."""
         reserved = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         given_up = self.quotas.reserve(self.context, {"gpu": 1}, consumer="b")
         detached, changed = self.attach("c"), self.attach("d")
@@ -97,8 +99,8 @@ class TestAnswers(RestoreTestCase):
             self.restore()
         self.assertEqual((2, 0), self.figures())
 
-    def test_nobody_else_is_charged(self) -> None:
-        """Ids are given again after a restore: what a process remembers of a project must not mean another's row."""
+    def test_no_other_project_is_charged(self) -> None:
+        """IDs are reused after a restore: a cached ID of a project must not select the row of another project."""
         self.back_up()
         for number in range(3):
             self.quotas.reserve(base.Context(f"lost{number}"), {"gpu": 1})
@@ -117,30 +119,30 @@ class TestCyborg(RestoreTestCase):
     """The parts of the Cyborg integration that call the ledger, across a restore."""
 
     def test_bind_and_unbind(self) -> None:
-        """A bind that runs is charged; what is given up or unbound is nobody's error."""
+        """A bind in progress is charged; a rollback or an unbind of a lost reservation is no error."""
         charger = BindTracker(self.quotas, bind_expire_seconds=60)
         self.back_up()
-        flights = charger.reserve_binds(
+        binds = charger.reserve_binds(
             [BindRequest(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")]
         )
-        owed = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
-        charger.retry_commit_later(owed, lambda: False)  # it could not be committed, and has been unbound since
+        bind_of_d = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
+        charger.retry_commit_later(bind_of_d, lambda: False)  # it could not be committed, and was unbound since
         self.attach("e")
         self.restore()
         with fixtures_.FakeLogger(level=logging.ERROR) as log:
-            self.assertTrue(flights["c"].extend(60))
-            flights["a"].commit(lambda: True)
-            flights["b"].give_up(lambda: False)
+            self.assertTrue(binds["c"].extend(60))
+            binds["a"].commit(lambda: True)
+            binds["b"].give_up(lambda: False)
             charger.settle_owed()
             self.assertTrue(charger.release("e", "p1"))
         self.assertEqual("", log.output)
         self.assertEqual({"c"}, charger.arqs())
-        flights["c"].commit(lambda: True)
+        binds["c"].commit(lambda: True)
         self.assertEqual((2, 0), self.figures())
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
     def test_reconcile(self) -> None:
-        """The documented procedure: afterwards the ledger is what Cyborg's records say."""
+        """The documented procedure: afterwards the ledger agrees with Cyborg's records."""
         cloud = Cloud()
 
         def bind(arq: str) -> None:
@@ -161,7 +163,7 @@ class TestCyborg(RestoreTestCase):
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         reconciler = Reconciler(self.quotas, cloud, ("gpu",), grace_seconds=0, share=100)
         report = reconciler.find()
-        found = {one.arq: one.problem for one in report.differences}
+        found = {difference.arq: difference.problem for difference in report.differences}
         expected = {"bound and lost": "not charged", "bound later": "not charged", "unbound later": "not attached"}
         self.assertEqual(expected, found)
         reconciler.heal(report)

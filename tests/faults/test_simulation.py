@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The histories of the model, while the database fails at random between any two steps: nobody may notice.
+"""The histories of the model, while the database fails at random between any two steps: no caller may notice.
 
-CYBORG_QUOTA_TEST_SEED makes the histories and the faults of a run again; a failure says which.
-CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many histories are tried.
+CYBORG_QUOTA_TEST_SEED repeats the histories and the faults of a run; a failure prints the seed.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PROBABILITY = 0.08
 
 
 class FaultyHistories(test_model.Histories):
-    """The same rules. ``struck`` is set by the test."""
+    """The rules of Histories, with faults. ``struck`` is set by the test."""
 
     struck: collections.Counter[str]
 
     def __init__(self) -> None:
         super().__init__()
-        self.chance = random.Random(0)
-        # So long that no streak of bad luck ends the retries, and without their waits.
+        self.rng = random.Random(0)
+        # Long enough that no series of errors ends the retries, which do not wait.
         self.engine.close()
         url = self.database.engine.url.render_as_string(hide_password=False)
         self.engine = fixtures.make_engine(
@@ -58,7 +58,7 @@ class FaultyHistories(test_model.Histories):
         )
         self.quotas = fixtures.Checked(self.engine, url)
         self.engine.check(base.ADMIN, {"gpu": 1})
-        self.injected = Injected(self.engine, self.backend, self.chance, PROBABILITY)
+        self.injected = Injected(self.engine, self.backend, self.rng, PROBABILITY)
         self.injected.setUp()
 
     def teardown(self) -> None:
@@ -75,11 +75,11 @@ class FaultyHistories(test_model.Histories):
 
     @stateful.initialize(seed=st.integers(0, 2**32 - 1))
     def begin_seeded(self, seed: int) -> None:
-        self.chance.seed(seed)
+        self.rng.seed(seed)
 
     @stateful.rule()
     def expire(self) -> None:
-        """As many, or fewer: a batch whose answer was lost is done, and counted by nobody."""
+        """The count may be lower: a batch whose answer was lost takes effect, but is not counted."""
         expected, answer = self.both(self.model.expire, lambda: self.quotas.expire(base.ADMIN))
         assert answer <= expected
 
@@ -87,7 +87,7 @@ class FaultyHistories(test_model.Histories):
 def simulate(
     backend: str, seed: int, examples: int, machine: type[FaultyHistories] = FaultyHistories
 ) -> collections.Counter[str]:
-    """So many histories; how often which boundary failed. AssertionError names the seed."""
+    """Run a number of histories; returns the number of faults by boundary. AssertionError names the seed."""
     struck: collections.Counter[str] = collections.Counter()
     kind = type("Histories", (machine,), {"backend": backend, "struck": struck})
     try:
@@ -115,32 +115,32 @@ class TestSimulation(base.BackendTestCase):
             self.assertGreater(struck[where], 0, f"{where} was never tried")
 
 
-class TestTheSimulationCatches(base.BackendTestCase):
-    """What it is worth: each of these is wrong only where a database fails at the right moment."""
+class TestControls(base.BackendTestCase):
+    """Controls: each of these implementations is wrong only if a database fails at the right time."""
 
     scenarios = fixtures.SCENARIOS[:1]
 
-    def assert_caught(self) -> None:
+    def assert_detected(self) -> None:
         self.assertRaises(AssertionError, simulate, self.backend, 1, 200)
 
-    def test_a_second_try_with_new_uuids(self) -> None:
+    def test_a_retry_with_new_uuids(self) -> None:
         seen: set[int] = set()
         kept: list[object] = []
         insert = reserve._insert
 
         def insert_afresh(connection: Connection, order: Any, rows: Sequence[NewReservation]) -> bool:
-            kept.append(rows)  # (so that no other list has its number)
+            kept.append(rows)  # (so that no other list has its id())
             if id(rows) in seen:
                 rows = [dataclasses.replace(row, uuid=new_uuid()) for row in rows]
             seen.add(id(kept[-1]))
             return insert(connection, order, rows)
 
         with mock.patch.object(reserve, "_insert", insert_afresh):
-            self.assert_caught()
+            self.assert_detected()
 
     def test_a_transaction_left_open(self) -> None:
         with mock.patch.object(connect, "rollback_open_transaction"):
-            self.assert_caught()
+            self.assert_detected()
 
-    def test_a_seed_makes_the_same_run(self) -> None:
+    def test_a_seed_repeats_the_run(self) -> None:
         self.assertEqual(simulate("sqlite", 7, 5), simulate("sqlite", 7, 5))

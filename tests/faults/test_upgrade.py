@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An upgrade without an outage: the old release goes on beside the new schema, and ``db sync`` runs under load."""
+"""An upgrade without an outage: the old release continues with the new schema, and ``db sync`` runs under load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.faults.old_release import OldRelease
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-# What a next release may do, and what it may not.
+# Changes that a next release may make, and one that it may not.
 NEXT_REVISION = """
 import sqlalchemy as sa
 from alembic import op
@@ -42,7 +42,7 @@ BREAKING = 'op.execute("ALTER TABLE quota_usages RENAME COLUMN generation TO epo
 
 
 def sync_to_next(url: str, change: str) -> None:
-    """What ``db sync`` of a next release does, in a process of its own."""
+    """Run the ``db sync`` of a next release, in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         config = revisions.with_one_more(directory, "c3f2", NEXT_REVISION.format(head=schema.head(), change=change))
@@ -60,7 +60,7 @@ def sync_to_next(url: str, change: str) -> None:
 
 
 def upgrade_under_old(ledger: Ledger, seconds: float, seed: int) -> None:
-    """Old workers at the old revision; db sync; then new workers beside them, in the same projects."""
+    """Old workers at the old revision; db sync; then new workers, in the same projects."""
 
     def old(number: int, is_over: Callable[[], bool]) -> None:
         client = OldRelease(ledger.url, ledger.journal, ledger.limits["gpu"])
@@ -77,7 +77,7 @@ def upgrade_under_old(ledger: Ledger, seconds: float, seed: int) -> None:
 
 
 class TestUpgrade(base.BackendTestCase):
-    def test_the_old_release_beside_the_new(self) -> None:
+    def test_the_old_release_with_the_new_one(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "upgraded"), revision="a1c0"))
         self.assertRaises(exceptions.DatabaseBehind, ledger.engine.reserve, base.ADMIN, {"gpu": 1})
         ledger.engine.close()
@@ -85,8 +85,8 @@ class TestUpgrade(base.BackendTestCase):
         report = ledger.assert_right()
         self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
 
-    def test_this_release_beside_a_next_one(self) -> None:
-        """db sync of a release to come, while this one's workers run: no caller sees an error."""
+    def test_this_release_with_the_next_one(self) -> None:
+        """The db sync of a future release, while this release's workers run: no caller gets an error."""
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "next")))
         with ledger.crew(3, random.randrange(2**32), ("hot", "cold"), retry_seconds=20.0):
             time.sleep(0.4)
@@ -95,7 +95,7 @@ class TestUpgrade(base.BackendTestCase):
         report = ledger.assert_right()
         self.assertEqual([], [kind for kind in report.errors if kind != "OverQuota"])
 
-    def test_a_revision_that_breaks_the_old_release_is_caught(self) -> None:
+    def test_a_revision_that_breaks_the_old_release_is_detected(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "broken")))
         with ledger.crew(2, 1, ("hot", "cold")):
             time.sleep(0.3)

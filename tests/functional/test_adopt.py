@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is attached already is charged."""
+"""adopt charges accelerators that are already attached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestAdopt(base.LedgerTestCase):
-    """Charges what is attached already, whatever the limits."""
+    """Charges what is already attached, regardless of the limits."""
 
     CLAIMS = [base.claim("a", gpu=2), base.claim("b", gpu=1, fpga=1)]
 
@@ -41,7 +41,7 @@ class TestAdopt(base.LedgerTestCase):
         self.assertEqual([None] * 3, [row.expire for row in rows])
         self.assertEqual(0, self.quotas.expire(base.ADMIN))
 
-    def test_released_as_any_other(self) -> None:
+    def test_released_like_any_other(self) -> None:
         self.quotas.adopt(base.ADMIN, self.CLAIMS, "p1")
         self.quotas.release(self.context, consumer="b")
         self.assertEqual((2, 0), self.figures())

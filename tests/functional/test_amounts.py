@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amounts below zero, and beyond what a counter holds."""
+"""Negative amounts, and amounts that exceed the range of a counter."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestNegative(base.LedgerTestCase):
-    """A negative delta frees something when it is committed, and never below zero."""
+    """A negative delta subtracts from used when it is committed; used does not go below zero."""
 
     def hold(self, amount: int) -> None:
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": amount}))
 
-    def test_in_flight_it_counts_nowhere(self) -> None:
+    def test_in_flight_it_changes_no_counter(self) -> None:
         self.hold(3)
         self.quotas.reserve(self.context, {"gpu": -2})
         self.assertEqual((3, 0), self.figures())
@@ -39,7 +39,7 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual((3, 0), self.figures())
 
-    def test_room_for_others_only_after_its_commit(self) -> None:
+    def test_others_can_reserve_only_after_its_commit(self) -> None:
         self.limits.limits[None, "gpu"] = 3
         self.hold(3)
         uuids = self.quotas.reserve(self.context, {"gpu": -2})
@@ -55,7 +55,7 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual([3, -5, 2], [row.delta for row in rows])
         self.assertIsNone(rows[-1].consumer)
 
-    def test_clamped_beside_what_is_in_flight(self) -> None:
+    def test_clamped_with_a_reservation_in_flight(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 4})
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": -1}))
         self.assertEqual((0, 4), self.figures())
@@ -104,15 +104,15 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual(((0, 0), []), (self.figures(), self.deltas()))
 
     def test_released_after_it_was_clamped(self) -> None:
-        """It gives back what it has subtracted, and its adjustment ends with it."""
+        """Its release restores what it has subtracted, and its adjustment ends with it."""
         self.held(3)
         negative = self.held(-5)
         self.assertEqual([3, -5, 2], self.deltas())
         self.quotas.release(self.context, negative)
         self.assertEqual(((3, 0), [3]), (self.figures(), self.deltas()))
 
-    def test_a_mistake_is_undone_beside_an_older_one(self) -> None:
-        """The adjustment of one negative delta is not taken for that of another."""
+    def test_undone_while_an_older_one_is_adjusted(self) -> None:
+        """The adjustment of one negative delta is not used for another."""
         older = self.held(-5)
         self.held(4)
         mistake = self.held(-3)
@@ -122,8 +122,8 @@ class TestNegative(base.LedgerTestCase):
         self.quotas.release(self.context, older)
         self.assertEqual(((4, 0), [4]), (self.figures(), self.deltas()))
 
-    def test_the_one_that_is_committed_is_clamped(self) -> None:
-        """And not one that was reserved later, but committed before, when there was enough."""
+    def test_the_one_committed_now_is_clamped(self) -> None:
+        """And not one that was reserved later, but committed before, when used was large enough."""
         first = self.quotas.reserve(self.context, {"gpu": -3})
         self.held(2)
         second = self.held(-2)
@@ -141,7 +141,7 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual((2, 0), self.figures())
 
     def test_in_a_tree(self) -> None:
-        """The subtree of the root follows: asserted, with I9, after each call."""
+        """The subtree counter of the root follows: I9 is asserted after each call."""
         trees.plant(hooks.database_of(self.engine), {"root": None, "p1": "root", "a": "root"})
         self.quotas.adopt(base.ADMIN, [base.claim("a", gpu=2)], "a")
         uuids = [self.held(3), self.held(-5), self.held(4), self.held(-2)]
@@ -151,7 +151,7 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
     def test_with_a_drifted_counter(self) -> None:
-        """A call that changes the counters of a drifted row sets them right; so does this."""
+        """A call that changes the counters of a drifted row corrects them; a negative delta does so too."""
         self.held(3)
         negative = self.held(-2)
         self.execute("UPDATE quota_usages SET used = 9, subtree = 9")
@@ -177,10 +177,10 @@ class TestNegative(base.LedgerTestCase):
         self.assertEqual(1, error.overs[0].requested)
 
 
-class TestTogether(base.LedgerTestCase):
-    """What was charged and what subtracts from it are released at the same time."""
+class TestConcurrentRelease(base.LedgerTestCase):
+    """A positive delta and a negative one that subtracts from it are released concurrently."""
 
-    def test_neither_leaves_anything(self) -> None:
+    def test_counters_return_to_zero(self) -> None:
         for number in range(8):
             names = (f"positive{number}", f"negative{number}")
             for name, amount in zip(names, (5, -5), strict=True):
@@ -198,7 +198,7 @@ class TestTogether(base.LedgerTestCase):
 
 
 class TestOverflow(base.LedgerTestCase):
-    """A counter is 32 bits wide on each database, and says so before it is passed."""
+    """A counter has 32 bits on each database. An error is raised before it overflows."""
 
     def assert_overflow(self, call: object, *args: object) -> None:
         before = self.quotas.list_reservations(base.ADMIN)
@@ -239,7 +239,7 @@ class TestOverflow(base.LedgerTestCase):
         self.assertEqual((0, 0), self.figures())
 
     def test_release_of_a_negative_delta_when_full(self) -> None:
-        """It is not refused: what does not fit stays subtracted, by a row without consumer."""
+        """It is not refused: the amount that does not fit stays subtracted, by a row without a consumer."""
         for amount in (MAX_AMOUNT, -MAX_AMOUNT, MAX_AMOUNT - 4):
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": amount}, consumer=str(amount)))
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="flying")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota around an attach: what is charged after, whatever became of the block."""
+"""The context manager ``attachment``: what is charged after the block, for each of its outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class AttachFailed(Exception):
-    """What the block raises."""
+    """The error that the block raises."""
 
 
 class TestAttachment(base.LedgerTestCase):
@@ -46,21 +46,21 @@ class TestAttachment(base.LedgerTestCase):
         self.assert_charged(0, 0)
 
     def test_block_is_interrupted(self) -> None:
-        """Not only an Exception ends a block."""
+        """A block can also be ended by a BaseException."""
         for kind in (KeyboardInterrupt, SystemExit, GeneratorExit):
             with self.assertRaisesRegex(kind, ""), self.attachment():
                 raise kind
             self.assert_charged(0, 0)
 
     def test_over_quota(self) -> None:
-        """The block does not run."""
+        """The block is not run."""
         self.limits.limits[None, "gpu"] = 1
         with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment():
             self.fail("the block ran")
         self.assert_charged(0, 0)
 
     def test_again_after_success(self) -> None:
-        """A second delivery of the call: charged once."""
+        """A second delivery of the same call: charged once."""
         for _ in range(2):
             with self.attachment():
                 pass
@@ -73,13 +73,13 @@ class TestAttachment(base.LedgerTestCase):
             pass
         self.assert_charged(1, 0)
 
-    def test_two_deliveries_side_by_side(self) -> None:
+    def test_two_concurrent_deliveries(self) -> None:
         with self.attachment() as first, self.attachment() as second:
             self.assertEqual(first, second)
         self.assert_charged(1, 0)
 
     def test_committed_by_another_delivery_and_block_raises(self) -> None:
-        """The other one's attach worked: what it holds stays charged."""
+        """The other delivery has attached the device: its charge stays."""
         with self.assertRaisesRegex(AttachFailed, ""), self.attachment() as uuids:
             self.quotas.commit(self.context, uuids)
             raise AttachFailed
@@ -91,7 +91,7 @@ class TestAttachment(base.LedgerTestCase):
             self.quotas.commit(self.context, uuids)
         self.assert_charged(1, 0)
 
-    def test_expired_meanwhile(self) -> None:
+    def test_expired_in_the_block(self) -> None:
         for is_swept in (False, True):
             with self.attachment(consumer=f"arq {is_swept}") as uuids:
                 self.make_overdue(*uuids)
@@ -100,35 +100,35 @@ class TestAttachment(base.LedgerTestCase):
             self.assertEqual(["expired"] * 2, self.states(*uuids))
         self.assert_charged(2, 0)
 
-    def test_rolled_back_meanwhile(self) -> None:
+    def test_rolled_back_in_the_block(self) -> None:
         with self.attachment() as uuids:
             self.quotas.rollback(self.context, uuids)
         self.assertEqual(["rolled_back"] * 2, self.states(*uuids))
         self.assert_charged(1, 0)
 
-    def test_rolled_back_and_purged_meanwhile(self) -> None:
+    def test_rolled_back_and_purged_in_the_block(self) -> None:
         with self.attachment() as uuids:
             self.quotas.rollback(self.context, uuids)
             self.quotas.purge(base.ADMIN, 0)
         self.assert_charged(1, 0)
 
-    def test_one_of_two_rolled_back_meanwhile(self) -> None:
-        """The other half is rolled back too, and the whole is charged afresh."""
+    def test_one_of_two_rolled_back_in_the_block(self) -> None:
+        """The other half is rolled back too, and the whole is reserved and committed again."""
         with self.attachment() as uuids:
             self.quotas.rollback(self.context, uuids[:1])
         self.assertEqual(["rolled_back", "rolled_back"], self.states(*uuids))
         self.assert_charged(1, 0)
 
-    def test_afresh_refused(self) -> None:
-        """Attached, but not charged: the caller is told, and detaches."""
+    def test_second_reserve_refused(self) -> None:
+        """The device is attached, but cannot be charged: the caller gets the error, and detaches."""
         with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment() as uuids:
             self.make_overdue(*uuids)
             self.quotas.expire(base.ADMIN)
             self.limits.limits[None, "gpu"] = 1
         self.assert_charged(0, 0)
 
-    def test_released_meanwhile(self) -> None:
-        """Attached and detached by somebody else: it is not charged again."""
+    def test_released_in_the_block(self) -> None:
+        """Attached by one call and detached by another: it is not charged again."""
         with (
             self.assertRaisesRegex(exceptions.ReservationReleased, "released"),
             self.attachment() as uuids,
@@ -137,7 +137,7 @@ class TestAttachment(base.LedgerTestCase):
             self.quotas.release(self.context, consumer="arq")
         self.assert_charged(0, 0)
 
-    def test_expired_meanwhile_and_block_raises(self) -> None:
+    def test_expired_in_the_block_which_raises(self) -> None:
         with self.assertRaisesRegex(AttachFailed, ""), self.attachment() as uuids:
             self.make_overdue(*uuids)
             raise AttachFailed
@@ -145,7 +145,7 @@ class TestAttachment(base.LedgerTestCase):
         self.assert_charged(0, 0)
 
     def test_rollback_fails(self) -> None:
-        """It must not hide why the block failed; what is left expires by itself."""
+        """The error of the rollback must not hide that of the block; the reservation expires."""
         for failure in (exceptions.DatabaseUnavailable("away", 6.0), RuntimeError("a bug")):
             with (
                 mock.patch.object(self.engine, "rollback", side_effect=failure) as rollback,
@@ -157,7 +157,7 @@ class TestAttachment(base.LedgerTestCase):
         self.assert_charged(0, 1)
 
     def test_commit_fails(self) -> None:
-        """The caller is told; the reservation is as it was."""
+        """The caller gets the error; the reservation is unchanged."""
         failure = exceptions.DatabaseUnavailable("away", 6.0)
         with (
             mock.patch.object(self.engine, "commit", side_effect=failure),

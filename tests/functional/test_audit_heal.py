@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drift made by hand: it is reported for what it is, healed to what the reservations say, and stops nobody."""
+"""Drift made by hand: audit reports it, heal corrects it from the reservations, and no call fails because of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSERT = (
     "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live)"
     " SELECT 'by hand', id, project_id, resource, 4, '{}', FALSE, 1 FROM quota_usages " + ROW
 )
-# What was done by hand: what p1's gpus then are, and what they should be
+# What is changed by hand: the counters of p1's gpus then, and what they should be.
 KINDS: dict[str, tuple[str, Counters | None, Counters]] = {
     "used too high": (f"UPDATE quota_usages SET used = 9 {ROW}", Counters(9, 2, 5), TRUE),
     "used too low": (f"UPDATE quota_usages SET used = 0 {ROW}", Counters(0, 2, 5), TRUE),
@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[str, Counters | None, Counters]] = {
 
 
 class DriftTestCase(base.LedgerTestCase):
-    """p1 holds 3 gpus and has 2 in flight; others hold other things."""
+    """p1 has 3 gpus committed and 2 in flight; other projects and resources have other amounts."""
 
     parents: Mapping[str, str | None] = {}
 
@@ -103,7 +103,7 @@ class TestKinds(DriftTestCase):
 
 
 class TestFlat(DriftTestCase):
-    """What else there is to be said of a flat cloud."""
+    """Further cases in a flat cloud."""
 
     def test_clean_after_many_operations(self) -> None:
         for number in range(5):
@@ -133,7 +133,7 @@ class TestFlat(DriftTestCase):
         self.assert_healed()
 
     def test_negative_in_sum(self) -> None:
-        """What a negative delta had freed was deleted by hand: used is zero, with an adjustment."""
+        """The row whose amount a negative delta had subtracted is deleted: used is zero, with an adjustment."""
         self.quotas.commit(self.context, consumer="negative")
         self.execute("DELETE FROM reservations WHERE consumer_id = 'held'")
         self.assertEqual(Counters(-1, 2, 1), self.engine.audit(base.ADMIN)[1].expected)
@@ -141,7 +141,7 @@ class TestFlat(DriftTestCase):
         self.assertEqual((0, 2), self.figures())
         self.assert_healed()
 
-    def test_a_usage_row_made_anew_before_the_repair(self) -> None:
+    def test_a_usage_row_created_again_before_the_repair(self) -> None:
         self.execute(f"DELETE FROM quota_usages {ROW}")
         self.engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())
@@ -158,7 +158,7 @@ class TestFlat(DriftTestCase):
 
 
 class TestTree(DriftTestCase):
-    """p1 and p2 under root, which holds 1 of its own."""
+    """p1 and p2 are children of root, which holds 1 itself."""
 
     parents = {"root": None, "p1": "root", "p2": "root"}
 
@@ -190,7 +190,7 @@ class TestTree(DriftTestCase):
             self.assert_healed()
 
     def test_a_child_s_subtree(self) -> None:
-        """The root's parts no longer make up its total either; but it is the child that is repaired."""
+        """The total of the root differs from the sum of its parts, too; but it is the child that is repaired."""
         self.execute(f"UPDATE quota_usages SET subtree = 25 {ROW}")
         child = Drift("p1", "gpu", Counters(3, 2, 25), TRUE)
         self.assertEqual(
@@ -201,7 +201,7 @@ class TestTree(DriftTestCase):
         self.assert_healed()
 
     def test_a_child_s_reservation_deleted(self) -> None:
-        """The root's total was right for what the child seemed to hold; it follows the child's repair."""
+        """The total of the root agreed with the child's counters; it follows the repair of the child."""
         self.execute("DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'")
         child = Drift("p1", "gpu", TRUE, Counters(0, 2, 2))
         self.assertEqual([child], self.engine.audit(base.ADMIN))
@@ -227,8 +227,8 @@ class TestTree(DriftTestCase):
         self.assertEqual(10, self.subtree("root"))
         self.assert_healed()
 
-    def test_the_usage_row_of_a_root_that_holds_nothing_deleted(self) -> None:
-        """Its total is what a limit on the subtree is held against: a lost one must not go unseen."""
+    def test_the_usage_row_of_an_unused_root_deleted(self) -> None:
+        """A limit on the subtree is compared with this total: its loss must be detected."""
         self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'fpga'")
         self.assertEqual(
             [Drift("root", "fpga", None, Counters(0, 0, 1))], self.engine.audit(base.ADMIN)
@@ -238,7 +238,7 @@ class TestTree(DriftTestCase):
 
 
 CALLS = {
-    # what is called: (used, reserved) of p1's gpus after
+    # call: (used, reserved) of p1's gpus after it
     "commit": ({"consumer": "flying"}, (5, 0)),
     "rollback": ({"consumer": "flying"}, (3, 0)),
     "release": ({"consumer": "held"}, (0, 2)),
@@ -247,7 +247,7 @@ CALLS = {
 
 
 class TestCallsOnDrift(DriftTestCase):
-    """A counter too low for what a call takes from it stops nobody: the row is counted anew."""
+    """A counter that is too low for a call does not make it fail: the row is recounted."""
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS, [(call, {"call": call}) for call in CALLS]
@@ -265,7 +265,7 @@ class TestCallsOnDrift(DriftTestCase):
         else:
             getattr(self.engine, self.call)(self.context, **named)
 
-    def test_the_own_row_too_low(self) -> None:
+    def test_own_row_too_low(self) -> None:
         self.execute("UPDATE quota_usages SET used = 0, reserved = 0 WHERE project_id = 'p1'")
         self.make_call()
         self.assertEqual(CALLS[self.call][1], self.figures())
@@ -296,7 +296,7 @@ class TestCallsOnDrift(DriftTestCase):
 
 
 class TestReserveOnDrift(DriftTestCase):
-    """A reserve believes the counters, and makes the rows it misses."""
+    """A reserve relies on the counters, and creates missing rows."""
 
     def test_used_too_high(self) -> None:
         self.limits.limits[None, "gpu"] = 9
@@ -306,7 +306,7 @@ class TestReserveOnDrift(DriftTestCase):
         self.quotas.reserve(self.context, {"gpu": 4})
 
     def test_usage_row_deleted(self) -> None:
-        """Its path is in memory, with the id of a row that is gone."""
+        """Its path is cached, with the ID of a row that is gone."""
         self.execute(f"DELETE FROM quota_usages {ROW}")
         self.engine.reserve(self.context, {"gpu": 1, "fpga": 1})
         self.assertEqual((0, 1), self.figures())

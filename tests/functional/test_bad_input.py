@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be meant is refused with a typed error that names it, and nothing is written."""
+"""Invalid input raises a typed error that names it, and nothing is written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BAD_NAMES: dict[str, object] = {
 
 
 class Index:
-    """What numpy's integers are: no int, but with an index."""
+    """An integer like those of numpy: no int, but it has __index__."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -53,22 +53,22 @@ class Index:
         return self.value
 
 
-class Unspeakable:
-    """Its repr fails, and so does its str."""
+class NoRepr:
+    """Its repr and its str raise an error."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no words")
 
 
 class NoOffset(datetime.tzinfo):
-    """A time zone that does not know its offset: such a datetime is naive."""
+    """A time zone without an offset: such a datetime counts as naive."""
 
     def utcoffset(self, _moment: datetime.datetime | None) -> None:
         return None
 
 
 class InputTestCase(base.LedgerTestCase):
-    """``refused`` proves that nothing was written."""
+    """``refused`` asserts that nothing was written."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -105,11 +105,11 @@ class TestDeltas(InputTestCase):
             self.refused(exceptions.UnknownResource, "reserve", {resource: 1})
         self.assert_untouched()
 
-    def test_amount_that_is_none(self) -> None:
+    def test_amount_that_is_no_integer(self) -> None:
         bad = (
             True, False, 1.0, 1.5, float("nan"), float("inf"), "1", "", None, 0, Index(0), [1], b"1",
             1j, datetime.timedelta(1), MAX_AMOUNT + 1, -MAX_AMOUNT - 1, -(2**31), 2**63, 2**64,
-            Index(2**40), 10**400, -(10**5000), Unspeakable(),
+            Index(2**40), 10**400, -(10**5000), NoRepr(),
         )  # fmt: skip
         for call in ("reserve", "check"):
             for delta in bad:
@@ -136,7 +136,7 @@ class TestDeltas(InputTestCase):
         self.assertEqual((0, 2), self.figures())
 
     def test_a_name_that_is_an_enumeration_s_member(self) -> None:
-        """Equal to the registered name, it must be charged as that, and under its limit."""
+        """A str enumeration is equal to the registered name: it must be charged as that, and under its limit."""
 
         class Kind(str, enum.Enum):
             GPU = "gpu"
@@ -173,7 +173,7 @@ class TestClaims(InputTestCase):
         for claims in (None, 7, Claim("a", {"gpu": 1})):
             self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
 
-    def test_what_is_no_claim(self) -> None:
+    def test_not_a_claim(self) -> None:
         for claim in (None, {"gpu": 1}, ("a", {"gpu": 1}), "a"):
             self.refused_by_both(
                 exceptions.InvalidClaim, lambda claim=claim: [base.claim("a", gpu=1), claim]
@@ -225,8 +225,8 @@ class TestNames(InputTestCase):
 
     def test_bad_projects(self) -> None:
         for why, name in BAD_NAMES.items():
-            own = base.Context(name)  # type: ignore[arg-type]
-            for context, project_id in ((own, None), (own, name), (base.ADMIN, name)):
+            own_context = base.Context(name)  # type: ignore[arg-type]
+            for context, project_id in ((own_context, None), (own_context, name), (base.ADMIN, name)):
                 for call, args in (
                     ("reserve", ({"gpu": 1},)),
                     ("get_usages", ()),
@@ -247,13 +247,13 @@ class TestNames(InputTestCase):
                 )
         self.assert_untouched()
 
-    def test_what_cannot_be_printed(self) -> None:
-        for value in (10**5000, Unspeakable()):
+    def test_values_that_cannot_be_printed(self) -> None:
+        for value in (10**5000, NoRepr()):
             self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, consumer=value)
         self.assert_untouched()
 
     def test_the_longest(self) -> None:
-        """What no index can compress, in every name of one row: 255 characters, of at most 765 bytes."""
+        """Names that no index can compress, in every column of one row: 255 characters, of at most 765 bytes."""
         dice = random.Random(7)
         for first, count in ((0x4E00, 255), (0x20000, 191)):
             project_id, consumer, group, resource = (
@@ -279,7 +279,7 @@ class TestNames(InputTestCase):
         self.assert_untouched()
 
     def test_compared_by_code_points(self) -> None:
-        """No database folds, trims or normalizes: each of these is one of its own, in every place."""
+        """No database folds the case, trims or normalizes: each of these names is distinct, in every argument."""
         names = [
             "abc", "ABC", "Abc",
             unicodedata.normalize("NFC", "e\u0301"), unicodedata.normalize("NFD", "e\u0301"),
@@ -302,7 +302,7 @@ class TestNames(InputTestCase):
                 (row,) = self.engine.list_reservations(base.ADMIN, **named)
                 self.assertEqual(amount, row.delta)
 
-    def test_what_looks_like_sql(self) -> None:
+    def test_names_that_look_like_sql(self) -> None:
         names = [
             "'; DROP TABLE reservations; --", '" OR 1=1 --', "' OR ''='", "%", "_", "%s", "%(b_id)s",
             ":b_id", "?", "$1", "\\", "\\'", "NULL", "None", "0", "`x`", "{x}", "/* */",
@@ -322,7 +322,7 @@ class TestNames(InputTestCase):
 
 
 class TestSelections(InputTestCase):
-    """What a settling call means."""
+    """The reservations that a settling call selects."""
 
     CALLS = ("commit", "rollback", "release", "extend")
 
@@ -339,17 +339,17 @@ class TestSelections(InputTestCase):
                 self.refused(exceptions.InvalidSelection, call, **named)
         self.assert_untouched()
 
-    def test_lists_that_are_none(self) -> None:
+    def test_invalid_lists(self) -> None:
         for call in self.CALLS:
             for reservations in ([], (), iter(()), {}, "", self.uuid, 7, True, object()):
                 self.refused(exceptions.InvalidSelection, call, reservations)
         self.assert_untouched()
 
-    def test_ids_that_are_none(self) -> None:
+    def test_invalid_ids(self) -> None:
         bad = (
             None, 7, True, b"abc", "", " ", self.uuid + " ", " " + self.uuid, self.uuid.upper() + "x",
             self.uuid[:-1], self.uuid + "0", "x" * 10_000, "a\0", "a\n", "\ud800", "\u0663" * 36,
-            [self.uuid], {"uuid": self.uuid}, 10**5000, Unspeakable(), "' OR 1=1 --", "%",
+            [self.uuid], {"uuid": self.uuid}, 10**5000, NoRepr(), "' OR 1=1 --", "%",
         )  # fmt: skip
         for call in self.CALLS:
             for uuid in bad:
@@ -371,7 +371,7 @@ class TestSelections(InputTestCase):
 
 
 class TestExpirations(InputTestCase):
-    """How long a reservation lives."""
+    """The lifetime of a reservation."""
 
     def test_bad(self) -> None:
         now = datetime.datetime.now(UTC)
@@ -385,7 +385,7 @@ class TestExpirations(InputTestCase):
             datetime.datetime.min, datetime.datetime.max,
             datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14))),
             datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-12))),
-            now.date() + datetime.timedelta(days=1), datetime.time(12), Unspeakable(),
+            now.date() + datetime.timedelta(days=1), datetime.time(12), NoRepr(),
         )  # fmt: skip
         for expire in bad:
             for call, args in (
@@ -421,7 +421,7 @@ class TestExpirations(InputTestCase):
 
 
 class TestAdminCalls(InputTestCase):
-    """What an admin's calls take."""
+    """The arguments of the admin calls."""
 
     def test_purge(self) -> None:
         for age in (None, True, 1.5, "7", -1, 100 * 365 * 86400 + 1, 10**5000):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock runs backwards between two calls: after a step, a failover, or on another node of a cluster.
 
-What came first is never a question of stored times. See record 0026.
+The order of events is never derived from stored times. See record 0026.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestClockRunsBackwards(base.LedgerTestCase):
-    """Each reservation was made, and ended, a minute before the one before it, as far as the stored times say."""
+    """According to the stored times, each reservation was made, and ended, a minute before the previous one."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.other = self.make_engine()  # it has made none of them, and so remembers none
+        self.other = self.make_engine()  # it has made none of the reservations, and so has none in its cache
 
     def step_back(self) -> None:
-        """Let all that is stored now be an hour later than all that follows."""
+        """Shift all stored times by an hour, so that later events get earlier times."""
         self.calls = getattr(self, "calls", 0) + 1
         moment = f"'2099-01-01 {23 - self.calls:02}:00:00.000000'"
         self.execute(
@@ -43,7 +43,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
         self.other.rollback(self.context, consumer=consumer)
         self.step_back()
 
-    def test_commit_finds_what_is_in_flight(self) -> None:
+    def test_commit_finds_reservations_in_flight(self) -> None:
         for named in ({"consumer": "c"}, {"group": "g"}):
             self.reserve()
             self.roll_back()
@@ -54,8 +54,8 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.step_back()
         self.assert_invariants()
 
-    def test_release_finds_what_is_committed(self) -> None:
-        """The call that Cyborg makes when an accelerator is unbound: if it finds nothing, the charge leaks."""
+    def test_release_finds_committed_reservations(self) -> None:
+        """Cyborg makes this call when an accelerator is unbound: if it finds nothing, the charge stays for ever."""
         for named in ({"consumer": "c"}, {"group": "g"}):
             self.reserve()
             self.roll_back()
@@ -64,7 +64,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.assertEqual((0, 0), self.figures())
             self.step_back()
 
-    def test_the_last_end_is_answered(self) -> None:
+    def test_the_latest_end_determines_the_answer(self) -> None:
         self.other.commit(self.context, [self.reserve()])
         self.other.release(self.context, consumer="c")
         self.step_back()
@@ -80,7 +80,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.assertIsNone(self.other.rollback(self.context, consumer="c"))
             self.assertIsNone(self.other.release(self.context, consumer="c"))
 
-    def test_what_ended_before_is_history(self) -> None:
+    def test_rows_that_ended_before_the_attempt_are_ignored(self) -> None:
         """Another consumer of the group was rolled back before this one reserved."""
         self.reserve("a")
         self.roll_back("a")
@@ -88,7 +88,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
         self.other.commit(self.context, group="g")
         self.assertEqual(["committed"], self.states(uuid))
 
-    def test_what_was_lost_since_is_not_history(self) -> None:
+    def test_rows_that_ended_during_the_attempt_count(self) -> None:
         """Half of the group was rolled back, expired or released after the other half had reserved."""
         for end in ("rollback", "expire", "release"):
             lost, kept = self.reserve("a"), self.reserve("b")
@@ -104,7 +104,7 @@ class TestClockRunsBackwards(base.LedgerTestCase):
             self.roll_back("b")
 
     def test_clock_runs_forwards_again(self) -> None:
-        """What one engine both reserves and rolls back, in the order that the clocks say too."""
+        """Reservations that one engine makes and rolls back, in the order that the stored times have too."""
         lost, _ = (self.engine.reserve(self.context, {"gpu": 1}, consumer=name, group="g")[0] for name in "ab")
         self.engine.rollback(self.context, [lost])
         self.assertRaises(exceptions.ReservationRolledBack, self.other.commit, self.context, group="g")

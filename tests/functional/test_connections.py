@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A database that cannot be reached; connections shared by threads, and left behind by a fork."""
+"""A database that cannot be reached; connections that are shared by threads, or inherited by a forked process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import connect, new_reservations, schema
+from cyborg_quota.db import connect, database, new_reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
@@ -35,12 +35,12 @@ RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 1
 
 
-class TestTurns(base.LedgerTestCase):
-    """Whoever is refused again and again comes more often, the longer it lasts."""
+class TestRetryIntervals(base.LedgerTestCase):
+    """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
 
     def waits(self, error: Exception) -> list[tuple[float, float]]:
-        """What a call that ends with ``error`` each time waits: the seconds that are left, and those that it waits."""
-        database = hooks.database_of(self.make_engine(retry_seconds=1.0))
+        """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
+        ledger_database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
         make = database.backoff
 
@@ -55,7 +55,7 @@ class TestTurns(base.LedgerTestCase):
             return note
 
         with mock.patch.object(database, "backoff", waiting), mock.patch("random.uniform", lambda _low, high: high):
-            self.assertRaises(exceptions.DatabaseUnavailable, database.write, mock.Mock(side_effect=error))
+            self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, mock.Mock(side_effect=error))
         return waits
 
     def test_after_a_conflict(self) -> None:
@@ -64,12 +64,12 @@ class TestTurns(base.LedgerTestCase):
             self.assertLessEqual(seconds, left / 48)
         self.assertGreater(len(waits), 15)
 
-    def test_a_database_that_is_away_is_not_asked_more_often(self) -> None:
+    def test_an_unavailable_database_is_not_tried_more_often(self) -> None:
         self.assertGreater(max(seconds for _, seconds in self.waits(oslo_exc.DBConnectionError())), 0.1)
 
 
 class OutageTestCase(base.BackendTestCase):
-    """What a caller and a log reader see of a database that cannot be used."""
+    """What callers and log readers see of a database that cannot be used."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -89,7 +89,7 @@ class OutageTestCase(base.BackendTestCase):
         error: exceptions.DatabaseUnavailable = self.assertRaises(
             exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1}
         )
-        # An attempt that begins in time may take as long as it may. (libpq waits no less than two seconds.)
+        # An attempt that begins before the deadline may take its full time. (libpq waits at least two seconds.)
         self.assertLess(time.monotonic() - began, RETRY_SECONDS + max(2, CONNECT_SECONDS) + 1)
         shown = [str(error), repr(error), *traceback.format_exception(error), self.log.output]
         for text in (*shown, repr(hooks.database_of(engine)._settings)):
@@ -98,7 +98,7 @@ class OutageTestCase(base.BackendTestCase):
 
 
 def kill_all(url: str) -> None:
-    """Let the server end every other connection to this database."""
+    """Let the server end all other connections to this database."""
     with sa.create_engine(url, poolclass=sa.NullPool).connect() as killer:
         if url.startswith("mysql"):
             query = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()"
@@ -111,8 +111,8 @@ def kill_all(url: str) -> None:
             )
 
 
-def insert_whatever_is_there(connection: sa.Connection, row: new_reservations.NewReservation) -> bool:
-    """As when two deliveries of one call have both found nothing."""
+def insert_unchecked(connection: sa.Connection, row: new_reservations.NewReservation) -> bool:
+    """Insert without the check, as two concurrent deliveries of one call do that have both found nothing."""
     new_reservations.insert(connection, [row])
     return True
 
@@ -134,19 +134,19 @@ class TestServer(OutageTestCase):
         self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
 
     def test_it_accepts_and_never_answers(self) -> None:
-        """PyMySQL's connect time-out ends where the handshake begins, which is a read like any other."""
+        """PyMySQL's connect timeout does not cover the handshake, which is an ordinary read."""
         with socket.socket() as mute:
             mute.bind(("127.0.0.1", 0))
             mute.listen()
             self.assert_unavailable(self.url(port=mute.getsockname()[1]))
 
     def test_wrong_password(self) -> None:
-        """Nothing is gained by trying that again."""
+        """A retry would not help."""
         error = self.assert_unavailable(self.url())
         self.assertLess(error.seconds, RETRY_SECONDS)
 
     def test_a_parameter_that_no_driver_takes(self) -> None:
-        """PyMySQL answers with a bare TypeError."""
+        """PyMySQL raises a bare TypeError."""
         url = sa.make_url(str(fixtures.admin_url(self.backend))).update_query_dict({"nonsense": "1"})
         engine = fixtures.make_engine(url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
         self.addCleanup(engine.close)
@@ -175,10 +175,10 @@ class TestServer(OutageTestCase):
 
 
 class TestMariaDB(OutageTestCase):
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
 
-    def test_under_the_other_name(self) -> None:
-        """mariadb+pymysql://: what is there already, and what is not, is understood as under mysql+pymysql://."""
+    def test_other_driver_prefix(self) -> None:
+        """With mariadb+pymysql://, existing and missing databases are detected as with mysql+pymysql://."""
         url = fixtures.fresh_url(self.backend, "named").replace("mysql", "mariadb", 1)
         database = Database(fixtures.settings(url))
         self.addCleanup(database.close)
@@ -188,17 +188,17 @@ class TestMariaDB(OutageTestCase):
         self.addCleanup(engine.close)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
         with mock.patch.object(MariaDB, "reserve_in_one", return_value=False), mock.patch.object(
-            reserve.new_reservations, "insert_if_free", insert_whatever_is_there
+            reserve.new_reservations, "insert_if_free", insert_unchecked
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
 
 
 class TestWaiting(OutageTestCase):
-    """A server that says it is a node of a Galera cluster."""
+    """A server that reports that it is a node of a Galera cluster."""
 
     scenarios = TestMariaDB.scenarios
 
-    def test_killed_while_it_waits_for_the_others(self) -> None:
+    def test_killed_while_it_waits_for_the_cluster(self) -> None:
         url = fixtures.fresh_url(self.backend, "waiting")
         schema.sync(Database(fixtures.settings(url)))
         engine = fixtures.make_engine(url)
@@ -226,7 +226,7 @@ class TestFile(OutageTestCase):
         self.assert_unavailable(f"sqlite:///{self.directory}")
 
     def test_interrupted_between_begin_and_work(self) -> None:
-        """Ctrl-C strikes when the write lock has just been taken: nobody must wait for a lock that nobody holds."""
+        """Ctrl-C arrives immediately after the write lock was taken: no lock may be left that no process holds."""
         url = fixtures.fresh_url("sqlite", "interrupted")
         schema.sync(Database(fixtures.settings(url)))
         engine = fixtures.make_engine(url)
@@ -237,7 +237,7 @@ class TestFile(OutageTestCase):
         def interrupt(_connection: object) -> None:
             raise KeyboardInterrupt
 
-        sa.event.listen(sql, "begin", interrupt)  # after our own, which has said BEGIN IMMEDIATE
+        sa.event.listen(sql, "begin", interrupt)  # runs after our own listener, which has sent BEGIN IMMEDIATE
         self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
         sa.event.remove(sql, "begin", interrupt)
 
@@ -248,7 +248,7 @@ class TestFile(OutageTestCase):
         self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].reserved)
 
     def test_interrupted_inside_the_clock(self) -> None:
-        """SQLite makes an error of its own of the Ctrl-C that strikes in our function; it is one all the same."""
+        """SQLite turns a Ctrl-C inside our function into an error of its own; it must still end the program."""
         url = fixtures.fresh_url("sqlite", "interrupted")
         schema.sync(Database(fixtures.settings(url)))
         with mock.patch("cyborg_quota.db.dialects.sqlite.datetime") as datetime:
@@ -258,7 +258,7 @@ class TestFile(OutageTestCase):
             self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
 
     def test_no_database(self) -> None:
-        """What is in it stays."""
+        """The content of the file stays."""
         path = self.directory / "notes.txt"
         path.write_text("not a database, and longer than a header of a hundred bytes. " * 9)
         before = path.read_bytes()
@@ -269,9 +269,9 @@ class TestFile(OutageTestCase):
 
 class TestFailedCommit(base.LedgerTestCase):
     def test_nothing_is_left_open(self) -> None:
-        """A COMMIT that fails, on a connection that works: its transaction must not be the next one's."""
+        """A COMMIT fails on a connection that works: its transaction must not become part of the next one."""
         uuids = self.engine.reserve(self.context, {"gpu": 1})
-        other = self.make_engine()  # which has not made them, and so has a COMMIT of its own (db/scripts.py)
+        other = self.make_engine()  # it has not made them, and so sends a COMMIT of its own
         dialect = hooks.database_of(other).engine.dialect
         with mock.patch.object(dialect, "do_commit", side_effect=hooks.refuse_commit(self.backend)):
             self.assertRaises(exceptions.DatabaseError, other.rollback, self.context, uuids)
@@ -282,10 +282,10 @@ class TestFailedCommit(base.LedgerTestCase):
 
 
 class TestShared(base.LedgerTestCase):
-    """One engine, many users."""
+    """One engine with many users."""
 
     def test_threads(self) -> None:
-        """8 threads, 50 cycles each: nothing is lost, and nothing is left."""
+        """8 threads, 50 cycles each: no charge is lost, and nothing is left in flight."""
         self.limits.limits[None, "gpu"] = 8
         start = threading.Barrier(8)
         errors: list[BaseException] = []
@@ -316,7 +316,7 @@ class TestShared(base.LedgerTestCase):
         self.assertEqual((200, 200), (states.count("released"), states.count("rolled_back")))
 
     def test_fork(self) -> None:
-        """The child inherits the engine, not its connections: both go on."""
+        """The child inherits the engine, but not its connections: both continue."""
         self.engine.reserve(self.context, {"gpu": 1}, consumer="before")
         children = []
         for number in range(3):
@@ -366,10 +366,10 @@ class TestPool(base.LedgerTestCase):
 
     scenarios = fixtures.SCENARIOS[1:]
 
-    def test_a_waiting_thread_gets_the_connection_that_is_given_back(self) -> None:
-        """It found none kept, and waits at the pool: what is given back must not be kept past it.
+    def test_a_waiting_thread_gets_the_returned_connection(self) -> None:
+        """A returned connection goes to the thread that waits for the pool, and not past it to the cache.
 
-        One more connection than the pool's size was open, and was closed: from then on connections are kept again.
+        One connection more than the pool's size was open, and was closed: from then on, connections are cached again.
         """
         database = hooks.database_of(self.make_engine(max_pool_size=1, max_overflow=1, pool_timeout_seconds=1.0))
         held = [database._acquire(), database._acquire()]
@@ -394,7 +394,7 @@ class TestPool(base.LedgerTestCase):
         with mock.patch.object(queue.Queue, "get", get_later):
             waiting.start()
             is_at_the_pool.wait()
-            for idle, kept in held:  # the one goes to the pool, the other is closed
+            for idle, kept in held:  # one goes to the pool, the other is closed
                 idle.put(kept)
             idle, kept = database._acquire()
             idle.put(kept)
@@ -402,7 +402,7 @@ class TestPool(base.LedgerTestCase):
             waiting.join()
         self.assertEqual([], vain)
 
-    def test_a_busy_pool_is_waited_for_as_long_as_a_call_is_tried(self) -> None:
+    def test_a_call_waits_for_the_pool_until_its_deadline(self) -> None:
         engine = self.make_engine(max_pool_size=1, max_overflow=0, retry_seconds=0.2, connect_timeout_seconds=1)
         database = hooks.database_of(engine)
         idle, kept = database._acquire()
@@ -420,7 +420,7 @@ class TestPool(base.LedgerTestCase):
         self.assertEqual([1], waits, "one wait, no longer than a connect may take")
 
     def test_sync_with_one_connection(self) -> None:
-        """The lock of db sync is held by one connection, and the upgrade needs another."""
+        """One connection holds the lock of db sync, and the upgrade needs another one."""
         url = fixtures.fresh_url(self.backend, "alone")
         few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
         database = Database(fixtures.settings(url, **few))
@@ -428,8 +428,8 @@ class TestPool(base.LedgerTestCase):
         self.assertEqual((None, schema.head()), schema.sync(database))
 
 
-def in_a_child(do: Callable[[], object], seconds: float = 20.0) -> int | None:
-    """Fork, and do it there. The exit status; None when it did not end in time."""
+def run_in_child(do: Callable[[], object], seconds: float = 20.0) -> int | None:
+    """Fork, and call it in the child. Returns the exit status; None if the child did not end in time."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -453,7 +453,7 @@ class TestForkUnderLock(base.LedgerTestCase):
     """Another thread of the parent holds a lock when the process forks."""
 
     def held(self, target: Any, name: str) -> contextlib.AbstractContextManager[None]:
-        """While it is entered, another thread is inside ``target.name``."""
+        """While this context is active, another thread is inside ``target.name``."""
 
         @contextlib.contextmanager
         def entered() -> Iterator[None]:
@@ -482,14 +482,14 @@ class TestForkUnderLock(base.LedgerTestCase):
         self.engine.reserve(self.context, {"gpu": 1})
 
     def test_of_the_database(self) -> None:
-        """The other thread makes the engine."""
+        """The other thread creates the engine."""
         with self.held(connect, "make_engine"):
-            self.assertEqual(0, in_a_child(self.reserve))
+            self.assertEqual(0, run_in_child(self.reserve))
         self.assertEqual((0, 1), self.figures())
 
     def test_of_the_pool(self) -> None:
-        """The other thread opens the first connection, for which SQLAlchemy holds a lock of the engine."""
+        """The other thread opens the first connection, during which SQLAlchemy holds a lock of the engine."""
         dialect = hooks.database_of(self.engine).engine.dialect
         with self.held(dialect, "initialize"):
-            self.assertEqual(0, in_a_child(self.reserve))
+            self.assertEqual(0, run_in_child(self.reserve))
         self.assertEqual((0, 1), self.figures())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables refuse, whoever writes."""
+"""The constraints of the tables, which hold for every client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES = ("reserved", "committed", "rolled_back", "expired", "released")
 
 
 class TestConstraints(base.LedgerTestCase):
-    """What the tables refuse, whoever writes: each tried with bare SQL."""
+    """The constraints of the tables, each tried with plain SQL."""
 
     def insert(self, table: str, values: dict[str, object]) -> None:
         columns = ", ".join(values)
@@ -93,7 +93,7 @@ class TestConstraints(base.LedgerTestCase):
                     yield state, deleted, live
 
     def test_one_live_consumer(self) -> None:
-        """Only what is live is bound, and only what has a consumer."""
+        """The key covers live rows with a consumer only."""
         key = ("uq_reservations_live_consumer", "reservations.consumer_id")
         ended = {"state": "expired", "deleted": True, "live": None}
         self.insert("reservations", ROW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls of a project's own user read does not grow with the cloud: rows are counted, no time is measured."""
+"""What the calls of a project's user read does not grow with the cloud. Rows are counted; no time is measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE = 200, 20_000
 MOST_MORE_ROWS = 60
-"""A query may read so many more rows (on SQLite: steps) in the large cloud: another plan, for larger tables."""
+"""The number of additional rows (on SQLite: steps) that a query may read in the large cloud."""
 
 Call = Callable[[QuotaEngine], object]
 
@@ -39,6 +39,7 @@ def refused(engine: QuotaEngine) -> None:
 
 OWN: dict[str, Call] = {
     "get_usages": lambda engine: engine.get_usages(base.Context("p7")),
+    "headroom": lambda engine: engine.headroom(base.Context("p7")),
     "check": lambda engine: engine.check(base.Context("p7"), {"gpu": 1, "fpga": 1}),
     "check that finds a limit": lambda engine: engine.check(base.Context("p7"), {"gpu": 2}),
     "reserve, refused": refused,
@@ -61,7 +62,7 @@ OWN: dict[str, Call] = {
     "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limit, new": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
 }
-"""What a project's own user, or the administrator of its parent, calls; and what an admin calls for one project."""
+"""The calls of a project's user, of the administrator of its parent, and those that an admin makes for one project."""
 
 
 class TestCost(test_limits.LimitsTestCase):
@@ -74,14 +75,14 @@ class TestCost(test_limits.LimitsTestCase):
         return engine
 
     def read(self) -> dict[str, list[int]]:
-        """The rows that each query of each call reads, in an engine that has seen nothing yet."""
+        """Return the rows that each query of each call reads, in an engine with empty caches."""
         engine = self.make_limited()
         engine.list_usages(base.ADMIN, "nobody")  # (connects, and checks the schema)
         found = {}
         for name, call in OWN.items():
             with clouds.captured() as statements:
                 call(engine)
-            found[name] = [self.rows_read(*one) for one in clouds.queries(statements)]
+            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
         return found
 
     def rows_read(self, statement: str, parameters: Any) -> int:
@@ -111,3 +112,27 @@ class TestCost(test_limits.LimitsTestCase):
                 usages = engine.get_usages(base.Context("p7"))
             self.assertEqual(limit, usages["gpu"].limit)
             self.assertEqual(1, len(clouds.queries(statements)), statements)
+
+    def test_headroom_is_one_statement(self) -> None:
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        clouds.add_projects(self.sql, 0, SMALL)
+        self.deepen("p7", 8)
+        engine = self.make_limited()
+        engine.reserve(base.Context("deep8"), {"fpga": 2}, consumer="open")
+        config = fixtures.make_engine(self.url, ConfigLimitDriver({"fpga": 6}))
+        self.addCleanup(config.close)
+        for quotas, fits in ((engine, 3), (config, 4)):
+            quotas.headroom(base.ADMIN, "deep8")
+            with clouds.captured() as statements:
+                headroom = quotas.headroom(base.Context("deep8"))
+            self.assertEqual(fits, headroom["fpga"].fits)
+            self.assertEqual(1, len(statements), statements)
+
+    def deepen(self, project_id: str, levels: int) -> None:
+        """Add ``levels`` levels below a project: deep1, deep2, ..."""
+        for level in range(1, levels + 1):
+            self.execute(
+                "INSERT INTO projects (project_id, parent_id, generation) VALUES (:p, :above, 0)",
+                p=f"deep{level}",
+                above=project_id if level == 1 else f"deep{level - 1}",
+            )

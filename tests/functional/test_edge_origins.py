@@ -57,7 +57,7 @@ class OriginTestCase(base.LedgerTestCase):
             return trees.subtrees(connection, "gpu")
 
     def origins(self) -> dict[str, tuple[str | None, str | None]]:
-        """(parent, origin) of each project that has one or the other."""
+        """Return (parent, origin) of each project that has a parent or an origin."""
         with self.sql.connect() as connection:
             rows = connection.exec_driver_sql("SELECT project_id, parent_id, origin FROM projects").all()
         return {row.project_id: (row.parent_id, row.origin) for row in rows if row.parent_id or row.origin}
@@ -79,7 +79,7 @@ class TestSwitch(OriginTestCase):
         self.charge_by_domain()
         self.administration.set_limit(base.ADMIN, "gpu", 3)
         self.assertEqual(3, self.by_database.get_usages(base.Context("p1"))["gpu"].limit)
-        shown = {one.project_id: one.usage.limit for one in self.by_database.list_usages(base.ADMIN)}
+        shown = {usage.project_id: usage.usage.limit for usage in self.by_database.list_usages(base.ADMIN)}
         self.assertEqual({"p1": 3, "p2": 3, "dom": 3}, shown)
         self.assertEqual(["p1"], [row.project_id for row in self.administration.path(base.ADMIN, "p1")])
         self.assertEqual({0}, {row.depth for row in self.administration.tree(base.ADMIN)})
@@ -87,12 +87,12 @@ class TestSwitch(OriginTestCase):
     def test_the_limit_of_such_a_project_can_be_set(self) -> None:
         self.charge_by_domain()
         self.administration.set_limit(base.ADMIN, "gpu", 3)
-        self.administration.set_limit(base.ADMIN, "gpu", 7, "p1")  # more than that of dom
+        self.administration.set_limit(base.ADMIN, "gpu", 7, "p1")  # more than the limit of dom
         self.by_database.reserve(base.Context("p1"), {"gpu": 5})
         self.assertEqual({"dom": 9, "p1": 7, "p2": 2}, self.subtrees())
 
-    def test_back_at_once(self) -> None:
-        """The counters followed the edges all the time, so that nothing moves at a switch."""
+    def test_switched_back(self) -> None:
+        """The counters followed the edges all the time, so that a switch changes no counter."""
         self.charge_by_domain()
         self.administration.set_limit(base.ADMIN, "gpu", 50)
         self.by_database.reserve(base.Context("p1"), {"gpu": 3})
@@ -102,7 +102,7 @@ class TestSwitch(OriginTestCase):
         self.by_domain.reserve(base.Context("p2"), {"gpu": 1})
         self.assertEqual({"dom": 8, "p1": 5, "p2": 3}, self.subtrees())
 
-    def test_who_ignores_what(self) -> None:
+    def test_which_driver_ignores_which_edges(self) -> None:
         self.charge_by_domain()
         noop = self.checked(NoopLimitDriver()).administration
         self.assertEqual({"keystone": 2}, noop.count_ignored_edges(base.ADMIN))
@@ -118,10 +118,10 @@ class TestMark(OriginTestCase):
         self.assertEqual({"p1": ("dom", "keystone"), "p2": ("dom", "keystone")}, self.origins())
 
     def test_an_unmarked_edge_is_marked_once(self) -> None:
-        """A ledger of the previous release, which had no marks; and after ``--keep``."""
+        """A ledger of the previous release, which had no marks; and a ledger after ``--keep``."""
         self.charge_by_domain()
         self.execute("UPDATE projects SET origin = NULL")
-        another = self.checked(self.source)  # which remembers no path
+        another = self.checked(self.source)  # whose cache of paths is empty
         another.reserve(base.Context("p1"), {"gpu": 1})
         self.assertEqual({"p1": ("dom", "keystone"), "p2": ("dom", None)}, self.origins())
         before = self.generations()
@@ -143,13 +143,14 @@ class TestMark(OriginTestCase):
         self.assertEqual({"dom": 2, "p1": 2, "p2": 2}, self.subtrees())
 
     def test_an_import_clears_it(self) -> None:
-        """Also where the file puts the domain below its project: the stored edge goes with the rest."""
+        """Even if the file puts the domain below its project: the stored edge is removed with the rest."""
         self.charge_by_domain()
         wanted = {"projects": [{"id": "p1", "children": [{"id": "dom"}]}]}
         changes = self.administration.import_limits(base.ADMIN, wanted)
         self.assert_invariants()
         self.assertEqual(
-            [("p1", "dom", None), ("dom", None, "p1")], [(one.project_id, one.before, one.after) for one in changes]
+            [("p1", "dom", None), ("dom", None, "p1")],
+            [(change.project_id, change.before, change.after) for change in changes],
         )
         self.assertEqual({"dom": ("p1", None), "p2": ("dom", "keystone")}, self.origins())
         self.assertEqual({"p1": 4, "dom": 2, "p2": 2}, self.subtrees())
@@ -157,7 +158,7 @@ class TestMark(OriginTestCase):
 
 
 class TestFence(OriginTestCase):
-    """A mark that changes while a charge is on its way."""
+    """A mark is changed while a charge is in progress."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -167,7 +168,7 @@ class TestFence(OriginTestCase):
             self.administration.set_limit(base.ADMIN, "gpu", 2, project_id)
         self.administration.set_limit(base.ADMIN, "gpu", 4, "dom")
         self.by_database.release(base.Context("p1"), [self.uuid_of("p1")])
-        self.by_database.reserve(base.Context("p1"), {"gpu": 1})  # dom holds 3, and p1 remembers its path
+        self.by_database.reserve(base.Context("p1"), {"gpu": 1})  # dom holds 3, and the path of p1 is cached
 
     def uuid_of(self, project_id: str) -> str:
         return self.by_database.list_reservations(base.ADMIN, project_id, state="reserved")[0].uuid
@@ -180,7 +181,7 @@ class TestFence(OriginTestCase):
         other.administration.detach_projects(base.ADMIN, "keystone", keep=True)
         other.administration.set_limit(base.ADMIN, "gpu", 3, "dom")
 
-    def test_after_the_look_up_and_before_the_charge(self) -> None:
+    def test_after_the_lookup_and_before_the_charge(self) -> None:
         limits = self.engine_limits()
         real, asked = limits.get_constraints, []
 
@@ -227,7 +228,7 @@ class TestDetach(OriginTestCase):
         self.assertEqual([], self.detach())
         self.assert_invariants()
 
-    def test_what_lies_below_goes_along(self) -> None:
+    def test_descendants_move_along(self) -> None:
         self.charge_by_domain()
         self.administration.add_project(base.ADMIN, "child", "p1")
         self.by_domain.reserve(base.Context("child"), {"gpu": 1})
@@ -262,7 +263,7 @@ class TestDetach(OriginTestCase):
                 error = self.assertRaises(exceptions.LimitRefused, self.detach, **changes)
             self.assertIn("children of dom would sum up to 6; the limit of dom is 5", str(error))
         self.assertEqual(before, self.origins())
-        self.detach()  # which changes no limit
+        self.detach()  # changes no limit
 
     def test_bad_input(self) -> None:
         administration = self.by_domain.administration

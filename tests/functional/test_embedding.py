@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program embeds the engine: from its configuration, with the calls it makes already."""
+"""How a program embeds the engine: by its configuration, with the calls that it already makes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "correct-horse-battery"
 
 
 def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
-    """Options as a program would have them, with some set."""
+    """Return the options as a program has them, with some of them set."""
     conf = cfg.ConfigOpts()
     cyborg_quota.conf.register_opts(conf)
     conf([], default_config_files=[], default_config_dirs=[])
@@ -39,7 +39,7 @@ def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
 
 
 class TestMakeEngine(oslo_base.BaseTestCase):
-    """make_engine(conf): no I/O, and a typed error for what cannot be used."""
+    """make_engine(conf): it does no I/O, and raises a typed error for invalid options."""
 
     def test_without_our_options(self) -> None:
         conf = cfg.ConfigOpts()
@@ -80,12 +80,12 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
         self.refused("[limits] driver", "stars", limits={"driver": "stars"})
 
-    def test_a_url_that_is_none(self) -> None:
+    def test_an_invalid_url(self) -> None:
         for url in (SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "):
             self.refused("[database] connection", database={"connection": url})
 
-    def test_a_database_nobody_knows(self) -> None:
-        """Seen when it is made, and not at the first attach."""
+    def test_an_unknown_database(self) -> None:
+        """The error is raised when the engine is made, and not at the first attach."""
         for url in (f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"):
             self.refused("[database] connection", database={"connection": url})
 
@@ -127,7 +127,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             self.assertIn("[limits] limits", str(error))
 
     def test_a_driver_that_is_not_installed(self) -> None:
-        """The error names the package and what installs it, at the first use, which imports it."""
+        """The error names the package and the command that installs it, at the first use, which imports the package."""
         for scheme, module, extra in (
             ("mysql+pymysql", "pymysql", "cyborg_quota[mysql]"),
             ("mariadb+pymysql", "pymysql", "cyborg_quota[mysql]"),
@@ -141,7 +141,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             self.assertNotIn(SECRET, str(error))
 
     def test_a_driver_that_is_not_supported(self) -> None:
-        """SQLAlchemy knows it, and it may be installed: it is refused before anything is sent to a server."""
+        """SQLAlchemy has this driver, and it may be installed: it is refused before a connection is opened."""
         for scheme, driver in (
             ("mysql", "mysql+mysqldb"),
             ("mariadb", "mysql+mysqldb"),
@@ -160,7 +160,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
 
 
 class TestOptions(oslo_base.BaseTestCase):
-    """The options themselves."""
+    """The options."""
 
     def test_registered_twice(self) -> None:
         conf = configure()
@@ -213,7 +213,7 @@ class TestOptions(oslo_base.BaseTestCase):
 
 
 class TestCyborgsCalls(base.LedgerTestCase):
-    """The calls of cyborg.quota.QUOTAS, as they are made there."""
+    """The calls of cyborg.quota.QUOTAS, as Cyborg makes them."""
 
     def test_register_resource(self) -> None:
         class BaseResource:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a reservation's time is over, on whose clock, and how the overdue are swept."""
+"""When a reservation becomes overdue, according to which clock, and how overdue reservations are expired."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ExpiryTestCase(base.LedgerTestCase):
         return row.expire
 
     def make_swept(self, count: int) -> list[str]:
-        """So many overdue reservations, the last the longest."""
+        """Make a number of overdue reservations; the last one is overdue for the longest time."""
         uuids = self.quotas.reserve_many(
             self.context, [base.claim(None, gpu=1) for _ in range(count)]
         )
@@ -49,9 +49,9 @@ class ExpiryTestCase(base.LedgerTestCase):
 
 
 class TestSweep(ExpiryTestCase):
-    """expire(): what it ends, and what it tells."""
+    """expire(): which reservations it ends, and what it returns."""
 
-    def test_counts_what_it_ended(self) -> None:
+    def test_returns_the_number_expired(self) -> None:
         uuids = self.make_swept(3)
         (early,) = self.quotas.reserve(self.context, {"gpu": 1}, 60)
         self.assertEqual(3, self.quotas.expire(base.ADMIN))
@@ -62,15 +62,15 @@ class TestSweep(ExpiryTestCase):
     def test_batches(self) -> None:
         self.make_swept(5)
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        told: list[int] = []
-        self.assertEqual(5, quotas.expire(base.ADMIN, progress=told.append))
-        self.assertEqual([2, 2, 1], told)
+        counts: list[int] = []
+        self.assertEqual(5, quotas.expire(base.ADMIN, progress=counts.append))
+        self.assertEqual([2, 2, 1], counts)
 
     def test_batches_that_come_out_even(self) -> None:
         self.make_swept(4)
-        told: list[int] = []
-        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=told.append)
-        self.assertEqual((4, 4), (count, sum(told)))
+        counts: list[int] = []
+        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=counts.append)
+        self.assertEqual((4, 4), (count, sum(counts)))
         self.assert_invariants()
 
     def test_longest_overdue_first(self) -> None:
@@ -99,7 +99,7 @@ class TestSweep(ExpiryTestCase):
         self.assertEqual(6, self.quotas.expire(base.ADMIN))
         self.assertEqual((0, 0), self.figures("p2", "fpga"))
 
-    def test_only_what_is_in_flight(self) -> None:
+    def test_only_reservations_in_flight(self) -> None:
         uuids = self.make_swept(2)
         for uuid in uuids:
             self.set_expire(uuid, utc_now() + HOUR)
@@ -116,7 +116,7 @@ class TestSweep(ExpiryTestCase):
         self.quotas.expire(base.ADMIN)
         self.quotas.reserve(self.context, {"gpu": 2})
 
-    def test_two_sweepers_at_once(self) -> None:
+    def test_two_concurrent_sweepers(self) -> None:
         uuids = self.make_swept(40)
         start = threading.Barrier(2)
         counts = []
@@ -137,12 +137,12 @@ class TestSweep(ExpiryTestCase):
 
 
 class TestRaces(ExpiryTestCase):
-    """Somebody comes between a sweeper's statements. (Not on SQLite: its writers are alone.)"""
+    """Another call runs between the statements of a sweeper. (Not on SQLite, which has one writer.)"""
 
     scenarios = fixtures.SCENARIOS[1:]
 
     def test_extended_between_reading_and_ending(self) -> None:
-        """The sweeper read it as overdue; it was given more time before the sweeper's UPDATE."""
+        """The sweeper read it as overdue; it was extended before the UPDATE of the sweeper."""
         uuids = self.make_swept(2)
         act = hooks.Interleaved(
             self.engine,
@@ -156,7 +156,7 @@ class TestRaces(ExpiryTestCase):
 
 
 class TestGrace(ExpiryTestCase):
-    """[quota] expire_grace: overdue is later, for every call."""
+    """[quota] expire_grace: every call considers a reservation overdue only after the grace period."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -186,7 +186,7 @@ class TestGrace(ExpiryTestCase):
 
 
 class TestClock(ExpiryTestCase):
-    """Expiry is set and compared on the database's clock, to the microsecond."""
+    """Expiry is set and compared by the clock of the database, with microseconds."""
 
     def test_microseconds_are_kept(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
@@ -200,7 +200,7 @@ class TestClock(ExpiryTestCase):
         self.assertNotEqual({0}, {self.expire_of(uuid).microsecond % 1000 for uuid in uuids})
 
     def test_an_hour_is_an_hour(self) -> None:
-        """Whatever the time zone of the server, the session or the host."""
+        """Regardless of the time zone of the server, the session or the host."""
         for expire in (3600, HOUR, datetime.datetime.now(UTC) + HOUR, utc_now() + HOUR):
             before = utc_now()
             (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire)
@@ -208,7 +208,7 @@ class TestClock(ExpiryTestCase):
             self.assertTrue(before + HOUR - SECOND < found < utc_now() + HOUR + SECOND, found)
 
     def test_a_caller_whose_clock_is_wrong(self) -> None:
-        """It meant an hour from now, and gets an hour; ten minutes of error stay its own."""
+        """A datetime is converted by the caller's own clock, so its error of ten minutes does not matter."""
         for minutes in (-10, 10):
             error = datetime.timedelta(minutes=minutes)
 
@@ -240,13 +240,13 @@ class TestClock(ExpiryTestCase):
         self.assertLess(abs(self.expire_of(uuid) - utc_now() - 24 * HOUR), 5 * SECOND)
 
 
-class TestMoment(ExpiryTestCase):
-    """With the clock stopped. (Not on PostgreSQL: its clock cannot be.)"""
+class TestExactTime(ExpiryTestCase):
+    """With a stopped clock. (Not on PostgreSQL, whose clock cannot be stopped.)"""
 
     scenarios = fixtures.SCENARIOS[:2]
 
     def freeze(self, moment: datetime.datetime) -> None:
-        """Stop the database's clock."""
+        """Stop the clock of the database."""
         if self.backend == "sqlite":
 
             class Frozen(datetime.datetime):
@@ -270,7 +270,7 @@ class TestMoment(ExpiryTestCase):
         sa.event.listen(sql, "begin", stop)
         self.addCleanup(sa.event.remove, sql, "begin", stop)
 
-    def test_the_very_moment(self) -> None:
+    def test_exact_expiry_time(self) -> None:
         """At its expiry a reservation is overdue; one microsecond earlier it is not."""
         moment = datetime.datetime(2030, 1, 2, 3, 4, 5, 250000)
         uuids = self.quotas.reserve(self.context, {"gpu": 1, "fpga": 1})
@@ -312,7 +312,7 @@ class TestExtend(ExpiryTestCase):
 
 
 class TestManyProjects(base.LedgerTestCase):
-    """More projects than go row by row: their counters are changed together."""
+    """More projects than are updated row by row: their counters are changed in bulk."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -326,20 +326,20 @@ class TestManyProjects(base.LedgerTestCase):
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
         usages = [record.usage for record in self.engine.list_usages(base.ADMIN)]
-        self.assertEqual({(0, 0)}, {(one.used, one.reserved) for one in usages})
+        self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages})
 
-    def test_by_who_knows_no_path(self) -> None:
+    def test_by_an_engine_without_cached_paths(self) -> None:
         self.assertEqual(60, self.make_engine().expire(base.ADMIN))
         self.assert_nothing_is_held()
 
     def test_one_has_drifted(self) -> None:
-        """Together they are refused, and one by one the drifted row is counted anew."""
+        """The bulk update fails; row by row, the drifted row is recounted."""
         self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'root3' AND resource = 'gpu'")
         self.assertEqual(60, self.make_engine().expire(base.ADMIN))
         self.assert_nothing_is_held()
 
     def test_one_has_moved(self) -> None:
-        """Who remembers the old path reads it anew."""
+        """An engine with the old path in its cache reads the path again."""
         trees.move(hooks.database_of(self.make_engine()), "root3", "top")
         self.assertEqual(60, self.engine.expire(base.ADMIN))
         self.assert_nothing_is_held()

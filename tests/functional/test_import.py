@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole documents of limits and projects: imported in one transaction or not at all; on every database."""
+"""Documents of limits and projects are imported in one transaction or not at all; on every database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.flat import Flat
@@ -34,12 +34,12 @@ projects:
 
 class ImportTestCase(test_limits.LimitsTestCase):
     def take(self, text: str, **changes: Any) -> list[str]:
-        """Import; returns the changes as short lines."""
+        """Import a document; returns the changes as short lines."""
         found = self.admin.import_limits(base.ADMIN, document.parse(text), **changes)
         self.assert_invariants()
         return [
-            " ".join(str(word) for word in (one.action, one.project_id, one.resource, one.before, one.after))
-            for one in found
+            f"{change.action} {change.project_id} {change.resource} {change.before} {change.after}"
+            for change in found
         ]
 
     def refused(self, text: str, **changes: Any) -> list[str]:
@@ -49,7 +49,7 @@ class ImportTestCase(test_limits.LimitsTestCase):
         return error.problems
 
     def state(self) -> Any:
-        """Everything an import might write, but times."""
+        """Return everything that an import may write, except times."""
         with self.sql.connect() as connection:
             return [
                 connection.exec_driver_sql(f"SELECT {columns} FROM {table} ORDER BY 1, 2").all()
@@ -65,8 +65,8 @@ class ImportTestCase(test_limits.LimitsTestCase):
         return {row.project_id: row.subtree for row in self.admin.tree(base.ADMIN) if row.subtree}
 
 
-class SlowPolicy(StrictHierarchy):
-    """Thinks as long as that of a large cloud may."""
+class SlowModel(StrictHierarchy):
+    """An enforcement model that takes as long as in a large cloud."""
 
     def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
         time.sleep(1.6)
@@ -75,10 +75,10 @@ class SlowPolicy(StrictHierarchy):
 
 class TestLargeCloud(ImportTestCase):
     scenarios = fixtures.SCENARIOS[1:]
-    policy = SlowPolicy
+    policy = SlowModel
 
-    def test_a_change_may_think_inside_its_transaction(self) -> None:
-        """Longer than a server waits for the next word of those who charge (here: a second)."""
+    def test_a_limit_change_may_pause_inside_its_transaction(self) -> None:
+        """It takes longer than the idle-in-transaction timeout of the calls that charge (here: a second)."""
         admin = self.make_limited(statement_timeout_seconds=1).administration
         admin.import_limits(base.ADMIN, {"projects": [{"id": "atlas", "limits": {"gpu": 100}}]})
         admin.set_limit(base.ADMIN, "gpu", 50, "atlas")
@@ -107,14 +107,14 @@ class TestImport(ImportTestCase):
         self.assertEqual([], self.take(document.render(self.admin.export_limits(base.ADMIN))))
         self.assertEqual(before[0], self.state()[0])
 
-    def test_what_the_file_does_not_mention_stays(self) -> None:
+    def test_unmentioned_projects_and_limits_stay(self) -> None:
         self.take(EXAMPLE)
-        self.grow({"other": None, "small": "higgs"})
+        self.make_tree({"other": None, "small": "higgs"})
         self.assertEqual(["set limit atlas gpu 100 120"], self.take("projects: [{id: atlas, limits: {gpu: 120}}]"))
         self.assertEqual(6, len(self.admin.list_projects(base.ADMIN)))
 
-    def test_limits_are_judged_as_they_will_be_together(self) -> None:
-        """One by one, each of these would be refused or not by its order; as a whole they fit."""
+    def test_limits_are_checked_together(self) -> None:
+        """One by one, some of these limits would be refused, depending on their order; together they are valid."""
         self.take(EXAMPLE)
         self.take(EXAMPLE.replace("gpu: 70", "gpu: 40").replace("gpu: 30", "gpu: 60"))
         self.take(EXAMPLE)
@@ -128,17 +128,17 @@ class TestImport(ImportTestCase):
             self.assertIn("children of atlas would sum up to 101", problems[0])
             self.assertIn("children of physics would sum up to 32", problems[1])
 
-    def test_a_refused_move_leaves_usage_alone(self) -> None:
+    def test_a_refused_move_changes_no_usage(self) -> None:
         self.take(EXAMPLE)
         self.hold("higgs", 5)
         bad = "projects: [{id: top, limits: {gpu: 3}, children: [{id: higgs}]}]"
         self.assertIn("children of top would sum up to 10", self.refused(bad)[0])
 
-    def test_a_dry_run_says_the_same_and_writes_nothing(self) -> None:
+    def test_a_dry_run_reports_the_same_and_writes_nothing(self) -> None:
         before = self.state()
-        told = self.take(EXAMPLE, dry_run=True)
+        planned = self.take(EXAMPLE, dry_run=True)
         self.assertEqual(before, self.state())
-        self.assertEqual(told, self.take(EXAMPLE))
+        self.assertEqual(planned, self.take(EXAMPLE))
 
     def test_too_deep(self) -> None:
         engine = self.make_limited(max_depth=3)
@@ -156,17 +156,17 @@ class TestImport(ImportTestCase):
         self.assertRaises(exceptions.NotAuthorized, self.admin.export_limits, self.context)
         self.assertEqual([], self.take("{}"))
 
-    def test_a_project_that_is_first_charged_meanwhile(self) -> None:
-        """It was to be added, and is known by the time of the INSERT: it is moved then."""
+    def test_a_project_that_is_first_charged_during_the_import(self) -> None:
+        """It becomes known after the comparison and before the INSERT: then it is moved instead."""
         others = iter(["higgs"])
-        bare = projects.insert_many
+        bare = moves.insert_many
 
-        def late(connection: Any, *args: Any) -> None:
+        def insert_after_charge(connection: Any, *args: Any) -> None:
             for project_id in others:
                 projects.ensure(connection, project_id)
             bare(connection, *args)
 
-        self.patch(projects, "insert_many", late)
+        self.patch(moves, "insert_many", insert_after_charge)
         self.take(EXAMPLE)
         self.assertIn(("higgs", "physics"), self.admin.list_projects(base.ADMIN))
 
@@ -175,7 +175,7 @@ class TestImportedMoves(ImportTestCase):
     policy = Flat
 
     def make_limited(self, **changes: Any) -> QuotaEngine:
-        """With the default for children too: what is looked at here is what they hold."""
+        """Children get the default too: these tests check usage and not limits."""
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
         driver.limits.initial_limits = InitialLimits(child=None)
@@ -187,12 +187,12 @@ class TestImportedMoves(ImportTestCase):
             self.hold(project_id, amount)
         self.take("projects: [{id: new, children: [{id: a, children: [{id: b}]}, {id: empty, children: [{id: c}]}]}]")
         self.assertEqual({"new": 7, "a": 3, "b": 2, "empty": 4, "c": 4}, self.subtrees())
-        self.hold("c", 1)  # along rows that its engine has not seen
+        self.hold("c", 1)  # along rows that its engine has not cached
         self.assertEqual(8, self.subtrees()["new"])
 
     def test_upside_down(self) -> None:
         self.set(None, 100)
-        self.grow({"a": None, "b": "a", "c": "b"})
+        self.make_tree({"a": None, "b": "a", "c": "b"})
         for project_id, amount in (("a", 1), ("b", 2), ("c", 4)):
             self.hold(project_id, amount)
         self.take("projects: [{id: c, children: [{id: b, children: [{id: a}]}]}]")
@@ -201,31 +201,31 @@ class TestImportedMoves(ImportTestCase):
         self.assertEqual({"c": 15, "b": 11, "a": 9}, self.subtrees())
 
     def test_any_tree_into_any_other(self) -> None:
-        """Projects that hold, in flight too, thrown from tree to tree; other engines go on with what they remember."""
+        """Projects with usage and reservations in flight move from tree to tree; other engines have old caches."""
         self.set(None, 1000)
         self.set(None, 1000, "fpga")
-        chance = random.Random(3)
+        rng = random.Random(3)
         names = [f"p{number}" for number in range(9)]
         other = self.make_limited()
         for turn in range(12):
-            for project_id in chance.sample(names, 3):
-                resource = chance.choice(["gpu", "fpga"])
-                uuids = other.reserve(base.Context(project_id), {resource: chance.randint(1, 5)})
-                if chance.random() < 0.5:
+            for project_id in rng.sample(names, 3):
+                resource = rng.choice(["gpu", "fpga"])
+                uuids = other.reserve(base.Context(project_id), {resource: rng.randint(1, 5)})
+                if rng.random() < 0.5:
                     other.commit(base.Context(project_id), uuids)
-            mentioned = chance.sample([*names, f"new{turn}"], chance.randint(2, 9))
-            self.admin.import_limits(base.ADMIN, {"projects": any_forest(chance, mentioned)})
+            mentioned = rng.sample([*names, f"new{turn}"], rng.randint(2, 9))
+            self.admin.import_limits(base.ADMIN, {"projects": any_forest(rng, mentioned)})
             self.assert_invariants()
         self.assertEqual([], other.audit(base.ADMIN))
 
 
-def any_forest(chance: random.Random, names: list[str]) -> list[dict[str, Any]]:
-    """These projects in a tree or several."""
+def any_forest(rng: random.Random, names: list[str]) -> list[dict[str, Any]]:
+    """Return these projects as one tree or several."""
     roots: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     for name in names:
         entry: dict[str, Any] = {"id": name}
-        above = chance.choice([None, *entries[-3:]])
+        above = rng.choice([None, *entries[-3:]])
         (roots if above is None else above.setdefault("children", [])).append(entry)
         entries.append(entry)
     return roots

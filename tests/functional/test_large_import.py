@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports that move many projects: they keep charges waiting for a few statements only, and are whole or nothing."""
+"""Imports that move many projects: charges wait for a few statements only, and an import is atomic."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
         return engine
 
     def rotate(self, turns: int, **changes: Any) -> int:
-        """Import; returns how many projects were moved."""
+        """Import the moves; returns the number of projects moved."""
         return len(self.admin.import_limits(base.ADMIN, clouds.rotated(self.projects, turns), **changes))
 
     def turns(self) -> set[int]:
-        """By how many parents each project stands further than in the beginning."""
+        """Return by how many parents each project has been moved since the start."""
         middles = self.projects // clouds.CHILDREN
         query = sa.text("SELECT project_id, parent_id FROM projects WHERE project_id LIKE 'p%'")
         with self.sql.connect() as connection:
@@ -62,7 +62,7 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
 
 
 def changes_usages(statement: str) -> bool:
-    """Whether it locks or changes usage rows that are there."""
+    """Return whether the statement locks or changes existing usage rows."""
     is_locking = "FROM quota_usages" in statement and "FOR UPDATE" in statement.replace("NO KEY ", "")
     return is_locking or statement.startswith("UPDATE quota_usages")
 
@@ -71,7 +71,7 @@ class TestFewStatements(LargeImportTestCase):
     projects = 2000
 
     def test_usage_rows_are_locked_for_a_few_statements(self) -> None:
-        """Each row must not cost a round trip while charges wait; nothing else may be done meanwhile."""
+        """Each row must not cost a round trip while charges wait, and nothing else may be done in that time."""
         held = {f"p{number}": number % 7 + 1 for number in range(0, self.projects, 50)}
         for project_id, amount in held.items():
             self.engine.reserve(base.Context(project_id), {"fpga": amount})
@@ -79,7 +79,7 @@ class TestFewStatements(LargeImportTestCase):
             self.assertEqual(self.projects, self.rotate(1))
         statements = [statement for statement, _ in found]
         first = next(index for index, statement in enumerate(statements) if changes_usages(statement))
-        pieces = 2 * self.projects // ROWS_A_STATEMENT + 1  # of two resources each
+        pieces = 2 * self.projects // ROWS_A_STATEMENT + 1  # with two resources each
         # Locks (on PostgreSQL one list for each of two depths), amounts, generations.
         self.assertLessEqual(len(statements) - first, 2 * pieces + 4)
         self.assertEqual([], [statement for statement in statements[first:] if "quota_usages" not in statement])
@@ -96,7 +96,7 @@ class TestBound(LargeImportTestCase):
     projects = 60
 
     def test_too_many_rows_are_refused(self) -> None:
-        """What is moved at once is bounded; a dry run says so too. Nothing is written."""
+        """The number of moved projects is bounded, and a dry run reports the error too. Nothing is written."""
         self.patch(limit_changes, "MOST_MOVED_ROWS", 119)
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)
@@ -109,13 +109,13 @@ class TestBound(LargeImportTestCase):
 
 
 class TestWhileCharging(LargeImportTestCase):
-    def test_charges_go_on_and_nothing_drifts(self) -> None:
+    def test_charges_continue_and_no_counter_drifts(self) -> None:
         self.engine.close()
         processes = multiprocessing.get_context("fork")
         stop, count = processes.Event(), processes.Value("q", 0)
         crew = [processes.Process(target=self.charge, args=(seed, stop, count)) for seed in range(CHARGERS)]
-        for one in crew:
-            one.start()
+        for charger in crew:
+            charger.start()
         meanwhile = 0
         try:
             for turns in range(1, TURNS + 1):
@@ -127,9 +127,9 @@ class TestWhileCharging(LargeImportTestCase):
                 meanwhile += count.value - before
         finally:
             stop.set()
-            for one in crew:
-                one.join(60)
-        self.assertEqual([0] * CHARGERS, [one.exitcode for one in crew])
+            for charger in crew:
+                charger.join(60)
+        self.assertEqual([0] * CHARGERS, [charger.exitcode for charger in crew])
         if self.backend != "sqlite":  # (which has one writer at a time)
             self.assertGreater(meanwhile, 0)
         self.assertEqual({TURNS}, self.turns())
@@ -137,20 +137,20 @@ class TestWhileCharging(LargeImportTestCase):
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
     def charge(self, seed: int, stop: Any, count: Any) -> None:
-        """Reserve, and commit, roll back or release, for a random project."""
+        """Reserve, and commit, roll back or release, for random projects."""
         engine = self.make_limited()
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         while not stop.is_set():
-            context = base.Context(f"p{chance.randrange(PROJECTS)}")
-            uuids = engine.reserve(context, {"fpga": chance.randint(1, 3)})
-            chance.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
+            context = base.Context(f"p{rng.randrange(PROJECTS)}")
+            uuids = engine.reserve(context, {"fpga": rng.randint(1, 3)})
+            rng.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
             with count.get_lock():
                 count.value += 1
 
 
 class TestKilled(LargeImportTestCase):
-    def test_a_killed_import_is_whole_or_nothing_and_can_be_repeated(self) -> None:
-        """SIGKILL before one of the statements of an import; then another process makes the same import."""
+    def test_a_killed_import_is_atomic_and_can_be_repeated(self) -> None:
+        """SIGKILL before a statement of an import; then another process makes the same import."""
         for number in range(0, PROJECTS, 7):
             self.hold(f"p{number}", 1, "fpga")
         self.engine.close()
@@ -165,7 +165,10 @@ class TestKilled(LargeImportTestCase):
             self.assert_invariants()
 
     def import_in_child(self, turns: int, at: int | None) -> int:
-        """Import in a process that kills itself before statement ``at``. Returns its status, or how many it sent."""
+        """Import in a process that kills itself before statement ``at``.
+
+        Returns its exit status, or its number of statements.
+        """
         reader, writer = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(target=self.import_and_die, args=(turns, at, writer))
         process.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database limit driver: CERN's rules bullet by bullet, the other policies, and the tree; on every database."""
+"""The database limit driver: CERN's rules one by one, the other models, and the tree; on every database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LimitsTestCase(base.LedgerTestCase):
         self.admin.set_limit(base.ADMIN, resource, limit, project_id)
         self.assert_invariants()
 
-    def grow(self, tree: dict[str, str | None]) -> None:
+    def make_tree(self, tree: dict[str, str | None]) -> None:
         for project_id, parent_id in tree.items():
             self.admin.add_project(base.ADMIN, project_id, parent_id)
 
@@ -56,7 +56,7 @@ class LimitsTestCase(base.LedgerTestCase):
         self.quotas.commit(context, self.quotas.reserve(context, {"gpu": amount}))
 
     def blockers(self, project_id: str, amount: int = 1) -> list[str]:
-        """Who blocks a reserve, by name; check and reserve must agree."""
+        """Return the projects whose limits refuse a reserve; check and reserve must agree."""
         checked = [over.project_id for over in self.quotas.check(base.ADMIN, {"gpu": amount}, project_id)]
         try:
             uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project_id)
@@ -69,12 +69,12 @@ class LimitsTestCase(base.LedgerTestCase):
 
 
 class TestCern(LimitsTestCase):
-    """The worked example: ATLAS over Physics and Operations, each over two; 100 to share."""
+    """CERN's example: ATLAS is the parent of Physics and Operations, each with two children; 100 are shared."""
 
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 0)
-        self.grow(
+        self.make_tree(
             {
                 "atlas": None,
                 "physics": "atlas",
@@ -109,7 +109,7 @@ class TestCern(LimitsTestCase):
         for project_id in ("workflow", "web"):
             self.assertIn("operations", self.refused(project_id, 41 if project_id == "workflow" else 31))
 
-    def test_room_in_the_parent_can_be_given(self) -> None:
+    def test_unallocated_quota_of_the_parent_can_be_given(self) -> None:
         self.set("higgs", 20)
         self.assertIn("physics", self.refused("simulation", 11))
 
@@ -118,15 +118,15 @@ class TestCern(LimitsTestCase):
         self.set("web", 10)
         self.set("operations", 50)
 
-    def test_a_limit_can_be_set_below_what_is_held_and_then_nothing_new_is_created(self) -> None:
+    def test_a_limit_can_be_set_below_the_usage_and_refuses_new_reserves(self) -> None:
         self.hold("simulation", 10)
         self.set("simulation", 5)
         self.assertEqual(["simulation"], self.blockers("simulation"))
         (row,) = self.admin.list_over(base.ADMIN)
         self.assertEqual(("simulation", 5, 10, -5), (row.project_id, row.limit, row.subtree, row.available))
 
-    def test_resources_may_be_used_at_every_level_and_the_parent_alone_is_named(self) -> None:
-        """A leaf that has room under a full parent: the parent itself holds the rest."""
+    def test_resources_can_be_used_at_every_level_and_only_the_parent_is_named(self) -> None:
+        """A leaf has not reached its limit, but its parent has: the parent itself holds the rest."""
         self.hold("physics", 25)
         self.assertEqual([], self.blockers("higgs", 5))
         self.assertEqual(["physics"], self.blockers("higgs", 6))
@@ -139,7 +139,7 @@ class TestCern(LimitsTestCase):
         self.set("simulation", 25)
         self.assertEqual(["physics"], self.blockers("simulation", 11))
 
-    def test_exactly_what_fits_every_level_can_be_created(self) -> None:
+    def test_the_exact_remaining_amount_can_be_reserved(self) -> None:
         self.hold("web", 5)
         self.hold("workflow", 30)
         self.hold("higgs", 10)
@@ -186,10 +186,10 @@ class TestCern(LimitsTestCase):
 
 
 class TestLevels(LimitsTestCase):
-    def test_each_blocks_in_turn(self) -> None:
+    def test_each_level_refuses_in_turn(self) -> None:
         """A tenant with 100, its department with 50, a user with 10."""
         self.set(None, 0)
-        self.grow({"tenant": None, "department": "tenant", "user": "department"})
+        self.make_tree({"tenant": None, "department": "tenant", "user": "department"})
         for project_id, limit in (("tenant", 100), ("department", 50), ("user", 10)):
             self.set(project_id, limit)
         self.hold("user", 10)
@@ -207,7 +207,7 @@ class TestTwoLevels(LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 8)
-        self.grow({"domain": None, "a": "domain", "b": "domain"})
+        self.make_tree({"domain": None, "a": "domain", "b": "domain"})
 
     def test_overbooking_is_allowed_and_the_parent_blocks(self) -> None:
         self.set("a", 5)
@@ -238,9 +238,9 @@ class TestTwoLevels(LimitsTestCase):
 class TestFlat(LimitsTestCase):
     policy = Flat
 
-    def test_each_project_by_itself(self) -> None:
+    def test_each_project_separately(self) -> None:
         self.set(None, 3)
-        self.grow({"parent": None, "child": "parent"})
+        self.make_tree({"parent": None, "child": "parent"})
         self.set("child", UNLIMITED)
         self.hold("child", 50)
         self.assertEqual([], self.blockers("parent", 3))
@@ -250,7 +250,7 @@ class TestFlat(LimitsTestCase):
 
 
 class TestMissing(LimitsTestCase):
-    def test_refused_with_the_way_to_set_one(self) -> None:
+    def test_refused_with_the_command_that_sets_one(self) -> None:
         error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
         self.assertIn("cyborg-quota limit set --default gpu=10", str(error))
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
@@ -276,14 +276,14 @@ class TestTree(LimitsTestCase):
     def refused(self, call: Any, *args: Any) -> str:
         return str(self.assertRaises(exceptions.ProjectRefused, call, base.ADMIN, *args))
 
-    def test_unknown_ones(self) -> None:
+    def test_unknown_projects(self) -> None:
         self.assertIn("nowhere", self.refused(self.admin.add_project, "a", "nowhere"))
         self.assertIn("not known", self.refused(self.admin.move_project, "a", None))
         self.assertIn("not known", self.refused(self.admin.remove_project, "a"))
         self.assertEqual([], self.admin.list_projects(base.ADMIN))
 
     def test_a_cycle(self) -> None:
-        self.grow({"a": None, "b": "a", "c": "b"})
+        self.make_tree({"a": None, "b": "a", "c": "b"})
         for parent in ("a", "b", "c"):
             self.assertIn("below itself", self.refused(self.admin.move_project, "a", parent))
 
@@ -296,7 +296,7 @@ class TestTree(LimitsTestCase):
         self.assertIn("4 levels", self.refused(engine.administration.move_project, "a", "x"))
 
     def test_a_project_with_usage_cannot_be_removed(self) -> None:
-        self.grow({"a": None, "b": "a"})
+        self.make_tree({"a": None, "b": "a"})
         self.set("b", UNLIMITED)
         self.assertIn("children", self.refused(self.admin.remove_project, "a"))
         (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
@@ -307,8 +307,8 @@ class TestTree(LimitsTestCase):
         self.assertEqual([("a", None)], self.admin.list_projects(base.ADMIN))
 
     def test_a_removed_project_can_be_charged_again_as_a_root(self) -> None:
-        """The engine remembers its old path and rows, and finds that they are gone."""
-        self.grow({"a": None, "b": "a"})
+        """The engine has its old path and rows in its cache, and detects that they are gone."""
+        self.make_tree({"a": None, "b": "a"})
         self.set("b", 1)
         (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
         self.quotas.release(base.Context("b"), [uuid])
@@ -338,7 +338,7 @@ class TestTree(LimitsTestCase):
 
 
 class TestUnlimitedAndZero(LimitsTestCase):
-    """-1 and 0 at every level of a three-level tree, under each policy that has three; and the default's."""
+    """-1 and 0 at every level of a tree of three levels, under each model that allows three; and as the default."""
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS,
@@ -349,13 +349,14 @@ class TestUnlimitedAndZero(LimitsTestCase):
 
     def test_zero_at_one_level_and_unlimited_at_the_others(self) -> None:
         self.set(None, UNLIMITED)
-        self.grow({"top": None, "middle": "top", "leaf": "middle"})
+        self.make_tree({"top": None, "middle": "top", "leaf": "middle"})
         path = ["top", "middle", "leaf"]
         for project_id in path:
             self.set(project_id, UNLIMITED)
         self.assertEqual([], self.blockers("leaf", 10**6))
         below = path[path.index(self.zeroed) :]
-        for project_id in reversed(below):  # what lies below an exhausted one must be finite too, or it is overbooked
+        # From the leaf upwards: below a limit of 0, an unlimited project is refused.
+        for project_id in reversed(below):
             self.set(project_id, 0)
         strict = self.policy is StrictHierarchy
         self.assertEqual(sorted(below) if strict else ["leaf"], self.blockers("leaf"))
@@ -365,11 +366,11 @@ class TestUnlimitedAndZero(LimitsTestCase):
 
 
 class TestSwitching(LimitsTestCase):
-    """Another limit driver on a live ledger: the totals are right under every one, and nothing is repaired."""
+    """The limit driver of a ledger in use is changed: the totals are right under every driver, without repair."""
 
     def test_from_database_to_none_and_back(self) -> None:
         self.set(None, 10)
-        self.grow({"parent": None, "child": "parent"})
+        self.make_tree({"parent": None, "child": "parent"})
         self.set("child", 10)
         self.hold("child", 4)
         without = fixtures.Checked(fixtures.make_engine(self.url), self.url)
@@ -384,7 +385,7 @@ class TestSwitching(LimitsTestCase):
 class TestOtherDriver(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[:1]
 
-    def test_it_says_that_limits_are_not_kept_here(self) -> None:
+    def test_the_error_says_that_limits_are_not_kept_here(self) -> None:
         admin = self.engine.administration
         for call in (admin.list_projects, admin.tree, admin.list_over):
             error = self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN)

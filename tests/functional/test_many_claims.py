@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with many claims: their cost grows with the number of claims, and not with its square."""
+"""Calls with many claims: their cost is linear in the number of claims, not quadratic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW, MANY = 250, 1000
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """How many lines of our own code a call executes; each turn of a comprehension counts as one."""
+    """Return the number of our own lines that a call executes; each iteration of a comprehension counts."""
     count = 0
 
     def in_frame(_frame: types.FrameType, event: str, _argument: Any) -> Any:
@@ -43,7 +43,7 @@ def lines_run(call: Callable[[], object]) -> int:
 
 
 class TestRepeat(base.LedgerTestCase):
-    """A reserve_many that is delivered a second time finds all its claims charged."""
+    """A reserve_many that is delivered again finds that all its claims are charged."""
 
     def claims(self, count: int) -> list[Claim]:
         return [base.claim(f"{count}-{number}", gpu=1) for number in range(count)]
@@ -57,7 +57,7 @@ class TestRepeat(base.LedgerTestCase):
         self.assertLess(lines[1] / lines[0], 1.2 * MANY / FEW, lines)
 
     def test_statements(self) -> None:
-        """One names hundreds of claims; none is sent for each claim."""
+        """One statement selects hundreds of claims; none is sent for each claim."""
         counts = []
         sent: list[str] = []
         sql = hooks.database_of(self.engine).engine
@@ -78,7 +78,7 @@ class TestRepeat(base.LedgerTestCase):
         self.assertEqual((0, 600), self.figures())
 
     def test_settled_together(self) -> None:
-        """More reservations than one statement names."""
+        """More reservations than one statement selects."""
         uuids = self.quotas.reserve_many(self.context, self.claims(2100), group="g")
         self.engine.extend(self.context, uuids, 3600)
         self.quotas.commit(self.context, group="g")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrades of a database with data, through every revision, and upgrades that were interrupted at any statement.
+"""Upgrades of a database with data, through every revision, and upgrades that are interrupted at any statement.
 
-The tests know no table and no revision: whatever a later revision adds is filled, interrupted and compared as well.
+The tests name no table and no revision: whatever a later revision adds is filled, interrupted and compared as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 ROWS = 100_000
 FEW_ROWS = 30
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
-"""How statements of a reflection begin: what is killed around them is killed around their neighbours too."""
+"""How the statements of a reflection begin. A kill next to one is as good as a kill next to its neighbours."""
 
 
 SLOW_REVISION = """
@@ -50,13 +50,13 @@ def upgrade():
 
 
 def revisions() -> list[str]:
-    """All revisions, the first one first."""
+    """Return all revisions, the first one first."""
     return list(reversed(schema.REVISIONS))
 
 
 @dataclasses.dataclass
 class Statements:
-    """The statements and COMMITs of a database's engine, counted; ``act(number, text)`` is called after each."""
+    """The statements and COMMITs of a database's engine are counted; ``act(number, text)`` is called after each."""
 
     act: Callable[[int, str], None]
     count: int = 0
@@ -81,7 +81,7 @@ class Statements:
 
 
 def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text: None) -> int:
-    """Run ``db sync`` in a child, which calls ``act`` after each statement; its process id."""
+    """Run ``db sync`` in a child, which calls ``act`` after each statement; returns its process ID."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -96,7 +96,7 @@ def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text
 
 
 def exit_status(pid: int) -> int:
-    """Wait for a child; its exit status, or minus the signal that killed it."""
+    """Wait for a child; returns its exit status, or minus the number of the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -126,7 +126,7 @@ class MigrationTestCase(base.BackendTestCase):
             return rows.reflect(connection, without=[schema.VERSION_TABLE])
 
     def fill(self, count: int, *, without: list[str] | None = None) -> list[sa.Table]:
-        """Put rows into all tables, but for those named, and copy all; the tables."""
+        """Fill all tables except ``without``, and copy all; returns the tables."""
         tables = self.tables()
         with self.sql.begin() as connection:
             for table in tables:
@@ -136,7 +136,7 @@ class MigrationTestCase(base.BackendTestCase):
         return tables
 
     def assert_same_data(self, tables: list[sa.Table], count: int) -> None:
-        """All rows are as they were when they were copied."""
+        """Assert that all rows are as they were when they were copied."""
         with self.sql.begin() as connection:
             self.assertEqual({}, rows.differences(connection, tables))
             for table in tables:
@@ -144,7 +144,7 @@ class MigrationTestCase(base.BackendTestCase):
                 self.assertGreaterEqual(counted, count, table.name)
 
     def assert_unique_keys_hold(self, tables: list[sa.Table]) -> None:
-        """A second row of the same key is refused, whatever the migrations did to the index."""
+        """Assert that a second row with the same key is refused, regardless of how migrations changed the index."""
         for table in tables:
             with self.sql.connect() as connection:
                 keys = rows.unique_keys(connection, table)
@@ -157,7 +157,7 @@ class MigrationTestCase(base.BackendTestCase):
                     self.assertRaises(sa.exc.IntegrityError, connection.execute, table.insert(), row)
 
     def shape(self) -> dict[str, Any]:
-        """The schema: every table's columns, keys, CHECKs and indexes."""
+        """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
         found: dict[str, Any] = {}
         with self.sql.connect() as connection:
             inspector = sa.inspect(connection)
@@ -173,13 +173,16 @@ class MigrationTestCase(base.BackendTestCase):
                     if not table.startswith(rows.COPY_PREFIX):
                         texts = sorted(map(str, details)) if isinstance(details, list) else str(details)
                         found[f"{table}, {look_up.__name__}"] = texts
+            if self.backend == "postgresql":
+                query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
+                found["functions"] = connection.exec_driver_sql(query).scalars().all()
         return found
 
 
 class TestUpgradeWithData(MigrationTestCase, test_migrations.ModelsMigrationsSync):
-    """Every table holds 100,000 rows from the revision on that makes it.
+    """Every table holds 100,000 rows, from the revision that creates it.
 
-    The one test is oslo.db's ``test_models_sync``: it calls ``db_sync``, and compares the result with the models.
+    The test is oslo.db's ``test_models_sync``: it calls ``db_sync``, and compares the result with the models.
     """
 
     def db_sync(self, engine: sa.Engine) -> None:
@@ -214,8 +217,8 @@ class TestInterrupted(MigrationTestCase):
         self.complete = self.shape()
 
     def prepare(self, revision: str | None) -> list[sa.Table]:
-        """A new database at this revision, with rows in all tables."""
-        # (With another name: PostgreSQL does not drop a database before the killed process's session has ended.)
+        """Make a new database at this revision, with rows in all tables."""
+        # (With a new name: PostgreSQL does not drop a database before the session of the killed process has ended.)
         self.number += 1
         self.use(fixtures.fresh_url(self.backend, f"migrated_{self.number % 10}"))
         if revision is None:
@@ -224,7 +227,7 @@ class TestInterrupted(MigrationTestCase):
         return self.fill(FEW_ROWS)
 
     def statements(self) -> list[str]:
-        """What an uninterrupted ``db sync`` sends up to the end of the next revision."""
+        """Return the statements that an uninterrupted ``db sync`` sends, up to the end of the next revision."""
         texts: list[str] = []
         database = self.open_database()
         Statements(lambda _number, text: texts.append(text)).watch(database)
@@ -236,7 +239,7 @@ class TestInterrupted(MigrationTestCase):
         return texts if len(moves) == 1 else texts[: moves[0] + 1]
 
     def sync_and_die(self, at: int) -> int:
-        """Run ``db sync`` in a process that kills itself after statement ``at``; the status that it ended with."""
+        """Run ``db sync`` in a process that kills itself after statement ``at``; returns its exit status."""
 
         def die(number: int, _text: str) -> None:
             if number == at:
@@ -255,12 +258,12 @@ class TestInterrupted(MigrationTestCase):
                     continue
                 self.assertEqual(-signal.SIGKILL, self.sync_and_die(number), (before, number, text))
                 is_last = number == len(texts)
-                if self.shape() != start or is_last:  # else the next one is killed on the same database
+                if self.shape() != start or is_last:  # otherwise the next one is killed on the same database
                     self.assert_completes(tables, f"killed at revision {before}, after statement {number}: {text}")
                     tables = self.prepare(before)
 
     def assert_completes(self, tables: list[sa.Table], when: str) -> None:
-        """``db sync`` succeeds, and everything is as if it had not been interrupted."""
+        """Assert that ``db sync`` succeeds, and that the result is the same as without the interruption."""
         database = self.open_database()
         try:
             schema.sync(database)
@@ -271,7 +274,7 @@ class TestInterrupted(MigrationTestCase):
         self.assert_same_data(tables, FEW_ROWS)
 
     def test_killed_within_a_statement(self) -> None:
-        """A server finishes the statement of a client that is gone; the next ``db sync`` waits until it has."""
+        """A server completes the statement of a client that is gone; the next ``db sync`` waits for its end."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has no server: a statement ends with its process")
         slow = {"mariadb": "BENCHMARK(10000000, MD5('x'))", "postgresql": "CAST(pg_sleep(2) AS TEXT)"}[self.backend]
@@ -287,7 +290,7 @@ class TestInterrupted(MigrationTestCase):
                 self.assertEqual(0, exit_status(second))
         self.assertIn("slow", {table.name for table in self.tables()})
 
-    def test_two_at_once_and_one_killed(self) -> None:
+    def test_two_concurrently_and_one_killed(self) -> None:
         """The one that waits takes over."""
         for before in (None, *revisions()[:-1]):
             tables = self.prepare(before)
@@ -310,7 +313,7 @@ class TestInterrupted(MigrationTestCase):
             self.assert_completes(tables, f"two at once, from {before}")
 
     def test_the_connection_is_killed(self) -> None:
-        """The server ends the session between two statements: the upgrade is run again by itself."""
+        """The server ends the session between two statements: the upgrade is retried automatically."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has no connections to kill")
         for before in (None, *revisions()[:-1]):
@@ -341,7 +344,7 @@ class TestInterrupted(MigrationTestCase):
                 other.exec_driver_sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
 
     def wait_for_session(self, statement: str) -> None:
-        """Wait until a session of the database runs such a statement."""
+        """Wait until a session of the database runs a statement with this text."""
         query = {
             "mariadb": "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE :text",
             "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thresholds are told once per crossing, whoever looks and however often; on every database."""
+"""A crossing of a threshold is reported once, regardless of how many hosts check it how often; on every database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import conf as quota_conf
-from cyborg_quota.cmd import notifications
+from cyborg_quota.cmd import expirer, notifications
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
 from tests import base
@@ -25,44 +25,57 @@ class TestNotices(base.LedgerTestCase):
         super().setUp()
         self.limits.limits["p1", "gpu"] = 20
 
-    def told(self) -> list[tuple[int, int, int]]:
-        """(held, before, now) of each notice since the last look."""
-        return [(one.held, one.before, one.now) for one in self.quotas.notices(base.ADMIN)]
+    def take_notices(self) -> list[tuple[int, int, int]]:
+        """Return (held, before, now) of each notice since the previous call."""
+        return [(notice.held, notice.before, notice.now) for notice in self.quotas.notices(base.ADMIN)]
 
-    def test_once_on_the_way_up_and_once_on_the_way_down(self) -> None:
+    def test_once_when_it_rises_and_once_when_it_falls(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 15})
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.take_notices())
         (some,) = self.quotas.reserve(self.context, {"gpu": 1})
-        self.assertEqual([(16, 0, 80)], self.told())
-        self.assertEqual([], self.told())
+        self.assertEqual([(16, 0, 80)], self.take_notices())
+        self.assertEqual([], self.take_notices())
         (more,) = self.quotas.reserve(self.context, {"gpu": 3})
-        self.assertEqual([(19, 80, 95)], self.told())
+        self.assertEqual([(19, 80, 95)], self.take_notices())
         self.quotas.rollback(self.context, [more])
-        self.assertEqual([(16, 95, 80)], self.told())
+        self.assertEqual([(16, 95, 80)], self.take_notices())
         self.quotas.rollback(self.context, [some])
-        self.assertEqual([(15, 80, 0)], self.told())
-        self.assertEqual([], self.told())
+        self.assertEqual([(15, 80, 0)], self.take_notices())
+        self.assertEqual([], self.take_notices())
 
     def test_a_lowered_limit_that_leaves_a_project_over(self) -> None:
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 10}))
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.take_notices())
         self.limits.limits["p1", "gpu"] = 9
-        self.assertEqual([(10, 0, OVER)], self.told())
+        self.assertEqual([(10, 0, OVER)], self.take_notices())
         self.limits.limits["p1", "gpu"] = 10
-        self.assertEqual([(10, OVER, 95)], self.told())
+        self.assertEqual([(10, OVER, 95)], self.take_notices())
 
-    def test_several_hosts_tell_it_once(self) -> None:
+    def test_several_hosts_report_it_once(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 20})
         self.engine.close()
-        told = race(*[lambda: len(self.engine.notices(base.ADMIN))] * 4)
-        self.assertEqual(1, sum(told))
+        counts = race(*[lambda: len(self.engine.notices(base.ADMIN))] * 4)
+        self.assertEqual(1, sum(counts))
 
     def test_unlimited_and_zero(self) -> None:
         self.limits.limits["p1", "gpu"] = -1
         self.quotas.reserve(self.context, {"gpu": 1000})
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.take_notices())
         self.limits.limits["p1", "gpu"] = 0
-        self.assertEqual([(1000, 0, OVER)], self.told())
+        self.assertEqual([(1000, 0, OVER)], self.take_notices())
+
+    def test_the_first_check_of_many_projects_is_one_line(self) -> None:
+        """It was a warning for each of them."""
+        self.limits.limits[None, "gpu"] = 2
+        for number in range(30):
+            self.engine.reserve(base.ADMIN, {"gpu": 2}, project_id=f"full{number}")
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        self.assertEqual(30, expirer.Maintenance(settings, self.engine).notify())
+        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
+        self.assertTrue(line.startswith("WARNING thresholds crossed by 30 projects: 30 at the limit."), line)
 
     def test_admins_only(self) -> None:
         self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.quotas.notices, self.context)
@@ -71,7 +84,7 @@ class TestNotices(base.LedgerTestCase):
 class TestLevel(base.BackendTestCase):
     scenarios: list[object] = []
 
-    def test_rounding_is_towards_silence(self) -> None:
+    def test_percentages_are_rounded_down(self) -> None:
         for held, limit, expected in (
             (0, 0, 0),
             (1, 0, OVER),
@@ -84,7 +97,7 @@ class TestLevel(base.BackendTestCase):
             self.assertEqual(expected, level(held, limit, [80, 95]), (held, limit))
 
 
-class TestTelling(base.BackendTestCase):
+class TestNotifier(base.BackendTestCase):
     scenarios: list[object] = []
     NOTICE = Notice("p1", "gpu", 10, 9, 0, 80)
 

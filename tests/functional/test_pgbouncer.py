@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Through a real PgBouncer: in transaction mode, in session mode, and in what cannot work."""
+"""Connections through a real PgBouncer: transaction mode, session mode, and configurations that cannot work."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import fixtures as pyfixtures
@@ -25,18 +23,18 @@ STATEMENT_SECONDS = 2
 
 
 class PgBouncerTestCase(base.LedgerTestCase):
-    """``self.engine`` reaches the ledger through PgBouncer; the invariants are proven past it.
+    """``self.engine`` connects through PgBouncer; the invariants are checked on a direct connection.
 
-    PostgreSQL's own defaults for this database are what the ledger cannot work with.
+    The database's defaults on the PostgreSQL server are values with which the ledger cannot work.
     """
 
     pool_mode = "transaction"
-    is_told = True
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    is_option_set = True
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         fixtures.need_server(self, self.backend)
-        # Two connections for all, given out in turn: a transaction seldom gets the connection of the one before.
+        # Two connections, used in turn: a transaction seldom gets the connection of the previous one.
         self.bouncer = PgBouncer(
             str(fixtures.admin_url(self.backend)),
             self.pool_mode,
@@ -56,7 +54,7 @@ class PgBouncerTestCase(base.LedgerTestCase):
         self.limits.limits[None, "gpu"] = 20
 
     def make_engine(self, **changes: object) -> Any:
-        is_transaction = self.is_told and self.pool_mode == "transaction"
+        is_transaction = self.is_option_set and self.pool_mode == "transaction"
         return super().make_engine(
             **{
                 "transaction_pooling": is_transaction,
@@ -66,26 +64,12 @@ class PgBouncerTestCase(base.LedgerTestCase):
             }
         )
 
-    @contextmanager
-    def statements(self) -> Iterator[list[str]]:
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sa.event.listen(self.database.engine, "before_cursor_execute", note)
-        try:
-            yield sent
-        finally:
-            sa.event.remove(self.database.engine, "before_cursor_execute", note)
-
     def assert_log_is_quiet(self) -> None:
         for word in ("Traceback", "WARNING", "ERROR", self.bouncer.password, str(sa.make_url(self.url).password)):
             self.assertNotIn(word, self.log.output)
 
 
-class TestThroughIt(PgBouncerTestCase):
+class TestPooled(PgBouncerTestCase):
     scenarios = testscenarios.multiply_scenarios(
         PgBouncerTestCase.scenarios, [(mode, {"pool_mode": mode}) for mode in ("transaction", "session")]
     )
@@ -108,15 +92,15 @@ class TestThroughIt(PgBouncerTestCase):
         self.assert_log_is_quiet()
 
     def test_reserve_and_settle_are_one_statement_each(self) -> None:
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row is made
-        for looks_one_in in (1, 10**9):
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row exists
+        for check_interval in (1, 10**9):
             self.useFixture(
-                MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in)
+                MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval)
             )
-            with self.statements() as sent:
-                uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(looks_one_in))
+            with hooks.recorded_statements(self.engine) as sent:
+                uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(check_interval))
                 self.quotas.commit(self.context, uuids)
-                claims = [Claim(None, {"gpu": 1}), Claim(f"{looks_one_in} b", {"gpu": 1}, "h")]
+                claims = [Claim(None, {"gpu": 1}), Claim(f"{check_interval} b", {"gpu": 1}, "h")]
                 self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims))
             self.assertEqual(4, len(sent), sent)
         self.assertEqual((2, 0), self.figures())
@@ -146,8 +130,8 @@ class TestThroughIt(PgBouncerTestCase):
         self.assert_invariants()
         self.assert_log_is_quiet()
 
-    def test_what_a_transaction_needs_is_set(self) -> None:
-        """Whatever PostgreSQL's defaults are; in a transaction of several statements, and in a single statement."""
+    def test_session_settings_are_set(self) -> None:
+        """Regardless of PostgreSQL's defaults; in a transaction of several statements, and in a single statement."""
         names = ("transaction_isolation", "statement_timeout", "idle_in_transaction_session_timeout")
         expected = ["read committed", f"{STATEMENT_SECONDS}s", f"{STATEMENT_SECONDS * 625}ms"]
 
@@ -167,8 +151,8 @@ class TestThroughIt(PgBouncerTestCase):
             error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
         self.assertIn("statement timeout", str(error))
 
-    def test_nothing_is_left_on_the_servers_connections(self) -> None:
-        """In session mode, PgBouncer resets them. In transaction mode, it does not."""
+    def test_no_setting_is_left_on_the_server_connections(self) -> None:
+        """In session mode, PgBouncer resets the connections. In transaction mode, it does not."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.engine.close()
         with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as other:
@@ -184,7 +168,10 @@ class TestThroughIt(PgBouncerTestCase):
         changes = {"transaction_pooling": self.pool_mode == "transaction", "statement_timeout_seconds": None}
         databases = [Database(fixtures.settings(url, **changes)) for _ in range(2)]
         results: list[tuple[str | None, str]] = []
-        threads = [threading.Thread(target=lambda one=one: results.append(schema.sync(one))) for one in databases]
+        threads = [
+            threading.Thread(target=lambda database=database: results.append(schema.sync(database)))
+            for database in databases
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -193,28 +180,27 @@ class TestThroughIt(PgBouncerTestCase):
         self.assertEqual([schema.head()] * 2, [after for _, after in results])
 
 
-class TestNotTold(PgBouncerTestCase):
-    """PgBouncer is in transaction mode, and nobody has said so."""
+class TestOptionMissing(PgBouncerTestCase):
+    """PgBouncer is in transaction mode, and the option transaction_pooling is not set."""
 
-    is_told = False
+    is_option_set = False
 
-    def test_it_works_and_says_which_option_is_missing(self) -> None:
-        self.useFixture(
-            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9)
-        )  # one variant of each statement
+    def test_reserve_and_settle_work(self) -> None:
+        """A function call needs nothing of the session."""
         other = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         with other.begin() as holder:
-            holder.exec_driver_sql("SELECT 1")  # on the server's connection that has the statements
+            holder.exec_driver_sql("SELECT 1")  # on the server's connection of the calls before
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+        self.assertEqual(2, len([text for text in sent if text.endswith("-- COMMIT")]), sent)
         self.assertEqual((3, 0), self.figures())
-        self.assertEqual(1, self.log.output.count("postgresql_pool_mode = transaction"))
-        self.assertNotIn("Traceback", self.log.output)
+        self.assert_log_is_quiet()
 
 
 class TestStartUpParameters(PgBouncerTestCase):
-    """The URL's own: PgBouncer does not know them."""
+    """Startup parameters in the URL: PgBouncer does not support them."""
 
     def test_refused(self) -> None:
         url = sa.make_url(self.url).update_query_dict({"options": "-c search_path=public"})
@@ -226,19 +212,19 @@ class TestStartUpParameters(PgBouncerTestCase):
         self.assertNotIn("Traceback", self.log.output)
 
     def test_without_a_value(self) -> None:
-        """As install.rst once said."""
+        """As install.rst said in an earlier release."""
         self.url += "?options="
         self.make_engine().reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())
 
 
 class TestStatementMode(PgBouncerTestCase):
-    """A transaction cannot have more than one statement there."""
+    """In this mode a transaction cannot have more than one statement."""
 
     pool_mode = "statement"
 
     def test_refused(self) -> None:
-        """PgBouncer closes the connection; its own log says why."""
+        """PgBouncer closes the connection; the reason is in its own log."""
         engine = self.make_engine(retry_seconds=0.1)
         self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
         self.assertIn("transaction blocks not allowed in statement pooling mode", self.bouncer.log.read_text())

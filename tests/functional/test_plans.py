@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """PostgreSQL's plans of the statements of an attach: each reads the rows of one holder, however long the history is.
 
-PostgreSQL keeps the plan of a prepared statement. A plan that was made while the table was small must be right when
-the table is large, and a plan must not depend on statistics: a table may have grown since it was last analyzed.
+PostgreSQL keeps the plans of a function's statements. A plan that was made while the table was small must be right when
+the table is large, and a plan must not depend on statistics: a table may have grown since it was last analyzed. The
+server's module auto_explain sends each plan that a function uses to the client, as a notice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -17,17 +18,24 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, QuotaEngine
-from cyborg_quota.db import schema
+from cyborg_quota.db import new_reservations, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.usages import Change
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 SIZES = (0, 100, 1_000, 10_000, 100_000)
-"""How many rows the table has when a statement is prepared."""
+"""The size of the table when a statement is prepared."""
+
+SENDS_PLANS = """
+    LOAD 'auto_explain';
+    SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;
+    SET auto_explain.log_format = json; SET client_min_messages = log
+"""
 
 HOLDER_COLUMNS = frozenset({"id", "uuid", "consumer_id", "group_id"})
-"""An index condition on one of these selects the rows of one holder."""
+"""An index condition on one of these columns selects the rows of one holder."""
 
 # Ended reservations, except for one row in ten, which is committed. The table is never analyzed.
 GROW = """
@@ -43,9 +51,9 @@ GROW = """
 
 
 class PlanTestCase(base.BackendTestCase):
-    """With a database of its own, whose tables are never analyzed by the server itself."""
+    """Tests with a database of its own, whose tables are never analyzed automatically."""
 
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
 
     def setUp(self) -> None:
         super().setUp()
@@ -69,6 +77,25 @@ class PlanTestCase(base.BackendTestCase):
         self.addCleanup(engine.close)
         return engine
 
+    def plans_of(self, engine: QuotaEngine, run: Callable[[], object]) -> list[Any]:
+        """The plans of the statements of the functions that ``run()`` calls."""
+        database = hooks.database_of(engine)
+        notices: list[str] = []
+
+        class Notices:
+            def append(self, notice: str) -> None:
+                notices.append(notice)
+
+        def send_plans(connection: sa.Connection) -> None:
+            connection.exec_driver_sql(SENDS_PLANS)
+            connection.connection.dbapi_connection.notices = Notices()  # type: ignore[union-attr]
+
+        database.write(send_plans)
+        run()
+        plans = [json.loads(notice[notice.index("{") :]) for notice in notices if "Query Text" in notice]
+        # Only the functions name the tables with their schema.
+        return [plan for plan in plans if "public." in plan["Query Text"]]
+
     def attach(self, engine: QuotaEngine, name: str) -> None:
         """Run the statements of reserve, commit, rollback and release, for one row and for several."""
         for size in (1, 2, 8):
@@ -79,28 +106,31 @@ class PlanTestCase(base.BackendTestCase):
             engine.release(self.context, consumer=consumers[0])
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))  # without a consumer
 
-    def attach_prepared(self, engine: QuotaEngine, name: str) -> None:
-        """The same in both variants of PostgreSQL's statements (db/scripts.py)."""
-        for looks_one_in in (1, 10**9):
-            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", looks_one_in):
-                self.attach(engine, f"{name} {looks_one_in}")
+    def attach_in_functions(self, engine: QuotaEngine, name: str) -> None:
+        """The same with and without the contention check."""
+        for check_interval in (1, 10**9):
+            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval):
+                self.attach(engine, f"{name} {check_interval}")
 
 
-def _wrong(plans: Mapping[str, Any]) -> set[str]:
-    """The scans of these plans, by the text of their statements, that may read more than one holder's rows."""
+def _wrong(plans: Iterable[Any]) -> set[str]:
+    """The scans of these plans that may read more than one holder's rows."""
     return {
-        f"{node['Node Type']} on {node.get('Relation Name')} by {node.get('Index Name')}: {statement[:90]}"
-        for statement, plan in plans.items()
+        f"{node['Node Type']} on {node.get('Relation Name')} by {node.get('Index Name')}: {node.get('Index Cond')}"
+        for plan in plans
         for node in _nodes(plan)
         if not _reads_one_holder(node)
     }
+
+
+NO_TABLE = frozenset({"CTE Scan", "Values Scan", "Function Scan", "Subquery Scan"})
 
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
     """The scans of tables in a plan, which is EXPLAIN's JSON."""
     for one in plan if isinstance(plan, list) else [plan]:
         node = one.get("Plan", one)
-        if node["Node Type"].endswith("Scan") and node["Node Type"] not in ("CTE Scan", "Values Scan"):
+        if node["Node Type"].endswith("Scan") and node["Node Type"] not in NO_TABLE:
             yield node
         for child in node.get("Plans", []):
             yield from _nodes(child)
@@ -111,7 +141,7 @@ def _reads_one_holder(node: dict[str, Any]) -> bool:
         return bool(node["Node Type"] == "Bitmap Heap Scan")  # the scan of its index is a node of its own
     condition = node.get("Index Cond", "")
     if node.get("Scan Direction") == "Backward" and condition == "(id IS NOT NULL)":
-        return True  # max(id), which is recorded where a reservation ends: the last entry of the index alone
+        return True  # max(id), which is stored where a reservation ends: reads only the last entry of the index
     return any(f"{column} =" in condition or f"{column})::text =" in condition for column in HOLDER_COLUMNS)
 
 
@@ -120,20 +150,8 @@ def explain(connection: sa.Connection, statement: str, parameters: Any = None) -
     return json.loads(plan) if isinstance(plan, str) else plan
 
 
-def generic_plans(connection: sa.Connection) -> dict[str, Any]:
-    """The generic plan of each statement that this connection has prepared, by its text."""
-    connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
-    prepared = connection.exec_driver_sql(
-        "SELECT name, array_length(parameter_types, 1) AS size, statement FROM pg_prepared_statements"
-    ).all()
-    return {
-        row.statement: explain(connection, f"EXECUTE {row.name} ({', '.join(['NULL'] * row.size)})")
-        for row in prepared
-    }
-
-
-class TestPrepared(PlanTestCase):
-    """Each size of the table has a connection that prepares its statements there."""
+class TestFunctions(PlanTestCase):
+    """Each size of the table has a connection that plans its statements there."""
 
     scenarios = testscenarios.multiply_scenarios(
         PlanTestCase.scenarios, [("one project", {"projects": 1}), ("many projects", {"projects": 5_000})]
@@ -146,17 +164,16 @@ class TestPrepared(PlanTestCase):
             self.execute(GROW.format(projects=self.projects, begin=begin, end=size))
             begin = size + 1
             engine = self.make_engine()
-            self.attach_prepared(engine, str(size))
-            plans = hooks.database_of(engine).read(generic_plans)
-            # Reserve, commit and rollback of 1, 2 and 8 rows in two variants, and what has no consumer.
-            self.assertGreaterEqual(len(plans), 18)
-            plans |= self.plans_of_ordinary_statements(engine, size)
+            plans = self.plans_of(engine, lambda of=engine, at=size: self.attach_in_functions(of, str(at)))  # type: ignore[misc]
+            # Look up the consumers, check contention, charge (reserve and settle alike), insert, commit, roll back.
+            self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
+            plans += self.plans_of_multi_statement_transaction(engine, size)
             wrong |= {f"{size} rows: {one}" for one in _wrong(plans)}
             engine.close()
         self.assertEqual([], sorted(wrong))
 
-    def plans_of_ordinary_statements(self, engine: QuotaEngine, size: int) -> dict[str, Any]:
-        """Those of the transaction in several statements, which are planned each time."""
+    def plans_of_multi_statement_transaction(self, engine: QuotaEngine, size: int) -> list[Any]:
+        """Return the plans of the multi-statement transaction, whose statements are planned each time."""
         sent: list[tuple[str, Any]] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
@@ -177,49 +194,61 @@ class TestPrepared(PlanTestCase):
         self.assertGreaterEqual(len(texts), 8)
 
         return database.read(
-            lambda connection: {
-                statement: explain(connection, statement, parameters or None) for statement, parameters in texts.items()
-            }
+            lambda connection: [
+                explain(connection, statement, parameters or None) for statement, parameters in texts.items()
+            ]
         )
 
 
 class TestPlannedAgain(PlanTestCase):
-    """PostgreSQL plans a prepared statement again when a table was analyzed or altered."""
+    """PostgreSQL plans the statements of a function again when a table was analyzed or altered."""
 
     def test_after_an_analyze_of_small_tables(self) -> None:
         engine = self.make_engine()
-        self.attach_prepared(engine, "small")
+        self.attach_in_functions(engine, "small")
         self.execute("ANALYZE")
-        self.assertEqual(set(), _wrong(hooks.database_of(engine).read(generic_plans)))
+        plans = self.plans_of(engine, lambda: self.attach_in_functions(engine, "analyzed"))
+        self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
+        self.assertEqual(set(), _wrong(plans))
 
 
 class TestOnlyTheUniqueKeys(PlanTestCase):
-    """No statistics can make another index serve: without its unique keys, a lookup has a sequential scan alone."""
+    """Without its unique keys, a lookup needs a sequential scan: so no statistics can select another index."""
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
         self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
-        engine.reserve(self.context, {"gpu": 1})  # the usage row is made
+        engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
+        (node,) = engine._driver._paths.known("p1", "gpu")  # type: ignore[attr-defined]
+        row = new_reservations.NewReservation(
+            new_reservations.new_uuid(), node.usage_id, "p1", "gpu", 1, "b", None, "reserved", 10**9, claim_ordinal=1
+        )
+        database = hooks.database_of(engine)
 
-        def without(connection: sa.Connection) -> set[str]:
+        def without(connection: sa.Connection) -> None:
             for name in constraints:
                 connection.exec_driver_sql(f"ALTER TABLE reservations DROP CONSTRAINT {name}")
-            plans = generic_plans(connection)
+            reserved = [Change(node, reserved=1, subtree=1)]
+            self.assertTrue(database.dialect.reserve_in_one(connection, [row], reserved))
+            for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
+                savepoint = connection.begin_nested()
+                changes = [Change(node, reserved=-1, **change)]
+                self.assertTrue(database.dialect.settle_in_one(connection, [row.uuid], after, 0, changes))  # type: ignore[arg-type]
+                savepoint.rollback()
             connection.exec_driver_sql("ROLLBACK")
-            return {
-                f"{node['Node Type']} {node.get('Index Name')}"
-                for plan in plans.values()
-                for node in _nodes(plan)
-                if node.get("Relation Name") == "reservations"
-            }
 
-        return hooks.database_of(engine).write(without)
+        return {
+            f"{node['Node Type']} {node.get('Index Name')}"
+            for plan in self.plans_of(engine, lambda: database.write(without))
+            for node in _nodes(plan)
+            if node.get("Relation Name") == "reservations"
+        }
 
     def test_of_the_lookup_of_a_consumer(self) -> None:
         found = self.scans(["uq_reservations_live_consumer", "uq_reservations_live_claim"])
-        self.assertEqual({"Seq Scan None", "Index Scan uq_reservations_uuid"}, found)
+        self.assertEqual({"Seq Scan None", "Bitmap Heap Scan None", "Index Only Scan pk_reservations"}, found)
 
     def test_of_a_settle(self) -> None:
-        found = {one for one in self.scans(["uq_reservations_uuid"]) if "live" not in one}
-        self.assertEqual({"Seq Scan None"}, found)
+        found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}
+        self.assertEqual({"Seq Scan None", "Index Only Scan pk_reservations"}, found)

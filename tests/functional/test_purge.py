@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a purge takes away, and what it must leave as it was."""
+"""What a purge deletes, and what it must not change."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DAY = 86400
 
 class PurgeTestCase(base.LedgerTestCase):
     def held(self, delta: int, **named: str) -> str:
-        """One committed reservation."""
+        """Make one committed reservation."""
         (uuid,) = self.quotas.reserve(self.context, {"gpu": delta}, **named)
         self.quotas.commit(self.context, [uuid])
         return uuid
 
     def age(self, *uuids: str) -> None:
-        """Let these have been made, and ended, long ago."""
+        """Set the times at which these were made, and ended, to long ago."""
         long_ago = "2001-01-01 00:00:00.000000"
         for uuid in uuids:
             self.execute(
@@ -43,7 +43,7 @@ class PurgeTestCase(base.LedgerTestCase):
 
 
 class TestEnded(PurgeTestCase):
-    """Rows that ended."""
+    """Ended rows."""
 
     def end_each_way(self) -> list[str]:
         uuids = [
@@ -75,7 +75,7 @@ class TestEnded(PurgeTestCase):
         self.assertEqual([], self.stored())
 
     def test_the_age_counts_from_the_end(self) -> None:
-        """One that was made long ago and ended just now is young."""
+        """A row that was made long ago and ended just now is kept."""
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
         self.age(uuid)
         self.quotas.rollback(self.context, [uuid])
@@ -94,13 +94,13 @@ class TestEnded(PurgeTestCase):
     def test_batches(self) -> None:
         uuids = self.quotas.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(5)])
         self.quotas.rollback(self.context, uuids)
-        told: list[int] = []
+        counts: list[int] = []
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=told.append))
-        self.assertEqual([2, 2, 1], told)
+        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=counts.append))
+        self.assertEqual([2, 2, 1], counts)
         self.assertEqual([], self.stored())
 
-    def test_what_was_purged_is_unknown(self) -> None:
+    def test_purged_rows_are_unknown(self) -> None:
         uuids = self.end_each_way()
         self.quotas.purge(base.ADMIN, 0)
         for call in ("commit", "rollback", "release", "extend"):
@@ -114,7 +114,7 @@ class TestEnded(PurgeTestCase):
 
 
 class TestFold(PurgeTestCase):
-    """Committed rows that nobody can name but by UUID become one."""
+    """Committed rows that can be selected only by their UUID are merged into one."""
 
     def test_several(self) -> None:
         uuids = [self.held(delta) for delta in (3, 1, 2)]
@@ -127,7 +127,7 @@ class TestFold(PurgeTestCase):
         self.assertNotIn(row.uuid, uuids)
         self.assertEqual((6, 0), self.figures())
 
-    def test_a_folded_one_is_unknown(self) -> None:
+    def test_a_merged_row_is_unknown(self) -> None:
         uuids = [self.held(1) for _ in range(2)]
         self.quotas.purge(base.ADMIN, 0)
         for call in ("commit", "rollback", "release", "extend"):
@@ -163,7 +163,7 @@ class TestFold(PurgeTestCase):
         self.assertEqual([3], self.deltas())
 
     def test_a_negative_sum(self) -> None:
-        """What a consumer holds stays, and the fold of the rest is below zero."""
+        """The row of a consumer stays, and the merged row of the rest is negative."""
         self.held(5, consumer="c")
         for _ in range(2):
             self.held(-2)
@@ -193,7 +193,7 @@ class TestFold(PurgeTestCase):
         self.assertIn(young, self.stored())
 
     def test_committed_lately(self) -> None:
-        """Its age counts from the commit, not from when it was reserved."""
+        """Its age counts from the commit, not from the reserve."""
         uuids = [self.quotas.reserve(self.context, {"gpu": 1})[0] for _ in range(2)]
         self.age(*uuids)
         self.quotas.commit(self.context, uuids)
@@ -205,14 +205,14 @@ class TestFold(PurgeTestCase):
         self.assertEqual(uuids, self.stored())
 
     def test_groups_keep_theirs(self) -> None:
-        """A group's rows are named by the group: folded, its release would find nothing, and free nothing."""
+        """The rows of a group are selected by the group: if they were merged, its release would find nothing."""
         for _ in range(2):
             self.held(1, group="g")
         self.quotas.purge(base.ADMIN, 0)
         self.quotas.release(self.context, group="g")
         self.assertEqual((0, 0), self.figures())
 
-    def test_each_project_and_resource_for_itself(self) -> None:
+    def test_each_project_and_resource_separately(self) -> None:
         for name in ("p1", "p2"):
             for _ in range(2):
                 uuids = self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2})
@@ -235,7 +235,7 @@ class TestFold(PurgeTestCase):
 
 
 class TestRaces(PurgeTestCase):
-    """Somebody comes between a purge's statements. (Not on SQLite: its writers are alone.)"""
+    """Another call runs between the statements of a purge. (Not on SQLite, which has one writer.)"""
 
     scenarios = fixtures.SCENARIOS[1:]
 

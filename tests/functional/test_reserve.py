@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is charged, what is refused, and what a caller is told."""
+"""What a reserve charges, what it refuses, and what it returns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestLimits(base.LedgerTestCase):
-    """A request passes, or is told every reason why not."""
+    """A request is granted, or refused with all the reasons."""
 
     def hold(self, project_id: str = "p1", **deltas: int) -> list[str]:
-        """Committed usage, as a set-up."""
+        """Commit usage, as a set-up."""
         context = base.Context(project_id)
         uuids = self.quotas.reserve(context, deltas)
         self.quotas.commit(context, uuids)
@@ -54,7 +54,7 @@ class TestLimits(base.LedgerTestCase):
         self.refused({"gpu": 1})
         self.assertEqual((0, 4), self.figures())
 
-    def test_all_that_is_over_is_named_and_sorted(self) -> None:
+    def test_all_violations_are_named_and_sorted(self) -> None:
         self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 0, (None, "gpu.A100"): 7})
 
         error = self.refused({"gpu.A100": 8, "gpu": 2, "fpga": 1})
@@ -64,13 +64,13 @@ class TestLimits(base.LedgerTestCase):
         for resource in ("fpga", "gpu", "gpu.A100"):
             self.assertIn(f"resource {resource}:", str(error))
 
-    def test_only_what_is_over_is_named(self) -> None:
+    def test_only_violations_are_named(self) -> None:
         self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 9})
         error = self.refused({"gpu": 2, "fpga": 1})
         self.assertEqual(["gpu"], [over.resource for over in error.overs])
 
-    def test_a_refusal_shows_nothing_of_how_it_was_found(self) -> None:
-        """An internal exception stood above it in every traceback."""
+    def test_a_refusal_has_no_internal_exception(self) -> None:
+        """The traceback must not contain an internal exception."""
         self.limits.limits[None, "gpu"] = 0
         error = self.refused({"gpu": 1})
         self.assertNotIn("_Refused", "".join(traceback.format_exception(error)))
@@ -110,7 +110,7 @@ class TestLimits(base.LedgerTestCase):
         self.refused({"gpu": 2})
 
     def test_a_lowered_limit(self) -> None:
-        """Nothing new passes; what is there can be settled and freed as ever (I6)."""
+        """No new reserve is granted; existing reservations can be settled and released (I6)."""
         held = self.hold(gpu=4)
         first, second = (self.quotas.reserve(self.context, {"gpu": 2}) for _ in range(2))
         self.limits.limits[None, "gpu"] = 3
@@ -151,7 +151,7 @@ class TestLimits(base.LedgerTestCase):
         self.assertEqual([("subtree", 3)], [(over.scope, over.limit) for over in error.overs])
         self.quotas.reserve(self.context, {"gpu": 3})
 
-    def test_a_stranger_s_constraint_is_a_fault_of_the_driver(self) -> None:
+    def test_a_constraint_on_an_unrelated_project_is_an_error(self) -> None:
         self.limits.get_constraints = lambda path, resources: [  # type: ignore[method-assign]
             Constraint("p2", "gpu", 5)
         ]
@@ -161,10 +161,10 @@ class TestLimits(base.LedgerTestCase):
 
 
 class TestCheck(base.LedgerTestCase):
-    """check() says what reserve() would, and writes nothing."""
+    """check() reports what reserve() would, and writes nothing."""
 
     def both(self, deltas: dict[str, int]) -> list[Over]:
-        """What check says, after proof that reserve says the same."""
+        """Return the result of check, after asserting that reserve has the same."""
         found = self.quotas.check(self.context, deltas)
         try:
             uuids = self.quotas.reserve(self.context, deltas)
@@ -202,7 +202,7 @@ class TestCheck(base.LedgerTestCase):
 
 
 class TestShapes(base.LedgerTestCase):
-    """What a call gives back, and how its parts belong together."""
+    """What a call returns, and in which order."""
 
     def test_the_order_of_uuids(self) -> None:
         claims = [
@@ -240,7 +240,7 @@ class TestShapes(base.LedgerTestCase):
         self.assertEqual(["committed", "rolled_back", "rolled_back"], [row.state for row in rows])
 
     def test_groups_of_claims(self) -> None:
-        """A claim's own, else the call's; of what is adopted too."""
+        """The group of a claim, or else that of the call; adopted claims too."""
         claims = [Claim("a", {"gpu": 1, "fpga": 1}, group="g1"), Claim("b", {"gpu": 1}), Claim("c", {"gpu": 1}, "g2")]
         self.quotas.reserve_many(self.context, claims, group="g")
         self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1}, "g2")], self.context.project_id, group="g")

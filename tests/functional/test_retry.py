@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that is done again, by its caller or by itself: nothing is done twice."""
+"""A call that is repeated, by its caller or by a retry, takes effect once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestRetry(base.LedgerTestCase):
-    """A call retried with the same consumers is charged once (I7)."""
+    """A call that is retried with the same consumers is charged once (I7)."""
 
     def test_several_consumers(self) -> None:
         claims = [base.claim("a", gpu=1), base.claim("b", fpga=2, gpu=3)]
@@ -33,7 +33,7 @@ class TestRetry(base.LedgerTestCase):
         self.assertEqual(first, uuids[1])
         self.assertEqual((0, 7), self.figures())
 
-    def test_one_consumer_has_something_else(self) -> None:
+    def test_one_consumer_holds_something_else(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         claims = [base.claim("b", gpu=2), base.claim("a", gpu=5)]
         error = self.assertRaises(
@@ -54,7 +54,7 @@ class TestRetry(base.LedgerTestCase):
 
 
 class TestLostCommit(base.LedgerTestCase):
-    """The COMMIT was done, its answer was lost: the call is done again by itself, and nothing is done twice."""
+    """The answer to a successful COMMIT is lost: the call is retried, and takes effect once."""
 
     def lose(self, times: int = 1) -> hooks.LostCommits:
         self.quotas.check(self.context, {"gpu": 1})
@@ -70,7 +70,7 @@ class TestLostCommit(base.LedgerTestCase):
         self.assertEqual(2, len(self.quotas.list_reservations(base.ADMIN)))
 
     def test_reserve_at_the_limit(self) -> None:
-        """The second try finds no room: its own first try took it."""
+        """The retry finds the limit reached, by its own first attempt."""
         self.limits.limits[None, "gpu"] = 2
         lost = self.lose()
         self.quotas.reserve(self.context, {"gpu": 2})
@@ -120,7 +120,7 @@ class TestLostCommit(base.LedgerTestCase):
     def test_rollback(self) -> None:
         self.settle("rollback", "rolled_back", (8, 0))
 
-    def test_release_of_what_is_in_flight(self) -> None:
+    def test_release_of_a_reservation_in_flight(self) -> None:
         self.settle("release", "rolled_back", (8, 0))
 
     def test_extend(self) -> None:
@@ -135,7 +135,7 @@ class TestLostCommit(base.LedgerTestCase):
         self.assertEqual(["released"] * 2, self.states(*uuids))
         self.assertEqual((0, 0), self.figures())
 
-    def test_commit_of_what_is_overdue(self) -> None:
+    def test_commit_of_an_overdue_reservation(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2})
         self.make_overdue(uuid)
         lost = self.lose()

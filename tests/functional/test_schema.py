@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema: how it comes about, what it refuses, and whose it is."""
+"""The schema: its creation, the databases that are refused, and the check of other tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CYBORG = {
 
 
 class SchemaTestCase(base.BackendTestCase):
-    """With an empty database, and no schema."""
+    """Tests with an empty database, without a schema."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -66,7 +66,7 @@ class SchemaTestCase(base.BackendTestCase):
         self.assertEqual([], engine.audit(base.ADMIN))
 
     def shape(self) -> dict[str, object]:
-        """Every table, with its columns, keys, checks and rows."""
+        """Return every table, with its columns, keys, checks and rows."""
         inspector = sa.inspect(self.sql)
         return {
             name: (
@@ -79,7 +79,7 @@ class SchemaTestCase(base.BackendTestCase):
 
 
 class TestSync(SchemaTestCase):
-    """New, current, newer, cut short."""
+    """A new schema, a current one, a newer one, an incomplete one."""
 
     def test_new_and_current(self) -> None:
         self.assertIsNone(schema.version(self.database))
@@ -128,22 +128,22 @@ class TestSync(SchemaTestCase):
             engine.reserve(base.ADMIN, {"gpu": 1})
         columns = {column["name"] for column in sa.inspect(self.sql).get_columns("projects")}
         self.assertIn("name_of_next_year", columns)
-        self.assert_works()  # this release beside the next one's schema
+        self.assert_works()  # this release with the next release's schema
 
     def _next_release(self) -> mock._patch:  # type: ignore[type-arg]
-        """The migrations with one more revision."""
+        """Return the migrations with one more revision."""
         directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, directory)
         config = revisions.with_one_more(directory, "f2f1", NEXT_REVISION.format(head=schema.head()))
         return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("f2f1", *schema.REVISIONS))
 
     def test_every_revision_is_known(self) -> None:
-        """The list beside the scripts is the scripts'."""
+        """The list of revisions is equal to the scripts."""
         scripts = alembic.script.ScriptDirectory.from_config(schema.alembic_config())
         self.assertEqual(list(schema.REVISIONS), [script.revision for script in scripts.walk_revisions()])
 
-    def test_cut_short(self) -> None:
-        """MariaDB commits each statement: what a first sync had made, the next one takes away, and begins anew."""
+    def test_interrupted(self) -> None:
+        """MariaDB commits each statement: the tables that an interrupted sync had made are dropped, and made again."""
         schema.sync(self.database)
         with self.sql.begin() as connection:
             connection.exec_driver_sql("DROP TABLE replays")
@@ -155,8 +155,8 @@ class TestSync(SchemaTestCase):
         self.assertEqual((None, schema.head()), schema.sync(self.database))
         self.assert_works()
 
-    def test_cut_short_with_rows(self) -> None:
-        """Rows that nobody can account for are not taken away."""
+    def test_interrupted_with_rows(self) -> None:
+        """Tables with rows of unknown origin are not dropped."""
         schema.sync(self.database)
         self.assert_works()
         with self.sql.begin() as connection:
@@ -165,8 +165,8 @@ class TestSync(SchemaTestCase):
         self.assertRaises(exceptions.DatabaseForeign, schema.sync, self.database)
         self.assertEqual(before, self.shape())
 
-    def test_several_at_once(self) -> None:
-        """One makes the tables, the others wait until that is committed, and leave them alone."""
+    def test_several_concurrently(self) -> None:
+        """One makes the tables; the others wait until that is committed, and change nothing."""
         fork = multiprocessing.get_context("fork")
         start = fork.Barrier(4)
         processes = [fork.Process(target=_sync, args=(self.url, start)) for _ in range(4)]
@@ -183,8 +183,8 @@ def _sync(url: str, start: object) -> None:
     schema.sync(Database(fixtures.settings(url)))
 
 
-class TestForeign(SchemaTestCase):
-    """Somebody else's tables of our names are refused, and stay as they are."""
+class TestForeignTables(SchemaTestCase):
+    """Tables of another program with our names are refused, and not changed."""
 
     def assert_refused(self, *tables: str) -> None:
         with self.sql.begin() as connection:
@@ -230,7 +230,7 @@ class TestForeign(SchemaTestCase):
     def test_projects_alone(self) -> None:
         self.assert_refused("projects")
 
-    def test_other_tables_are_none_of_our_business(self) -> None:
+    def test_other_tables_are_ignored(self) -> None:
         with self.sql.begin() as connection:
             connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
             connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('cyborg')")
@@ -240,7 +240,7 @@ class TestForeign(SchemaTestCase):
 
 
 class TestModels(SchemaTestCase, test_migrations.ModelsMigrationsSync):
-    """Models and migrations are the same; oslo.db compares all but the CHECKs and the names, we those."""
+    """Models and migrations agree; oslo.db compares everything except the CHECKs and the names, which we compare."""
 
     def db_sync(self, engine: sa.Engine) -> None:
         schema.sync(self.database)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim.source: kept with the reservations, shown, and without part in what is counted."""
+"""Claim.source: stored with the reservations, shown, and without effect on the counters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TestSources(base.LedgerTestCase):
     def reserve(self, *claims: Claim) -> list[str]:
         return self.quotas.reserve_many(self.context, claims)
 
-    def test_kept_by_every_way_to_charge(self) -> None:
-        """One row, several, several at once with and without; committed at once; and with nobody's name."""
+    def test_stored_by_every_call_that_charges(self) -> None:
+        """One row, several, several with and without a source; committed directly; and without a consumer."""
         self.reserve(Claim("one", {"gpu": 1}, source="east"))
         self.reserve(Claim("two", {"gpu": 1, "fpga": 1}, source="east"))
         self.reserve(Claim("with", {"gpu": 1}, source="west"), Claim("without", {"gpu": 1}))
@@ -39,13 +39,13 @@ class TestSources(base.LedgerTestCase):
         self.assertEqual([{"east"}, {"nameless"}], [found["adopted"], found[None]])
 
     def test_again(self) -> None:
-        """It is not what makes a claim another one."""
+        """The source does not make a claim a different one."""
         first = self.reserve(Claim("a", {"gpu": 1}, source="east"))
         self.assertEqual(first, self.reserve(Claim("a", {"gpu": 1}, source="west")))
         self.assertEqual({"a": {"east"}}, self.sources())
 
     def test_given_afterwards(self) -> None:
-        """Only to what is live and has none."""
+        """Only a live reservation without a source gets one."""
         old, other = self.reserve(Claim("old", {"gpu": 1})), self.reserve(Claim("other", {"gpu": 1}, source="west"))
         ended = self.reserve(Claim("ended", {"gpu": 1}))
         self.quotas.rollback(self.context, ended)
@@ -55,7 +55,7 @@ class TestSources(base.LedgerTestCase):
         self.assertEqual(0, self.quotas.set_source(base.ADMIN, [], "west"))
         found = self.sources()
         wanted = {"old": {"east"}, "other": {"west"}, "ended": {None}, "m7": {"east"}}
-        self.assertEqual(wanted, {one: found[one] for one in wanted})
+        self.assertEqual(wanted, {name: found[name] for name in wanted})
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
     def test_refused(self) -> None:
@@ -65,8 +65,8 @@ class TestSources(base.LedgerTestCase):
         self.assertRaises(exceptions.NotAuthorized, self.quotas.set_source, self.context, [], "east")
         self.assertEqual({}, self.sources())
 
-    def test_without_one_nothing_is_sent_of_it(self) -> None:
-        """Most callers give none: their statements do not name the column."""
+    def test_without_a_source_it_is_not_sent(self) -> None:
+        """Most callers give no source: their statements do not name the column."""
         sent: list[str] = []
         engine = hooks.database_of(self.engine).engine
         self.reserve(Claim("first", {"gpu": 1}))

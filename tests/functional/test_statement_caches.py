@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that statements take does not grow with the backlog, nor with the variety of the batches' sizes."""
+"""The memory of cached statements grows neither with the backlog nor with the number of different batch sizes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 BATCHES = 60
 _DRIVER_KEEPS = 128
-"""So many statements does Python's sqlite3 keep on each connection, by their texts."""
+"""The number of statements that Python's sqlite3 caches on each connection."""
 
 
 class TestCaches(base.LedgerTestCase):
-    """Batches of different sizes, over different projects, leave nothing behind in a cache."""
+    """Batches of different sizes, over different projects, do not make a cache grow."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -32,11 +32,11 @@ class TestCaches(base.LedgerTestCase):
             sa.event.listen(database.engine, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
 
     def compiled(self) -> int:
-        """How many statements SQLAlchemy keeps compiled."""
+        """Return the number of compiled statements in SQLAlchemy's cache."""
         return sum(len(database.engine._compiled_cache or ()) for database in self.watched)
 
     def assert_bounded(self, batch: Callable[[int], object], sizes: Sequence[int]) -> None:
-        """After the second half of the batches, the caches hold what they held after the first."""
+        """Assert that after the second half of the batches, the caches are as large as after the first half."""
         half = len(sizes) // 2
         for size in sizes[:half]:
             batch(size)
@@ -50,7 +50,7 @@ class TestCaches(base.LedgerTestCase):
             self.assertLess(texts, _DRIVER_KEEPS)
 
     def seed(self, rows: int, projects: int, state: str = "reserved") -> None:
-        """Rows that are overdue, or ended long ago, over so many projects."""
+        """Insert rows that are overdue, or ended long ago, over a number of projects."""
         long_ago = "'2001-01-01 00:00:00.000000'"
         for number in range(projects):
             name = f"p{number}"
@@ -88,11 +88,11 @@ class TestCaches(base.LedgerTestCase):
         self.assert_invariants()
 
     def sizes(self, most: int) -> list[int]:
-        """Twice the same variety."""
+        """Return the same variety of sizes twice."""
         return [1 + (number * 7) % most for number in range(BATCHES // 2)] * 2
 
     def test_expiry(self) -> None:
-        """Each batch is of other projects, and of another size."""
+        """Each batch has other projects, and another size."""
         expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
@@ -100,7 +100,7 @@ class TestCaches(base.LedgerTestCase):
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 
-    def test_expiry_of_what_was_read(self) -> None:
+    def test_expiry_of_rows_already_read(self) -> None:
         expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         sizes = self.sizes(40)
         self.seed(sum(sizes), 30)
@@ -163,6 +163,6 @@ class TestCaches(base.LedgerTestCase):
         batch(35)
         self.assert_bounded(batch, [1 + (number * 7) % 33 for number in range(7)] * 2)
         self.assert_invariants()
-        # What is kept for each number of rows is kept for a bounded set of numbers.
+        # Statements that depend on the number of rows are cached for a bounded set of numbers.
         for cache in (mariadb._charge_of, usages._argument_names, new_reservations._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every cell of the table that says what each call answers in each state, by UUID, by consumer and by group."""
+"""Every cell of the table of results: each call in each state, by UUID, by consumer and by group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RELEASED = exceptions.ReservationReleased
 COMMITTED = exceptions.ReservationCommitted
 NOT_FOUND = exceptions.ReservationNotFound
 
-# call: {state before: (answer, state after)}
+# call: {state before: (result, state after)}
 TABLE = {
     "commit": {
         "reserved": (OK, "committed"),
@@ -85,7 +85,7 @@ class StateTestCase(base.LedgerTestCase):
 
 
 class TestCalls(StateTestCase):
-    """One call meets one reservation."""
+    """A call on one reservation."""
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS,
@@ -119,7 +119,7 @@ class TestCalls(StateTestCase):
 
 
 class TestUnknown(base.LedgerTestCase):
-    """What was never reserved, and what is another project's, get the same answer."""
+    """An unknown reservation, and one of another project, get the same answer."""
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS,
@@ -151,7 +151,7 @@ class TestUnknown(base.LedgerTestCase):
 
 
 class TestReserveAgain(StateTestCase):
-    """The same consumer asks again."""
+    """The same consumer reserves again."""
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS, [(state, {"state": state}) for state in TABLE["commit"]]
@@ -193,7 +193,7 @@ class TestReserveAgain(StateTestCase):
 
 
 class TestAllOrNone(base.LedgerTestCase):
-    """A list, a consumer or a group settles all or none; what is already there counts as done."""
+    """A list, a consumer or a group is settled completely or not at all; rows already in the state count as settled."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -235,7 +235,7 @@ class TestAllOrNone(base.LedgerTestCase):
         self.quotas.expire(base.ADMIN)
         self.assertRaises(EXPIRED, self.quotas.extend, self.context, self.uuids)
 
-    def test_one_unknown(self) -> None:
+    def test_one_of_several_unknown(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
             self.assertRaises(NOT_FOUND, getattr(self.quotas, call), self.context, [*self.uuids, "unknown"])
         self.assertEqual(["reserved"] * 3, self.states(*self.uuids))
@@ -244,8 +244,8 @@ class TestAllOrNone(base.LedgerTestCase):
         self.quotas.commit(self.context, [self.uuids[0], *self.uuids])
         self.assertEqual((3, 0), self.figures())
 
-    def test_a_past_life_is_not_meant(self) -> None:
-        """An instance whose old accelerator was detached can attach another, and commit it by group."""
+    def test_a_previous_attempt_is_not_selected(self) -> None:
+        """An instance whose old accelerator was detached can attach another one, and commit it by group."""
         self.quotas.commit(self.context, group="g")
         self.quotas.release(self.context, group="g")
         (again,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="d", group="g")
@@ -254,8 +254,8 @@ class TestAllOrNone(base.LedgerTestCase):
 
         self.assertEqual(["released"] * 3 + ["committed"], self.states(*self.uuids, again))
 
-    def test_a_retried_consumer_is_one_thing(self) -> None:
-        """What expired under a consumer that reserved afresh does not stop its commit."""
+    def test_a_retried_consumer_is_selected_once(self) -> None:
+        """A reservation that expired, of a consumer that reserved again, does not prevent its commit."""
         self.make_overdue(self.uuids[0])
         self.quotas.expire(base.ADMIN)
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="a", group="g")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody but an admin sees or touches another project's usage or reservations, or learns that they exist (I8)."""
+"""Only an admin sees or changes another project's usage or reservations, or learns that they exist (I8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADMIN_CALLS: dict[str, tuple[object, ...]] = {
 
 
 class TenancyTestCase(base.LedgerTestCase):
-    """Project p1 holds something of each kind: in flight, overdue, committed, ended."""
+    """Project p1 has a reservation in each state: in flight, overdue, committed, ended."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -47,7 +47,7 @@ class TenancyTestCase(base.LedgerTestCase):
     def answer(
         self, call: str, context: base.Context, *args: object, **named: object
     ) -> tuple[type, str]:
-        """The class and the words of what a call answers, its UUID left out."""
+        """Return the class and the text of the answer of a call, without its UUID."""
         try:
             return type(None), repr(getattr(self.engine, call)(context, *args, **named))
         except exceptions.QuotaError as error:
@@ -57,7 +57,7 @@ class TenancyTestCase(base.LedgerTestCase):
             return type(error), words
 
 
-class TestStranger(TenancyTestCase):
+class TestOtherProject(TenancyTestCase):
     """A context of another project."""
 
     def test_settles_by_uuid(self) -> None:
@@ -69,7 +69,7 @@ class TestStranger(TenancyTestCase):
         self.assert_untouched()
 
     def test_settles_by_name(self) -> None:
-        """The names mean the stranger's own project, where nothing has them."""
+        """The names select in the caller's own project, where nothing has them."""
         for call in SETTLING:
             for kind, known in (("consumer", self.uuids), ("group", ("g",))):
                 for name in known:
@@ -81,7 +81,7 @@ class TestStranger(TenancyTestCase):
         self.assert_untouched()
 
     def test_names_the_project(self) -> None:
-        """Whether the project exists makes no difference, nor whether what is in it does."""
+        """It makes no difference whether the project exists, nor whether its reservations exist."""
         cases: list[tuple[str, tuple[object, ...], dict[str, object]]] = [
             ("reserve", ({"gpu": 1},), {}),
             ("reserve", ({"gpu": 1},), {"consumer": "flying"}),
@@ -102,7 +102,7 @@ class TestStranger(TenancyTestCase):
         self.assert_untouched()
 
     def test_admin_calls(self) -> None:
-        """Not even for the own project."""
+        """Not even for the context's own project."""
         for call, arguments in ADMIN_CALLS.items():
             for context in (STRANGER, self.context):
                 kind, words = self.answer(call, context, *arguments)
@@ -110,7 +110,7 @@ class TestStranger(TenancyTestCase):
                 self.assertIn(call, words)
         self.assert_untouched()
 
-    def test_one_of_the_list_is_another_project_s(self) -> None:
+    def test_one_of_the_list_belongs_to_another_project(self) -> None:
         mine = self.engine.reserve(STRANGER, {"gpu": 1})
         before = hooks.tables(self.sql)
         for call in SETTLING:
@@ -133,7 +133,7 @@ class TestStranger(TenancyTestCase):
 
 
 class TestContexts(TenancyTestCase):
-    """What a context must have."""
+    """Requirements on a context."""
 
     def test_no_project(self) -> None:
         for call, args in (
@@ -155,7 +155,7 @@ class TestContexts(TenancyTestCase):
         self.assert_untouched()
 
     def test_nothing_at_all(self) -> None:
-        """A context without is_admin is no admin's."""
+        """A context without is_admin is not an admin's."""
         for context in (None, object()):
             kind, _ = self.answer("reserve", context, {"gpu": 1}, project_id="p1")  # type: ignore[arg-type]
             self.assertIs(exceptions.NotAuthorized, kind)
@@ -203,7 +203,7 @@ class TestAdmin(TenancyTestCase):
         self.assertIs(NOT_FOUND, kind)
         self.assert_untouched()
 
-    def test_reserves_and_looks(self) -> None:
+    def test_reserves_and_reads(self) -> None:
         self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="p1")
         self.assertEqual(5, self.quotas.get_usages(base.ADMIN, "p1")["gpu"].reserved)
 
@@ -215,7 +215,7 @@ class TestAdmin(TenancyTestCase):
 
 
 class TestAncestors(base.LedgerTestCase):
-    """What a project may learn of the projects above it: who blocks, and at what limit."""
+    """What a project may learn of the projects above it: which one refuses, and its limit."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -231,7 +231,7 @@ class TestAncestors(base.LedgerTestCase):
         self.limits.subtree_limits["root", "gpu"] = 5
 
     def refused(self, context: base.Context) -> exceptions.OverQuota:
-        """OverQuota of two more gpus, after proof that check says the same."""
+        """Return the OverQuota of two more gpus, after asserting that check reports the same."""
         error = self.assertRaises(
             exceptions.OverQuota, self.quotas.reserve, context, {"gpu": 2}, project_id="p1"
         )
@@ -257,15 +257,15 @@ class TestAncestors(base.LedgerTestCase):
         self.assertEqual((0, 1, 4), (over.used, over.reserved, over.subtree))
         self.assertIn("subtree 4", str(error))
 
-    def test_the_own_subtree_without_its_total(self) -> None:
-        """A parent sees what it holds itself; the total would tell what its children hold."""
+    def test_own_subtree_without_its_total(self) -> None:
+        """A parent sees its own usage; the total would reveal that of its children."""
         self.quotas.reserve(base.ADMIN, {"gpu": 1}, project_id="p1")
         root = base.Context("root")
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, root, {"gpu": 2})
         (over,) = error.overs
         self.assertEqual((0, 1, None), (over.used, over.reserved, over.subtree))
 
-    def test_the_own_usage_beside_a_hidden_one(self) -> None:
+    def test_own_usage_is_shown_with_a_hidden_one(self) -> None:
         self.limits.limits["p1", "gpu"] = 1
         overs = self.refused(self.context).overs
         self.assertEqual(

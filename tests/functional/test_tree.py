@@ -14,7 +14,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TreeTestCase(base.LedgerTestCase):
-    """root over left and right; left over leaf; each with a context of its own."""
+    """root is the parent of left and right; left is the parent of leaf; each has a context of its own."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -33,7 +33,7 @@ class TreeTestCase(base.LedgerTestCase):
 
 
 class TestTotals(TreeTestCase):
-    def test_every_transition_walks_the_path(self) -> None:
+    def test_every_transition_updates_the_path(self) -> None:
         (uuid,) = self.quotas.reserve(self.leaf, {"gpu": 3}, consumer="c")
         self.assertEqual({"leaf": 3, "left": 3, "root": 3}, self.subtrees())
         self.quotas.commit(self.leaf, [uuid])
@@ -53,12 +53,12 @@ class TestTotals(TreeTestCase):
         self.assertEqual({"leaf": 0, "left": 0, "right": 0, "root": 1}, self.subtrees())
         self.assertEqual(["reserved"], self.states(kept))
 
-    def test_a_negative_commit_walks_too(self) -> None:
+    def test_a_negative_commit_updates_the_path(self) -> None:
         self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": 3}))
         self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": -2}))
         self.assertEqual({"leaf": 1, "left": 1, "root": 1}, self.subtrees())
 
-    def test_a_clamp_moves_the_totals_by_what_it_really_freed(self) -> None:
+    def test_a_clamped_commit_changes_the_totals_by_the_clamped_amount(self) -> None:
         self.quotas.commit(base.Context("right"), self.quotas.reserve(base.Context("right"), {"gpu": 5}))
         self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": 1}))
         self.quotas.commit(self.leaf, self.quotas.reserve(self.leaf, {"gpu": -4}))
@@ -66,7 +66,7 @@ class TestTotals(TreeTestCase):
 
 
 class TestConstraints(TreeTestCase):
-    def test_a_full_ancestor_refuses_a_leaf_with_room(self) -> None:
+    def test_a_full_ancestor_refuses_a_leaf_below_its_limit(self) -> None:
         self.limits.limits[None, "gpu"] = 100
         self.limits.subtree_limits["root", "gpu"] = 10
         self.limits.subtree_limits["left", "gpu"] = 50
@@ -81,7 +81,7 @@ class TestConstraints(TreeTestCase):
         )
         self.assertEqual((0, 0, 1), (over.used, over.reserved, over.requested))
 
-    def test_its_usage_is_an_admins_to_see(self) -> None:
+    def test_only_an_admin_sees_its_usage(self) -> None:
         self.limits.subtree_limits["root", "gpu"] = 1
         self.quotas.reserve(base.Context("right"), {"gpu": 1})
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.leaf, {"gpu": 1})
@@ -91,7 +91,7 @@ class TestConstraints(TreeTestCase):
         )
         self.assertEqual([over], self.quotas.check(self.leaf, {"gpu": 1}))
 
-    def test_each_level_blocks_in_turn(self) -> None:
+    def test_each_level_refuses_in_turn(self) -> None:
         for project_id, limit in (("leaf", 1), ("left", 2), ("root", 3)):
             self.limits.subtree_limits[project_id, "gpu"] = limit
         blocked = []
@@ -103,7 +103,7 @@ class TestConstraints(TreeTestCase):
                 blocked.append([over.project_id for over in error.overs])
         self.assertEqual([None, ["leaf"], None, ["left"], None, ["root"]], blocked)
 
-    def test_a_stranger_of_a_constraint_is_refused(self) -> None:
+    def test_a_constraint_on_an_unrelated_project_is_refused(self) -> None:
         self.limits.get_constraints = lambda path, resources: [  # type: ignore[method-assign]
             base.Constraint("elsewhere", "gpu", 5, "subtree")
         ]
@@ -128,8 +128,8 @@ class TestMoves(TreeTestCase):
         self.move("newcomer", "left")
         self.assertEqual({"newcomer": 4, "left": 4, "root": 4}, self.subtrees())
 
-    def test_a_path_in_memory_is_noticed_to_be_old(self) -> None:
-        """The engine has charged along the old path before; its next charge walks the new one."""
+    def test_an_old_cached_path_is_detected(self) -> None:
+        """The engine has charged along the old path before; its next charge uses the new one."""
         (uuid,) = self.quotas.reserve(self.leaf, {"gpu": 1}, consumer="c")
         self.move("leaf", "right")
         self.quotas.reserve(self.leaf, {"gpu": 1})
@@ -138,14 +138,14 @@ class TestMoves(TreeTestCase):
         self.quotas.rollback(self.leaf, [uuid])
         self.assertEqual({"leaf": 1, "left": 0, "right": 1, "root": 0}, self.subtrees())
 
-    def test_check_looks_along_the_new_path(self) -> None:
-        """check charges nothing, so that nothing tells it that a remembered path is old."""
+    def test_check_uses_the_new_path(self) -> None:
+        """check charges nothing, so it must detect in another way that a cached path is old."""
         self.limits.subtree_limits["left", "gpu"] = 1
         self.quotas.reserve(self.leaf, {"gpu": 1})
         self.move("leaf", "right")
         self.assertEqual([], self.quotas.check(self.leaf, {"gpu": 1}))
 
-    def test_the_new_path_brings_its_constraints(self) -> None:
+    def test_the_constraints_of_the_new_path_apply(self) -> None:
         self.limits.subtree_limits["right", "gpu"] = 1
         self.quotas.reserve(self.leaf, {"gpu": 1})
         self.move("leaf", "right")
@@ -162,7 +162,7 @@ class TestMoves(TreeTestCase):
         return self.database.read(projects.edges)
 
 
-class TestLimitsSourceKnowsTheTree(base.LedgerTestCase):
+class TestTreeFromLimitDriver(base.LedgerTestCase):
     """A limit driver that knows each project's parent, as Keystone knows a project's domain."""
 
     def setUp(self) -> None:
@@ -189,14 +189,14 @@ class TestLimitsSourceKnowsTheTree(base.LedgerTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
         self.assertEqual(["domain"], [over.project_id for over in error.overs])
 
-    def test_what_it_held_before_comes_along(self) -> None:
+    def test_its_usage_moves_along(self) -> None:
         self.parents.clear()
         self.quotas.reserve(self.context, {"gpu": 2})
         self.parents["p1"] = "domain"
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual({"p1": 3, "domain": 3}, self.subtrees())
 
-    def test_a_domain_that_lies_below_something_is_left_there(self) -> None:
+    def test_a_domain_below_another_project_is_not_moved(self) -> None:
         """Left over from another limit driver: the tree is not written again at every charge."""
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
@@ -211,7 +211,7 @@ class TestLimitsSourceKnowsTheTree(base.LedgerTestCase):
         with self.sql.connect() as connection:
             return int(connection.exec_driver_sql("SELECT SUM(generation) FROM projects").scalar_one())
 
-    def test_what_no_limit_can_refuse_does_not_ask(self) -> None:
+    def test_calls_that_no_limit_can_refuse_do_not_read_limits(self) -> None:
         self.quotas.adopt(base.ADMIN, [base.claim("c", gpu=2)], "p1")
         self.quotas.reserve(self.context, {"gpu": -1})
         self.assertEqual([], self.asked)

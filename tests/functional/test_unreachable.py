@@ -11,7 +11,7 @@ from tests.faults.proxy import Proxy
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-IMPATIENT = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
+SHORT_TIMEOUTS = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
 
 
 class TestUnreachable(base.LedgerTestCase):
@@ -24,7 +24,7 @@ class TestUnreachable(base.LedgerTestCase):
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
 
     def engine_at(self, url: str) -> QuotaEngine:
-        made = fixtures.make_engine(url, self.limits, **IMPATIENT)
+        made = fixtures.make_engine(url, self.limits, **SHORT_TIMEOUTS)
         self.addCleanup(made.close)
         return made
 
@@ -32,7 +32,7 @@ class TestUnreachable(base.LedgerTestCase):
         return self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
 
     def test_refused(self) -> None:
-        """Connections that were open, and new ones."""
+        """Open connections, and new ones."""
         self.away.reserve(self.context, {"gpu": 1})
         self.proxy.is_refusing = True
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
@@ -48,8 +48,8 @@ class TestUnreachable(base.LedgerTestCase):
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
         self.proxy.is_dead = False
 
-    def test_back(self) -> None:
-        """A ping opens a connection of its own: those of the pool are dead."""
+    def test_available_again(self) -> None:
+        """A ping opens a connection of its own, because those of the pool are dead."""
         self.away.reserve(self.context, {"gpu": 1})
         self.proxy.is_cut = lambda _count: True
         self.assertFalse(self.away.ping())
@@ -65,14 +65,14 @@ class TestUnreachable(base.LedgerTestCase):
             self.assertTrue(engine.ping())
 
     def test_a_wrong_password(self) -> None:
-        """The server answers, and says no."""
+        """The server answers, and refuses."""
         engine = self.engine_at(self.sql.url.set(username="nobody", password="x").render_as_string(False))
         self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
         self.assertTrue(engine.ping())
 
 
-class TestHere(base.LedgerTestCase):
-    def test_here(self) -> None:
+class TestLocation(base.LedgerTestCase):
+    def test_reachable(self) -> None:
         self.assertTrue(self.engine.ping())
 
     def test_location(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Keystone, from the package index, in an environment of its own: made once, and kept in .venv-keystone.
+"""A real Keystone from the package index, in an environment of its own that is kept in .venv-keystone.
 
     python -m tests.integration.environment
 
-It holds a template as well: the tables, the keys and the first user, as keystone-manage makes them.
+It also holds a template: the tables, the keys and the first user, as keystone-manage makes them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import time
 from tests import installing
 from tests.installing import STEP_TIMEOUT_SECONDS, NotAvailable
 
-PLACE = installing.TOP / ".venv-keystone"
+DIRECTORY = installing.TOP / ".venv-keystone"
 REQUIREMENTS = ("keystone==30.0.0", "waitress==3.0.2")
 REGION = "RegionOne"
 
 CONFIG = """\
 [DEFAULT]
-log_file = {place}/keystone.log
+log_file = {workdir}/keystone.log
 [database]
-connection = sqlite:///{place}/keystone.sqlite
+connection = sqlite:///{workdir}/keystone.sqlite
 [fernet_tokens]
-key_repository = {place}/fernet
+key_repository = {workdir}/fernet
 [fernet_receipts]
-key_repository = {place}/fernet
+key_repository = {workdir}/fernet
 [identity]
 # for a password that nobody has to keep
 password_hash_rounds = 4
@@ -45,31 +45,31 @@ enforcement_model = {model}
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What is there. ``password`` is that of the user admin, who may do all."""
+    """The environment. ``password`` is that of the user admin, who has all privileges."""
 
     python: pathlib.Path
     template: pathlib.Path
     password: str
 
 
-def write_config(place: pathlib.Path, model: str) -> pathlib.Path:
-    """A keystone.conf for the data in ``place``."""
-    path = place / "keystone.conf"
-    path.write_text(CONFIG.format(place=place, model=model))
+def write_config(workdir: pathlib.Path, model: str) -> pathlib.Path:
+    """A keystone.conf for the data in ``workdir``."""
+    path = workdir / "keystone.conf"
+    path.write_text(CONFIG.format(workdir=workdir, model=model))
     return path
 
 
 def ensure() -> Environment:
-    """Make what is missing, one process at a time. Raises NotAvailable."""
-    PLACE.mkdir(exist_ok=True)
-    found = Environment(PLACE / "env/bin/python", PLACE / "template", "")
+    """Install what is missing, one process at a time. Raises NotAvailable."""
+    DIRECTORY.mkdir(exist_ok=True)
+    found = Environment(DIRECTORY / "env/bin/python", DIRECTORY / "template", "")
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    stamp = installing.stamp_of(str(PLACE), *REQUIREMENTS, *sources)
-    with installing.locked(PLACE / "lock"), installing.stamped(PLACE / "stamp", stamp) as needed:
+    stamp = installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
+    with installing.locked(DIRECTORY / "lock"), installing.stamped(DIRECTORY / "stamp", stamp) as needed:
         if needed:
             began = time.monotonic()
-            print(f"tests.integration: making {PLACE.name}", file=sys.stderr)
-            installing.make_environment(PLACE / "env")
+            print(f"tests.integration: making {DIRECTORY.name}", file=sys.stderr)
+            installing.make_environment(DIRECTORY / "env")
             installing.pip_install(found.python, *REQUIREMENTS)
             _make_template(found)
             print(f"tests.integration: made in {time.monotonic() - began:.0f} s", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One private Keystone: started, stopped, hung, started again with another enforcement model; and its administrator."""
+"""A private Keystone: it can be started, stopped, suspended, and restarted with another enforcement model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFIX = "cyborg-quota-keystone-"
 
 @dataclasses.dataclass(frozen=True)
 class People:
-    """Who is there: ids, and users by name and password."""
+    """The IDs of projects, and users by name and password."""
 
     domain_id: str
     project_ids: tuple[str, ...]
@@ -41,9 +41,9 @@ class People:
 
 
 class Keystone:
-    """A server whose data lives as long as this process.
+    """A server whose data exists as long as this process.
 
-    :param threads: that serve it. With one, SQLite is never locked, however many services ask for tokens at once.
+    :param threads: of the server. With one thread SQLite is never locked, however many services request tokens.
     """
 
     def __init__(self, threads: int = 4) -> None:
@@ -51,9 +51,9 @@ class Keystone:
         self._environment = environment.ensure()
         self.port = machine.free_port()
         self.url = f"http://127.0.0.1:{self.port}/v3"
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        shutil.copytree(self._environment.template, self.place, dirs_exist_ok=True)
-        with sqlite3.connect(self.place / "keystone.sqlite") as database:
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        shutil.copytree(self._environment.template, self.workdir, dirs_exist_ok=True)
+        with sqlite3.connect(self.workdir / "keystone.sqlite") as database:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
         database.close()
         self.model = ""
@@ -62,20 +62,20 @@ class Keystone:
         self.admin = self._log_in()
 
     def start(self, model: str) -> None:
-        """Have it run with this enforcement model; nothing happens where it does."""
+        """Make sure that it runs with this enforcement model; if it does, nothing happens."""
         if self._process is not None and self._process.poll() is None and self.model == model:
             return
         self.stop()
         self.model = model
-        config = environment.write_config(self.place, model)
+        config = environment.write_config(self.workdir, model)
         program = str(pathlib.Path(__file__).with_name("serve.py"))
         serve = [str(self._environment.python), program, str(self.port), str(self._threads)]
         if setpriv := shutil.which("setpriv"):
             serve = [setpriv, "--pdeathsig", "KILL", "--", *serve]
-        with (self.place / "serve.log").open("ab") as log:
+        with (self.workdir / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 serve,
-                cwd=self.place,
+                cwd=self.workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -84,12 +84,12 @@ class Keystone:
             )
         machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
         if not self._is_up():
-            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
 
     def _is_up(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise NotAvailable((self.place / "serve.log").read_text()[-2000:])
+            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -101,20 +101,20 @@ class Keystone:
             self._process = None
 
     def hang(self) -> None:
-        """It keeps its port and its connections, and answers nobody."""
+        """Suspend it: it keeps its port and its connections, and does not answer."""
         assert self._process is not None
         pid = self._process.pid
         os.kill(pid, signal.SIGSTOP)
         machine.wait_until(lambda: machine.stopped(pid), 10.0)
 
-    def go_on(self) -> None:
-        """After hang()."""
+    def resume(self) -> None:
+        """Resume it after hang()."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self.stop()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
     def _log_in(self) -> Adapter:
@@ -128,15 +128,15 @@ class Keystone:
         session = Session(auth, timeout=CALL_TIMEOUT_SECONDS)
         return Adapter(session, service_type="identity", endpoint_override=self.url)
 
-    # --- what an administrator does ---
+    # --- operations of an administrator ---
 
     def create(self, what: str, **body: Any) -> str:
-        """POST one of ``what``; returns its id."""
+        """POST one of ``what``; returns its ID."""
         answer = self.admin.post(f"/{what}s", json={what: body}).json()
         return str(answer[what]["id"])
 
     def create_service(self) -> tuple[str, str]:
-        """A service of Cyborg's type with a name of its own, and its endpoint: their ids."""
+        """Make a service of Cyborg's type with a name of its own, and its endpoint; returns their IDs."""
         service_id = self.create("service", type="accelerator", name=f"cyborg-{uuid.uuid4().hex[:8]}")
         endpoint_id = self.create(
             "endpoint", service_id=service_id, region_id=REGION, interface="public", url="http://127.0.0.1:6666"
@@ -144,7 +144,7 @@ class Keystone:
         return service_id, endpoint_id
 
     def create_user(self, *, system_role: str | None = None, project_id: str | None = None) -> tuple[str, str]:
-        """A user with this role on the system, or the role member in a project: name and password."""
+        """Make a user with this role on the system, or with the role member in a project; returns name and password."""
         name, password = f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
         user_id = self.create("user", name=name, password=password, domain_id="default")
         if system_role is not None:
@@ -162,7 +162,7 @@ class Keystone:
 
     @functools.cached_property
     def people(self) -> People:
-        """Made once: limits are a service's, and each test has a service of its own."""
+        """Made once: limits belong to a service, and each test has a service of its own."""
         domain_id = self.create("domain", name="a domain")
         projects = tuple(self.create("project", name=name, domain_id=domain_id) for name in ("p1", "p2", "p3"))
         return People(
@@ -199,7 +199,7 @@ class Keystone:
 
 @functools.cache
 def of_this_process(_pid: int) -> Keystone | NotAvailable:
-    """The one that this process's tests share, or why there is none: nobody tries to install it again for each test."""
+    """Return the Keystone that this process's tests share, or the error: a failed installation is not repeated."""
     try:
         made = Keystone()
     except NotAvailable as reason:

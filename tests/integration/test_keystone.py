@@ -29,7 +29,7 @@ class KeystoneTestCase(base.LedgerTestCase):
 
     model = "flat"
     timeout_seconds = 30.0
-    """Long, so that a busy machine is not taken for an outage, which would bring old limits back."""
+    """Long, so that a busy machine is not taken for an outage, after which old limits would be used."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -66,7 +66,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         self.quotas.reserve(base.Context(project_id), {"gpu": gpus})
 
     def blocking(self, project_id: str, gpus: int = 1) -> list[tuple[str, str, int]]:
-        """(project, scope, limit) of everything that a reserve offends."""
+        """Return (project, scope, limit) of everything that refuses a reserve."""
         error = self.assertRaises(exceptions.OverQuota, self.reserve, project_id, gpus)
         return [(over.project_id, over.scope, over.limit) for over in error.overs]
 
@@ -128,10 +128,10 @@ class TestFlat(KeystoneTestCase):
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
         for project_id in projects:
             self.reserve(project_id)
-        shown = {one.project_id: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
+        shown = {usage.project_id: usage.usage.limit for usage in self.quotas.list_usages(base.ADMIN)}
         self.assertEqual(dict(zip(projects, (10, 7, 10), strict=True)), shown)
 
-    def test_the_limit_commands_read_and_say_where_limits_are_set(self) -> None:
+    def test_the_limit_commands_read_and_name_where_limits_are_set(self) -> None:
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p2)
         username, password = self.user
         conf = pathlib.Path(self.useFixture(fx.TempDir()).path) / "cyborg_quota.conf"
@@ -176,22 +176,22 @@ class TestFlat(KeystoneTestCase):
         error = self.assertRaises(exceptions.LimitsUnavailable, quotas.reserve, base.Context(self.p1), {"gpu": 1})
         return str(error)
 
-    def test_a_user_who_may_not(self) -> None:
+    def test_a_user_without_the_role(self) -> None:
         hint = "openstack role add --user USER --user-domain DOMAIN --system all reader"
-        said = self.refused_user(oslo_limit__password="wrong-password")
-        self.assertIn("does not authenticate the user of [oslo_limit]", said)
-        self.assertIn(hint, said)
-        self.assertNotIn("wrong-password", said + self.log.output)
+        output = self.refused_user(oslo_limit__password="wrong-password")
+        self.assertIn("does not authenticate the user of [oslo_limit]", output)
+        self.assertIn(hint, output)
+        self.assertNotIn("wrong-password", output + self.log.output)
 
         name, password = self.keystone.people.member_of_the_first
-        said = self.refused_user(
+        output = self.refused_user(
             oslo_limit__username=name,
             oslo_limit__password=password,
             oslo_limit__system_scope=None,
             oslo_limit__project_id=self.p1,
         )
-        self.assertIn("may not read /endpoints/", said)
-        self.assertIn(hint, said)
+        self.assertIn("may not read /endpoints/", output)
+        self.assertIn(hint, output)
 
 
 class TestTwoLevels(KeystoneTestCase):
@@ -216,7 +216,7 @@ class TestTwoLevels(KeystoneTestCase):
         self.assertEqual([(self.dom, "subtree", 9)], self.blocking(self.p2))
 
     def sorted_blocking(self, project_id: str) -> list[tuple[str, str, int]]:
-        return sorted(self.blocking(project_id), key=lambda one: one[1])
+        return sorted(self.blocking(project_id), key=lambda item: item[1])
 
     def test_the_default_bounds_the_domain_too(self) -> None:
         self.reserve(self.p1, 6)
@@ -235,7 +235,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
 
     model = "strict_two_level"
 
-    def test_there_and_back(self) -> None:
+    def test_switch_and_switch_back(self) -> None:
         self.keystone.set_limit(self.service, "gpu", 8, domain_id=self.dom)
         for project_id in (self.p1, self.p2):
             self.reserve(project_id, 3)
@@ -257,7 +257,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
         self.assertEqual([(self.dom, "subtree", 11)], self.blocking(self.p3))
 
         edges = administration.detach_projects(base.ADMIN, "keystone")
-        self.assertEqual(sorted((one, self.dom) for one in (self.p1, self.p2, self.p3)), edges)
+        self.assertEqual(sorted((project_id, self.dom) for project_id in (self.p1, self.p2, self.p3)), edges)
         self.assert_invariants()
         by_database.reserve(base.Context(self.p3), {"gpu": 4})
 
@@ -281,7 +281,7 @@ class TestOutage(KeystoneTestCase):
         error = self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.p1)
         self.assertIn(f"Keystone at {self.keystone.url} cannot be reached", str(error))
         self.assertGreater(error.seconds, STALE / 2)
-        self.quotas.release(base.Context(self.p1), [one.uuid for one in self.quotas.list_reservations(base.ADMIN)])
+        self.quotas.release(base.Context(self.p1), [row.uuid for row in self.quotas.list_reservations(base.ADMIN)])
 
         self.keystone.start(self.model)
         self.eventually(lambda: self.reserve(self.p1, 10), exceptions.LimitsUnavailable, 5.0)
@@ -307,7 +307,7 @@ class TestOutage(KeystoneTestCase):
 
     def test_hung(self) -> None:
         self.reserve(self.p1)
-        self.addCleanup(self.keystone.go_on)
+        self.addCleanup(self.keystone.resume)
         self.keystone.hang()
         time.sleep(TTL)
 
@@ -318,10 +318,10 @@ class TestOutage(KeystoneTestCase):
         began = time.monotonic()
         for _ in range(5):
             self.reserve(self.p1)
-        self.assertLess(time.monotonic() - began, self.timeout_seconds, "after one time-out nobody waits for a while")
+        self.assertLess(time.monotonic() - began, self.timeout_seconds, "no call waits for some time after a timeout")
         self.assertIn("does not respond in time", self.log.output)
 
-        self.keystone.go_on()
+        self.keystone.resume()
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)
         time.sleep(PAUSE_SECONDS)
         self.assertEqual([(self.p1, "project", 7)], self.blocking(self.p1))

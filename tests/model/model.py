@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger in plain Python: lists and sums, no database, no cleverness. What DESIGN's table says, said again.
+"""The ledger in plain Python: lists and sums, without a database. It repeats the table of results of the design.
 
-It shares nothing with the code under test but the error classes and the names of the states.
+It shares nothing with the code under test except the error classes and the names of the states.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Row:
 
 
 class Model:
-    """What a right ledger holds."""
+    """The expected content of a ledger."""
 
     def __init__(self, parents: Mapping[str, str | None]) -> None:
         self.parents = dict(parents)
@@ -82,11 +82,13 @@ class Model:
 
     def subtree(self, project: str, resource: str) -> int:
         return sum(
-            self.used(one, resource) + self.reserved(one, resource) for one in self.parents if project in self.path(one)
+            self.used(descendant, resource) + self.reserved(descendant, resource)
+            for descendant in self.parents
+            if project in self.path(descendant)
         )
 
     def blockers(self, project: str, request: Mapping[str, int]) -> list[tuple[str, str, str]]:
-        """(project, resource, scope) of every limit that the request would pass, sorted."""
+        """Return (project, resource, scope) of every limit that the request would exceed, sorted."""
         found = []
         for resource, amount in request.items():
             if amount <= 0:
@@ -109,7 +111,7 @@ class Model:
     def reserve(
         self, project: str, claims: Sequence[tuple[str | None, Mapping[str, int]]], group: str | None, state: str
     ) -> list[Row]:
-        """The rows that answer, claim by claim; raises OverQuota (with .overs empty) or ReservationConflict."""
+        """Return the rows of each claim; raises OverQuota (with empty .overs) or ReservationConflict."""
         names = [consumer for consumer, _ in claims if consumer is not None]
         held = {name: self._live(project, name) for name in names}
         if any(row.overdue for rows in held.values() for row in rows):
@@ -139,7 +141,7 @@ class Model:
         return answer
 
     def _refuse_too_many(self, project: str, fresh: Sequence[Mapping[str, int]], state: str) -> None:
-        """No more open than the cap, and of negative ones no more than its larger half."""
+        """Refuse more open reservations than the cap, and more negative ones than its larger half."""
         if state != "reserved":
             return
         for resource in sorted({resource for deltas in fresh for resource in deltas}):
@@ -160,7 +162,7 @@ class Model:
         return rows
 
     def settle(self, call: str, rows: Sequence[Row]) -> None:
-        """All or none; raises what the first offending row has to say."""
+        """Settle all rows or none; raises the error of the first row that cannot be settled."""
         if call in ("commit", "extend"):
             offended = [row for row in rows if row.overdue or row.state in REFUSALS[call]]
         else:
@@ -183,20 +185,20 @@ class Model:
                 freed.add((row.project, row.resource))
         for row, goal in ending:
             self._end([row], goal)
-            self._end([one for one in self.rows if one.adjusts is row and one.state == "committed"], "released")
+            self._end([other for other in self.rows if other.adjusts is row and other.state == "committed"], "released")
         self.tick()
         for project, resource in sorted(freed):
             self._adjust(project, resource, committed)
 
     def subtracts(self, row: Row) -> int:
-        """What a committed negative delta takes from used."""
-        return -row.delta - sum(one.delta for one in self._adjustments(row))
+        """Return the amount that a committed negative delta subtracts from used."""
+        return -row.delta - sum(adjustment.delta for adjustment in self._adjustments(row))
 
     def _adjustments(self, row: Row) -> list[Row]:
-        return [one for one in self.rows if one.adjusts is row and one.state == "committed"]
+        return [other for other in self.rows if other.adjusts is row and other.state == "committed"]
 
     def _adjust(self, project: str, resource: str, committed: Sequence[Row]) -> None:
-        """Used is never below zero: those that are committed now subtract less, then the latest."""
+        """Keep used at zero or above: the deltas committed now subtract less, then the latest ones."""
         negative = [
             row
             for row in self.rows
@@ -216,14 +218,14 @@ class Model:
         return len(overdue)
 
     def purge(self) -> None:
-        """Of every age."""
+        """Purge all ended rows, regardless of their age."""
         self.rows = [row for row in self.rows if row.state not in ENDED]
         loose: dict[tuple[str, str, str | None], list[Row]] = {}
         for row in self.rows:
             if row.state == "committed" and row.consumer is None and row.group is None and row.adjusts is None:
                 loose.setdefault((row.project, row.resource, row.provider), []).append(row)
         for (project, resource, provider), rows in loose.items():
-            rows += [one for row in list(rows) for one in self._adjustments(row)]
+            rows += [adjustment for row in list(rows) for adjustment in self._adjustments(row)]
             if len(rows) < 2:
                 continue
             self.rows = [row for row in self.rows if row not in rows]
@@ -233,8 +235,8 @@ class Model:
                     Row(None, project, resource, total, "committed", None, None, now, provider=provider)
                 )
 
-    def called(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
-        """The rows a call by name means: the newest of each thing, without what ended before the present began."""
+    def select(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
+        """Return the rows that a call by name selects: the latest of each claim, without those of previous attempts."""
         newest: dict[tuple[object, str], Row] = {}
         for row in self.rows:
             if row.project == project and (row.consumer == consumer if group is None else row.group == group):

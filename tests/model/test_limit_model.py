@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits in trees against a plain model that walks the whole tree at every question; on every database.
+"""Limits in trees compared with a model that traverses the whole tree for each question; on every database.
 
-Random trees, limits, moves and charges. After every step: what the policy forbids is nowhere true, every refusal names
-the projects that the model names, and the ledger's invariants hold.
+Random trees, limits, moves and charges. After every step: no limit violates the enforcement model, every refusal names
+the projects that the model names, and the invariants of the ledger hold.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 
 
-class Wishes:
-    """The limits of one resource, as a person would keep them on paper."""
+class PlainLimits:
+    """The limits of one resource, in plain Python."""
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
@@ -47,8 +47,8 @@ class Wishes:
         self.parents: dict[str, str | None] = {}
         self.held: dict[str, int] = {}
 
-    def copy(self) -> Wishes:
-        other = Wishes(self.policy)
+    def copy(self) -> PlainLimits:
+        other = PlainLimits(self.policy)
         other.default, other.own, other.parents = self.default, dict(self.own), dict(self.parents)
         other.held = dict(self.held)
         return other
@@ -65,13 +65,13 @@ class Wishes:
         return path
 
     def below(self, project: str) -> list[str]:
-        return [one for one in {*self.parents, *self.held, project} if project in self.path(one)]
+        return [name for name in {*self.parents, *self.held, project} if project in self.path(name)]
 
     def children(self, project: str) -> list[str]:
         return [one for one, parent in self.parents.items() if parent == project]
 
-    def is_allowed(self) -> bool:
-        """Whether the policy allows all of it."""
+    def is_valid(self) -> bool:
+        """Return whether the enforcement model allows all of them."""
         if self.policy == "flat":
             return True
         for parent in self.parents:
@@ -93,16 +93,16 @@ class Wishes:
         return any(len(self.path(project)) > MAX_DEPTH for project in self.parents)
 
     def blockers(self, project: str, amount: int) -> list[str] | None:
-        """Who blocks; None where a limit on the way is not set at all."""
+        """Return the projects whose limits refuse; None if a limit on the path is missing."""
         found = []
         path = self.path(project)
-        if any(self.limit(one) is None for one in path):
+        if any(self.limit(name) is None for name in path):
             return None
-        for one in path[:1] if self.policy == "flat" else path:
-            most = self.limit(one)
-            counted = [one] if self.policy == "flat" else self.below(one)
+        for name in path[:1] if self.policy == "flat" else path:
+            most = self.limit(name)
+            counted = [name] if self.policy == "flat" else self.below(name)
             if most != UNLIMITED and most is not None and sum(self.held.get(x, 0) for x in counted) + amount > most:
-                found.append(one)
+                found.append(name)
         return sorted(found)
 
 
@@ -120,16 +120,19 @@ class Trees(stateful.RuleBasedStateMachine):
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
-        self.wishes = Wishes(self.policy)
+        self.plain = PlainLimits(self.policy)
 
     def teardown(self) -> None:
         self.engine.close()
 
-    def change(self, wishes: Wishes, refusal: type[Exception] | None, call: str, *args: Any) -> None:
-        """Do it in the engine; it must be refused just where the model says so. On success the model follows."""
-        if refusal is None and wishes.is_too_deep():
+    def change(self, plain: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
+        """Make the change in the engine; it must be refused exactly if the model says so.
+
+        On success the model follows.
+        """
+        if refusal is None and plain.is_too_deep():
             refusal = exceptions.ProjectRefused
-        if refusal is None and not wishes.is_allowed():
+        if refusal is None and not plain.is_valid():
             refusal = exceptions.LimitRefused
         try:
             getattr(self.engine.administration, call)(base.ADMIN, *args)
@@ -138,7 +141,7 @@ class Trees(stateful.RuleBasedStateMachine):
             assert isinstance(error, refusal), f"{call}{args}: {error!r}, the model has {refusal.__name__}"
             return
         assert refusal is None, f"{call}{args} was allowed, the model refuses it ({refusal.__name__})"
-        self.wishes = wishes
+        self.plain = plain
 
     @stateful.initialize(default=LIMITS)
     def begin(self, default: int) -> None:
@@ -146,54 +149,54 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.rule(limit=LIMITS)
     def set_default(self, limit: int) -> None:
-        wishes = self.wishes.copy()
-        wishes.default = limit
-        self.change(wishes, None, "set_limit", "gpu", limit)
+        plain = self.plain.copy()
+        plain.default = limit
+        self.change(plain, None, "set_limit", "gpu", limit)
 
     @stateful.rule()
     def unset_default(self) -> None:
-        wishes = self.wishes.copy()
-        wishes.default = None
-        self.change(wishes, None, "unset_limit", "gpu")
+        plain = self.plain.copy()
+        plain.default = None
+        self.change(plain, None, "unset_limit", "gpu")
 
     @stateful.rule(project=PROJECTS, limit=LIMITS)
     def set_limit(self, project: str, limit: int) -> None:
-        wishes = self.wishes.copy()
-        wishes.own[project] = limit
-        self.change(wishes, None, "set_limit", "gpu", limit, project)
+        plain = self.plain.copy()
+        plain.own[project] = limit
+        self.change(plain, None, "set_limit", "gpu", limit, project)
 
     @stateful.rule(project=PROJECTS)
     def unset_limit(self, project: str) -> None:
-        wishes = self.wishes.copy()
-        wishes.own.pop(project, None)
-        self.change(wishes, None, "unset_limit", "gpu", project)
+        plain = self.plain.copy()
+        plain.own.pop(project, None)
+        self.change(plain, None, "unset_limit", "gpu", project)
 
     @stateful.rule(project=PROJECTS, parent=PARENTS)
     def place(self, project: str, parent: str | None) -> None:
-        """Add or move, whichever it is."""
-        is_known = project in self.wishes.parents
-        wishes = self.wishes.copy()
-        wishes.parents[project] = parent
+        """Add or move the project, depending on whether it exists."""
+        is_known = project in self.plain.parents
+        plain = self.plain.copy()
+        plain.parents[project] = parent
         refusal: type[Exception] | None = None
         if parent is not None and (
-            parent not in self.wishes.parents or parent == project or project in self.wishes.path(parent)
+            parent not in self.plain.parents or parent == project or project in self.plain.path(parent)
         ):
             refusal = exceptions.ProjectRefused
-        self.change(wishes, refusal, "move_project" if is_known else "add_project", project, parent)
+        self.change(plain, refusal, "move_project" if is_known else "add_project", project, parent)
 
     @stateful.rule(project=PROJECTS)
     def remove(self, project: str) -> None:
-        wishes = self.wishes.copy()
-        is_bound = project not in wishes.parents or bool(wishes.children(project)) or bool(wishes.held.get(project))
-        wishes.parents.pop(project, None)
-        wishes.own.pop(project, None)
-        wishes.held.pop(project, None)
-        self.change(wishes, exceptions.ProjectRefused if is_bound else None, "remove_project", project)
+        plain = self.plain.copy()
+        is_bound = project not in plain.parents or bool(plain.children(project)) or bool(plain.held.get(project))
+        plain.parents.pop(project, None)
+        plain.own.pop(project, None)
+        plain.held.pop(project, None)
+        self.change(plain, exceptions.ProjectRefused if is_bound else None, "remove_project", project)
 
     @stateful.rule(project=PROJECTS, amount=st.integers(1, 4))
     def hold(self, project: str, amount: int) -> None:
-        expected = self.wishes.blockers(project, amount)
-        self.wishes.parents.setdefault(project, None)  # whoever asks is known from then on
+        expected = self.plain.blockers(project, amount)
+        self.plain.parents.setdefault(project, None)  # a project that was reserved for is known from then on
         try:
             uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
         except exceptions.OverQuota as error:
@@ -204,24 +207,24 @@ class Trees(stateful.RuleBasedStateMachine):
             return
         assert expected == [], f"admitted, the model has {expected}"
         self.quotas.commit(base.ADMIN, uuids)
-        self.wishes.held[project] = self.wishes.held.get(project, 0) + amount
+        self.plain.held[project] = self.plain.held.get(project, 0) + amount
 
-    @stateful.precondition(lambda self: any(self.wishes.held.values()))
+    @stateful.precondition(lambda self: any(self.plain.held.values()))
     @stateful.rule(data=st.data())
     def put(self, data: st.DataObject) -> None:
-        project = data.draw(st.sampled_from(sorted(one for one, held in self.wishes.held.items() if held)))
+        project = data.draw(st.sampled_from(sorted(name for name, held in self.plain.held.items() if held)))
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
         self.quotas.release(base.ADMIN, [first.uuid])
-        self.wishes.held[project] -= first.delta
+        self.plain.held[project] -= first.delta
 
     @stateful.invariant()
-    def the_book_is_the_models(self) -> None:
-        assert self.wishes.is_allowed(), self.wishes.__dict__
+    def limits_agree(self) -> None:
+        assert self.plain.is_valid(), self.plain.__dict__
         rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
         for project, row in rows.items():
-            assert row.limit == self.wishes.limit(project), (project, row, self.wishes.__dict__)
-            assert row.subtree == sum(self.wishes.held.get(one, 0) for one in self.wishes.below(project)), row
-            assert row.depth == len(self.wishes.path(project)) - 1, row
+            assert row.limit == self.plain.limit(project), (project, row, self.plain.__dict__)
+            assert row.subtree == sum(self.plain.held.get(name, 0) for name in self.plain.below(project)), row
+            assert row.depth == len(self.plain.path(project)) - 1, row
 
 
 class TestLimitModel(base.BackendTestCase):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine and a plain model of it, side by side through random histories, on every database.
+"""The engine compared with a plain model in random histories, on every database.
 
-After every step: the invariants hold in the bare tables, every figure and every state is the model's.
-CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many histories are tried.
+After every step, the invariants hold in the bare tables, and every counter and every state equals that of the model.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionarie
 LIMITS = st.integers(-1, 6)
 MAX_OPEN = 3
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
-# The rules are the same on every database, and SQLite is the quickest to search them.
+# The rules are the same on every database, and the search is fastest on SQLite.
 EXAMPLES = {"sqlite": 200, "mariadb": 20, "postgresql": 20}
 MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 
@@ -65,15 +65,15 @@ class Histories(stateful.RuleBasedStateMachine):
             self.database.close()
 
     def release_all(self) -> None:
-        """However a history ends: when all is released, nothing is in use, and no release is refused."""
-        while live := [one for one in self.engine.list_reservations(base.ADMIN) if one.ended_at is None]:
-            # The oldest first: an adjustment, which ends with an older reservation, would be made anew.
+        """At the end of every history, all is released: then nothing is in use, and no release was refused."""
+        while live := [row for row in self.engine.list_reservations(base.ADMIN) if row.ended_at is None]:
+            # The oldest first: otherwise an adjustment, which ends with an older reservation, would be made again.
             self.quotas.release(base.ADMIN, [live[0].uuid])
-        counters = [(one.usage.used, one.usage.reserved) for one in self.engine.list_usages(base.ADMIN)]
+        counters = [(usage.usage.used, usage.usage.reserved) for usage in self.engine.list_usages(base.ADMIN)]
         assert set(counters) <= {(0, 0)}, counters
 
     def both(self, mine: Any, theirs: Any) -> tuple[Any, Any]:
-        """Do it on both sides: both answer, or both refuse alike."""
+        """Make the call on both sides: both succeed, or both raise the same error."""
         try:
             expected, refusal = mine(), None
         except exceptions.QuotaError as error:
@@ -117,8 +117,8 @@ class Histories(stateful.RuleBasedStateMachine):
         self.name(rows, uuids)
 
     @stateful.rule(project=PROJECTS, delta=st.sampled_from([1, 1, -1]), count=st.integers(1, MAX_OPEN + 1))
-    def pile_up(self, project: str, delta: int, count: int) -> None:
-        """Towards the cap on open reservations, with what has no limit at first."""
+    def reserve_many_open(self, project: str, delta: int, count: int) -> None:
+        """Reserve repeatedly, towards the cap on open reservations; some resources have no limit at first."""
         self.reserve(project, [(None, {"fpga": delta})] * count, None)
 
     @stateful.rule(project=PROJECTS, consumer=NAMES, resource=RESOURCES, amount=st.integers(1, 4), group=GROUPS)
@@ -130,7 +130,7 @@ class Histories(stateful.RuleBasedStateMachine):
         self.name(rows, uuids)
 
     def name(self, rows: list[Row] | None, uuids: list[str] | None) -> None:
-        """New rows of the model get their UUIDs; old ones must have been answered by theirs."""
+        """New rows of the model get their UUIDs; for existing rows the engine must have returned the same UUIDs."""
         for row, uuid in zip(rows or [], uuids or [], strict=True):
             assert row.uuid in (None, uuid)
             row.uuid = uuid
@@ -166,7 +166,7 @@ class Histories(stateful.RuleBasedStateMachine):
 
     def settle_by_name(self, call: str, project: str, name: dict[str, str]) -> None:
         def mine() -> None:
-            rows = self.model.called(project, **name)
+            rows = self.model.select(project, **name)
             if not rows and call != "release":
                 raise exceptions.ReservationNotFound(next(iter(name.values())))
             self.model.settle(call, rows)
@@ -176,7 +176,7 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: any(row.state == "reserved" for row in self.model.rows))
     @stateful.rule(data=st.data(), call=st.one_of(st.none(), CALLS))
     def time_passes(self, data: st.DataObject, call: str | None) -> None:
-        """A reservation becomes overdue; the next call may meet it, by UUID, by consumer or by group."""
+        """A reservation becomes overdue; the next call may select it, by UUID, by consumer or by group."""
         flying = [row for row in self.model.rows if row.state == "reserved"]
         row = data.draw(st.sampled_from(flying))
         row.overdue = True
@@ -197,11 +197,11 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.rule(seed=st.integers(0, 99))
     def clocks_jump(self, seed: int) -> None:
-        """Every stored time but ``expire`` becomes another one, as if clocks had jumped: it changes no answer."""
-        chance = random.Random(seed)
+        """Change every stored time except ``expire`` at random, as if clocks had jumped: no answer may change."""
+        rng = random.Random(seed)
         with self.database.engine.begin() as connection:
             for (number,) in connection.exec_driver_sql("SELECT id FROM reservations").all():
-                made, changed, ended = (f"'2001-01-01 00:00:{chance.randrange(60):02}.000000'" for _ in range(3))
+                made, changed, ended = (f"'2001-01-01 00:00:{rng.randrange(60):02}.000000'" for _ in range(3))
                 connection.exec_driver_sql(
                     f"UPDATE reservations SET created_at = {made}, updated_at = {changed} WHERE id = {number}"
                 )
@@ -236,8 +236,8 @@ class Histories(stateful.RuleBasedStateMachine):
         assert self.quotas.heal(base.ADMIN) == []
 
     @stateful.invariant()
-    def figures_are_the_models(self) -> None:
-        figures = {(one.project_id, one.resource): one.usage for one in self.engine.list_usages(base.ADMIN)}
+    def counters_agree(self) -> None:
+        figures = {(row.project_id, row.resource): row.usage for row in self.engine.list_usages(base.ADMIN)}
         for project in TREE:
             for resource in ("fpga", "gpu"):
                 usage = figures.get((project, resource))
@@ -245,9 +245,9 @@ class Histories(stateful.RuleBasedStateMachine):
                 expected = (self.model.used(project, resource), self.model.reserved(project, resource))
                 assert answer == expected, (project, resource, answer, expected)
         listed = self.engine.list_reservations(base.ADMIN)
-        stored = sorted((one.project_id, one.resource, one.delta, one.state) for one in listed)
+        stored = sorted((row.project_id, row.resource, row.delta, row.state) for row in listed)
         assert stored == sorted((row.project, row.resource, row.delta, row.state) for row in self.model.rows)
-        states = {one.uuid: one.state for one in listed}
+        states = {row.uuid: row.state for row in listed}
         assert all(states[row.uuid] == row.state for row in self.model.rows if row.uuid is not None)
         assert self.engine.audit(base.ADMIN) == []
 

@@ -27,7 +27,7 @@ OPTIONS = "bind_expire = 30\nreconcile_interval = 0"
 
 @functools.cache
 def of_this_process(_pid: int) -> Cloud | installing.NotAvailable | ServiceError:
-    """The one that this process's tests share, or why there is none."""
+    """Return the cloud that this process's tests share, or the reason why there is none."""
     try:
         made = Cloud(OPTIONS)
     except installing.NotAvailable as reason:
@@ -54,7 +54,7 @@ class Ledger:
         self.engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
 
     def used(self, project_id: str) -> tuple[int, int]:
-        """(used, reserved)"""
+        """Return (used, reserved)."""
         usage = self.engine.get_usages(ledger_base.ADMIN, project_id)["fpga"]
         return usage.used, usage.reserved
 
@@ -69,9 +69,9 @@ class Ledger:
 
     def _problems(self) -> Iterator[str]:
         charged = {
-            one.project_id: one.usage.used
-            for one in self.engine.list_usages(ledger_base.ADMIN)
-            if one.resource == "fpga" and one.usage.used
+            usage.project_id: usage.usage.used
+            for usage in self.engine.list_usages(ledger_base.ADMIN)
+            if usage.resource == "fpga" and usage.usage.used
         }
         bound = self._cloud.records.bound()
         if charged != bound:
@@ -79,7 +79,7 @@ class Ledger:
         for row in self.engine.list_reservations(ledger_base.ADMIN, state="reserved"):
             yield f"reserved for ARQ {row.consumer}"
         with self._sql.connect() as connection:
-            yield from map(str, invariants.broken(connection))
+            yield from map(str, invariants.find_violations(connection))
 
     def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
         """Wait until there is no difference; returns those that remain."""
@@ -91,7 +91,7 @@ class Ledger:
 
 
 class NovaTestCase(base.BaseTestCase):
-    """``cloud``; ``user`` of a new project, whose limit is 3; the ledger's view. Skips unless it is asked for."""
+    """``cloud``; ``user`` of a new project, whose limit is 3; ``ledger``. Skipped unless it is enabled."""
 
     limit = 3
 
@@ -108,7 +108,7 @@ class NovaTestCase(base.BaseTestCase):
         self.user = self.cloud.create_user()
         self.project_id = self.user.project_id
         self.ledger.set_limit(self.project_id, self.limit)
-        self.one, self.two = self.cloud.flavors
+        self.one_device, self.two_devices = self.cloud.flavors
         self.addCleanup(self.delete_all)
 
     @staticmethod

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole cloud on 127.0.0.1: Keystone, Placement, Glance, Neutron, Nova with two hosts, and Cyborg with quota.
 
-No service is a stand-in. Nova's fake driver runs no guests; Neutron has no networks.
+No service is simulated. Nova's fake driver runs no guests; Neutron has no networks.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ WEB = {
     "nova": ("nova.wsgi.osapi_compute:application", 6),
     "cyborg": ("cyborg_quota.integrations.cyborg.wsgi:application", 8),
 }
-"""{service: its WSGI application, and how many threads serve it}"""
+"""{service: its WSGI application, and its number of threads}"""
 SERVE = str(pathlib.Path(quota.__file__).with_name("serve.py"))
 COMPUTE = str(pathlib.Path(__file__).with_name("compute.py"))
 START_SECONDS = 120.0
 
 
 class Cloud:
-    """Services whose data live as long as this object.
+    """Services whose data exists as long as this object.
 
-    ``computes`` and ``agents`` are by host; ``web`` by service; ``conductor`` is Cyborg's, with quota. ``flavors``: of
-    one device and of two. ``admin`` is the administrator, of the project ``admin_project_id``; ``services`` the
-    services' own user.
+    ``computes`` and ``agents`` are by host; ``web`` by service; ``conductor`` is Cyborg's, with quota. ``flavors``:
+    with one device and with two. ``admin`` is the administrator, of the project ``admin_project_id``; ``services`` is
+    the user of the services.
     """
 
     def __init__(self, options: str = "") -> None:
@@ -57,12 +57,12 @@ class Cloud:
         if reason := fixtures.missing_server("mariadb"):
             raise NotAvailable(reason)
         self.keystone = Keystone(threads=1)
-        self.place, self._lock = machine.private_directory(PREFIX, environment.PLACE)
-        self.starter = Starter(self.programs / "python", self.place, ["eventlet"])
+        self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.starter = Starter(self.programs / "python", self.workdir, ["eventlet"])
         self.bus = RabbitMQ()
         self.databases = {name: fixtures.fresh_url("mariadb", f"nova_{name}") for name in DATABASES}
         schema.sync(Database(fixtures.settings(self.databases["ledger"])))
-        self.quota_conf = quota.write_conf(self.place, self.databases["ledger"], options)
+        self.quota_conf = quota.write_conf(self.workdir, self.databases["ledger"], options)
         self.records = Records(self.databases["cyborg"])
         self._ports = {name: machine.free_port() for name in WEB}
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in self._ports.items()}
@@ -73,26 +73,27 @@ class Cloud:
         self.computes = {host: self._nova(f"compute-{host}", COMPUTE, host) for host in HOSTS}
         self.agents = {host: self._cyborg(f"agent-{host}", "cyborg-agent", f"agent-{host}") for host in HOSTS}
 
-    # --- what it is made of ---
+    # --- its parts ---
 
     def _service(self, name: str, command: Sequence[str], ready: str) -> Service:
         first, *rest = command
         path = first if "/" in first else str(self.programs / first)
         environ = self._environ()
-        return Service(name, [path, *rest], self.place, lambda said: ready in said, environ, starter=self.starter)
+        return Service(name, [path, *rest], self.workdir, lambda output: ready in output, environ, starter=self.starter)
 
     def _environ(self) -> dict[str, str]:
-        directories = {f"OS_{name}_CONFIG_DIR": str(self.place) for name in ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")}
-        return {**directories, "OS_NEUTRON_CONFIG_FILES": "neutron.conf", "CYBORG_QUOTA_TEST_POINTS": str(self.place)}
+        services = ("GLANCE", "NOVA", "PLACEMENT", "NEUTRON")
+        directories = {f"OS_{name}_CONFIG_DIR": str(self.workdir) for name in services}
+        return {**directories, "OS_NEUTRON_CONFIG_FILES": "neutron.conf", "CYBORG_QUOTA_TEST_POINTS": str(self.workdir)}
 
     def _web(self, name: str, application: str, threads: int) -> Service:
         arguments = self._files("cyborg") if name == "cyborg" else []
         command = [str(self.programs / "python"), SERVE, application, str(self._ports[name]), str(threads), *arguments]
         url = self.urls[name]
-        return Service(name, command, self.place, lambda _said: _serves(url), self._environ(), starter=self.starter)
+        return Service(name, command, self.workdir, lambda _output: _serves(url), self._environ(), starter=self.starter)
 
     def _files(self, *names: str) -> list[str]:
-        return [f"--config-file={self.place / name}.conf" for name in names if name]
+        return [f"--config-file={self.workdir / name}.conf" for name in names if name]
 
     def _nova(self, name: str, program: str, host: str = "") -> Service:
         return self._service(name, [program, *self._files("nova", host)], "Starting ")
@@ -100,7 +101,7 @@ class Cloud:
     def _cyborg(self, name: str, program: str, host: str = "") -> Service:
         return self._service(name, [program, *self._files("cyborg", host)], "Created RPC server for service")
 
-    # --- from nothing to servers that can be made ---
+    # --- the start ---
 
     def start(self) -> None:
         """Wait until servers with accelerators can be created. Raises NotAvailable, ServiceError."""
@@ -120,7 +121,7 @@ class Cloud:
         discover.launch()
         for host, agent in self.agents.items():
             agent.start()
-            self.records.wait_for_devices([host])  # one by one: of several that report at once, Cyborg loses one
+            self.records.wait_for_devices([host])  # one by one: of several that report concurrently, Cyborg loses one
         discover.join()
         self._make_image()
         self.flavors = self.create_flavor(1), self.create_flavor(2)
@@ -130,12 +131,12 @@ class Cloud:
         bases = {f"{name}_database": url for name, url in self.databases.items()}
         values = {**bases, **self.urls, "bus": self.bus.url, "quota": str(self.quota_conf)}
         etc = self.programs.parent / "etc"
-        configuration.write(configuration.Places(self.place, etc, self.keystone.url, password, values))
+        configuration.write(configuration.TemplateValues(self.workdir, etc, self.keystone.url, password, values))
         for host in HOSTS:
-            configuration.write_host(self.place, host)
+            configuration.write_host(self.workdir, host)
 
     def _make_users(self) -> str:
-        """The services' own user, and the catalogue; returns the user's password."""
+        """Make the user of the services, and the catalogue; returns the user's password."""
         keystone = self.keystone
         project_id = keystone.create("project", name=configuration.PROJECT, domain_id="default")
         password = os.urandom(8).hex()
@@ -168,19 +169,20 @@ class Cloud:
     def _sync(self) -> None:
         nova, cell0 = self._files("nova"), self.databases["nova_cell0"]
         cyborg, neutron = self._files("cyborg"), self._files("neutron")
-        beside = [
+        glance = f"--config-file={self.workdir}/glance-api.conf"
+        commands = [
             self._command("sync-cyborg", "cyborg-dbsync", *cyborg, "upgrade"),
-            self._command("sync-glance", "glance-manage", f"--config-file={self.place}/glance-api.conf", "db", "sync"),
+            self._command("sync-glance", "glance-manage", glance, "db", "sync"),
             self._command("sync-neutron", "neutron-db-manage", *neutron, "upgrade", "heads"),
         ]
-        for one in beside:
-            one.launch()
+        for command in commands:
+            command.launch()
         self._run("sync-api", "nova-manage", *nova, "api_db", "sync")
         self._run("map-cell0", "nova-manage", *nova, "cell_v2", "map_cell0", "--database_connection", cell0)
         self._run("create-cell", "nova-manage", *nova, "cell_v2", "create_cell", "--name", "cell1")
         self._run("sync-nova", "nova-manage", *nova, "db", "sync")
-        for one in beside:
-            one.join()
+        for command in commands:
+            command.join()
 
     def _command(self, name: str, program: str, *arguments: str) -> Service:
         return self._service(name, [program, *arguments], "")
@@ -196,16 +198,16 @@ class Cloud:
             service.wait()
 
     def _make_image(self) -> None:
-        """One that no guest reads."""
+        """Make an image that no guest reads."""
         described = {"name": "image", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
         self.image_id = str(self.admin.call("image", "POST", "/v2/images", described)["id"])
         content = {"Content-Type": "application/octet-stream"}
         self.admin.adapter("image").put(f"/v2/images/{self.image_id}/file", data=b"image", headers=content)
 
-    # --- what an administrator does ---
+    # --- operations of an administrator ---
 
     def create_flavor(self, devices: int) -> str:
-        """A flavor whose device profile asks for so many; its name."""
+        """Make a flavor whose device profile requests a number of devices; returns its name."""
         name = f"devices-{devices}-{os.urandom(3).hex()}"
         groups = [{"resources:FPGA": str(devices), "trait:CUSTOM_FAKE_DEVICE": "required"}]
         self.admin.call("accelerator", "POST", "/v2/device_profiles", [{"name": name, "groups": groups}])
@@ -216,7 +218,7 @@ class Cloud:
         return name
 
     def create_user(self) -> User:
-        """A user with the role member in a project of its own."""
+        """Make a user with the role member in a project of its own."""
         name = f"project-{os.urandom(4).hex()}"
         project_id = self.keystone.create("project", name=name, domain_id="default")
         user, password = self.keystone.create_user(project_id=project_id)
@@ -227,7 +229,7 @@ class Cloud:
 
         def found() -> bool:
             services = self.admin.call("compute", "GET", f"/os-services?binary=nova-compute&host={host}")["services"]
-            return [one["state"] for one in services] == [state]
+            return [service["state"] for service in services] == [state]
 
         machine.wait_until(found, START_SECONDS)
         if not found():
@@ -253,7 +255,7 @@ class Cloud:
         self.bus.close()
         self.records.close()
         self.keystone.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
 

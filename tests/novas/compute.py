@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute with Nova's fake driver, which a test can stop in the middle of a spawn. Run by Nova's Python.
+"""nova-compute with Nova's fake driver, which a test can suspend in the middle of a spawn. Run by Nova's Python.
 
     python compute.py --config-file ...
 
-While the directory CYBORG_QUOTA_TEST_POINTS holds a file ``hold``, a spawn waits in the driver, and ``hold.reached``
-tells that one does. The driver's node has the UUID that Nova keeps on the host, as libvirt's has: the fake driver draws
-a new one for each process, and nova-compute refuses to start again on a node that it does not know.
+While the directory CYBORG_QUOTA_TEST_POINTS holds a file ``hold``, a spawn waits in the driver, and the file
+``hold.reached`` shows that one waits. The driver's node has the UUID that Nova keeps on the host, as with libvirt: the
+fake driver draws a new one for each process, and nova-compute refuses to restart on an unknown node.
 """
 
 import os

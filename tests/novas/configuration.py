@@ -51,11 +51,11 @@ connection = {glance_database}
 [glance_store]
 default_backend = store
 [store]
-filesystem_store_datadir = {place}/images
+filesystem_store_datadir = {workdir}/images
 [os_glance_staging_store]
-filesystem_store_datadir = {place}/staging
+filesystem_store_datadir = {workdir}/staging
 [os_glance_tasks_store]
-filesystem_store_datadir = {place}/tasks
+filesystem_store_datadir = {workdir}/tasks
 [paste_deploy]
 flavor = keystone
 config_file = {etc}/glance/glance-api-paste.ini
@@ -63,7 +63,7 @@ config_file = {etc}/glance/glance-api-paste.ini
 NEUTRON = """\
 [DEFAULT]
 transport_url = {bus}
-state_path = {place}
+state_path = {workdir}
 core_plugin = ml2
 # Without its models, Neutron cannot list ports.
 service_plugins = router
@@ -77,13 +77,13 @@ type_drivers = local
 tenant_network_types = local
 mechanism_drivers =
 [oslo_concurrency]
-lock_path = {place}/locks
+lock_path = {workdir}/locks
 """
 NOVA = """\
 [DEFAULT]
 transport_url = {bus}
 my_ip = 127.0.0.1
-state_path = {place}
+state_path = {workdir}
 compute_driver = fake.FakeDriver
 # A dead host is seen after six seconds, not after a minute.
 report_interval = 2
@@ -101,7 +101,7 @@ workers = 1
 [vnc]
 enabled = false
 [oslo_concurrency]
-lock_path = {place}/locks
+lock_path = {workdir}/locks
 [glance]
 {auth}
 [neutron]
@@ -114,7 +114,7 @@ lock_path = {place}/locks
 CYBORG = """\
 [DEFAULT]
 transport_url = {bus}
-state_path = {place}
+state_path = {workdir}
 graceful_shutdown_timeout = 5
 [api]
 api_paste_config = {etc}/cyborg/api-paste.ini
@@ -125,14 +125,14 @@ connection = {cyborg_database}
 [placement]
 {auth}
 [oslo_concurrency]
-lock_path = {place}/locks
+lock_path = {workdir}/locks
 [cyborg_quota]
 config_file = {quota}
 """
 HOST = """\
 [DEFAULT]
 host = {host}
-state_path = {place}/{host}
+state_path = {workdir}/{host}
 """
 AGENT = """\
 [agent]
@@ -143,36 +143,36 @@ TYPES = {"nova": "compute", "glance": "image", "neutron": "network", "placement"
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
-    """What the files name: ``values`` are the URLs of databases and services, by the names in the templates."""
+class TemplateValues:
+    """The values in the files: ``values`` are the URLs of databases and services, by the names in the templates."""
 
-    place: pathlib.Path
+    workdir: pathlib.Path
     etc: pathlib.Path
     keystone: str
     password: str
     values: Mapping[str, str]
 
 
-def write(places: Places) -> None:
-    """Write one file for each service, named after it; glance's and nova's as these look for them."""
-    values = {name: value.replace("$", "$$") for name, value in places.values.items()}
-    names = {"keystone": places.keystone, "user": USER, "password": places.password, "project": PROJECT}
+def write(template: TemplateValues) -> None:
+    """Write one file for each service, named after it; those of Glance and Nova where these look for them."""
+    values = {name: value.replace("$", "$$") for name, value in template.values.items()}
+    names = {"keystone": template.keystone, "user": USER, "password": template.password, "project": PROJECT}
     auth = AUTH.format(region=REGION, **names)
-    known = {**values, "place": places.place, "etc": places.etc, "auth": auth}
+    known = {**values, "workdir": template.workdir, "etc": template.etc, "auth": auth}
     texts = {"nova": NOVA, "glance": GLANCE, "neutron": NEUTRON, "placement": PLACEMENT, "cyborg": CYBORG}
     for service, text in texts.items():
-        tokens = TOKENS.format(keystone=places.keystone, auth=auth)
+        tokens = TOKENS.format(keystone=template.keystone, auth=auth)
         content = text.format(**known) + tokens + SERVICE_USER.format(auth=auth)
-        path = places.place / ("glance-api.conf" if service == "glance" else f"{service}.conf")
+        path = template.workdir / ("glance-api.conf" if service == "glance" else f"{service}.conf")
         path.touch(mode=0o600)
         path.write_text(content)
-    (places.place / "api-paste.ini").write_text((places.etc / "nova/api-paste.ini").read_text())
+    (template.workdir / "api-paste.ini").write_text((template.etc / "nova/api-paste.ini").read_text())
     for directory in ("images", "staging", "tasks"):
-        (places.place / directory).mkdir()
+        (template.workdir / directory).mkdir()
 
 
-def write_host(place: pathlib.Path, host: str) -> None:
+def write_host(workdir: pathlib.Path, host: str) -> None:
     """Write HOST.conf for nova-compute, and agent-HOST.conf for Cyborg's agent."""
-    (place / host).mkdir()
-    (place / f"{host}.conf").write_text(HOST.format(host=host, place=place))
-    (place / f"agent-{host}.conf").write_text(HOST.format(host=host, place=place) + AGENT.format(host=host))
+    (workdir / host).mkdir()
+    (workdir / f"{host}.conf").write_text(HOST.format(host=host, workdir=workdir))
+    (workdir / f"agent-{host}.conf").write_text(HOST.format(host=host, workdir=workdir) + AGENT.format(host=host))

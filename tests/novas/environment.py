@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Nova, with Cyborg, Placement, Glance and Neutron, beside cyborg_quota: made once, kept in .venv-nova.
+"""A real Nova with Cyborg, Placement, Glance, Neutron and cyborg_quota, in an environment kept in .venv-nova.
 
     python -m tests.novas.environment
 
@@ -10,54 +10,38 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import time
 
 from tests import installing
 from tests.installing import NotAvailable
 
-PLACE = installing.TOP / ".venv-nova"
+DIRECTORY = installing.TOP / ".venv-nova"
 REQUIREMENTS = (
     "glance==33.0.0",
-    "neutron==29.0.0",  # Nova asks it for the ports of every server that it deletes, also with --nic none
+    "neutron==29.0.0",  # Nova reads the ports of every server that it deletes, also with --nic none
     "nova==34.0.0",
     "openstack-cyborg==17.0.0",
     "openstack-placement==16.0.0",
     "osc-placement==4.9.1",
     "PyMySQL==1.1.2",
     "python-openstackclient==10.5.0",
-    "setuptools==80.9.0",  # builds cyborg_quota, without asking the index each time
+    "setuptools==80.9.0",  # builds cyborg_quota without access to the index
     "waitress==3.0.2",
 )
 
 
 def tables_directory() -> pathlib.Path:
-    """Where the tables of these services are kept: see tables.py."""
-    return PLACE / f"tables-{_stamp()[:12]}"
+    """Return the directory of these services' tables: see tables.py."""
+    return DIRECTORY / f"tables-{_stamp()[:12]}"
 
 
 def _stamp() -> str:
     sources = [pathlib.Path(__file__).read_text(), pathlib.Path(installing.__file__).read_text()]
-    return installing.stamp_of(str(PLACE), *REQUIREMENTS, *sources)
+    return installing.stamp_of(str(DIRECTORY), *REQUIREMENTS, *sources)
 
 
 def ensure() -> pathlib.Path:
-    """Make what is missing, one process at a time; returns the directory of the programs. Raises NotAvailable."""
-    PLACE.mkdir(exist_ok=True)
-    began = time.monotonic()
-    python = PLACE / "env/bin/python"
-    services = _stamp()
-    ours = installing.package_stamp(services)
-    with installing.locked(PLACE / "lock"):
-        with installing.stamped(PLACE / "services.stamp", services) as needed:
-            if needed:
-                print(f"tests.novas: making {PLACE.name}", file=sys.stderr)
-                installing.make_environment(PLACE / "env")
-                installing.pip_install(python, *REQUIREMENTS)
-        with installing.stamped(PLACE / "ours.stamp", ours) as needed:
-            if needed:
-                installing.install_package(python, "mysql")
-                print(f"tests.novas: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return python.parent
+    """Install what is missing or outdated; returns the directory of the programs. Raises NotAvailable."""
+    return installing.ensure_services("tests.novas", DIRECTORY, REQUIREMENTS, _stamp())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, whatever Nova answers."""
+"""A user who makes, rebuilds, shelves, unshelves and deletes servers at random, and ignores errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ KEPT = 4
 PAUSE_SECONDS = 0.5
 
 Outcomes = collections.Counter[tuple[str, str]]
-"""{(what was asked, the HTTP status or the name of the error): how often}"""
+"""{(call, HTTP status or the name of the error): count}"""
 
 
 class Load:
-    """One user, in a thread of its own. ``flavors``: of one device and of two."""
+    """One user, in a thread of its own. ``flavors``: with one device and with two."""
 
     def __init__(self, user: User, flavors: tuple[str, str], image_id: str, seed: str) -> None:
         self.user = user
         self._flavors = flavors
         self._image_id = image_id
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.outcomes: Outcomes = collections.Counter()
 
     def work(self, stop: threading.Event) -> None:
@@ -38,12 +38,12 @@ class Load:
 
     def _act(self) -> None:
         servers = self.user.servers()
-        choice = self._chance.choices(["create", "delete", "rebuild", "shelve", "unshelve"], [5, 3, 1, 1, 1])[0]
+        choice = self._rng.choices(["create", "delete", "rebuild", "shelve", "unshelve"], [5, 3, 1, 1, 1])[0]
         if not servers or (choice == "create" and len(servers) < KEPT):
-            flavor = self._chance.choice(self._flavors)
+            flavor = self._rng.choice(self._flavors)
             self._try("create", lambda: self.user.create_servers(flavor))
             return
-        server = self._chance.choice(servers)
+        server = self._rng.choice(servers)
         details = {"imageRef": self._image_id} if choice == "rebuild" else None
         if choice in ("create", "delete"):
             self._try("delete", lambda: self.user.call("compute", "DELETE", f"/servers/{server}"))

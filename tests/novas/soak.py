@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects use servers with accelerators on the real Nova, while a nova-compute is killed and started again.
+"""Projects use servers with accelerators on the real Nova, while a nova-compute is killed and restarted.
 
-python -m tests.servers run --only mariadb -- python -m tests.novas.soak [--minutes N] [--seed S] [--json FILE]
+    python -m tests.servers run --only mariadb -- python -m tests.novas.soak [--minutes N] [--seed S] [--json FILE]
 
-Every 20 seconds all pause. Then no project may have more bound than its limit, and every counter must equal what Cyborg
-has bound, without any reconciliation. Exits with 1 when something was wrong. The time includes the cloud's start.
+Every 20 seconds all users pause. Then no project may have more bound than its limit, and every counter must equal the
+number that Cyborg has bound, without any reconciliation. The exit status is 1 if a check failed. The time includes the
+cloud's start.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Summary:
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rounds: int = 0
     left_bound: int = 0
-    """Devices bound to servers that are gone: Nova forgets those of a server that is deleted while it is scheduled."""
+    """Devices bound to deleted servers: Nova forgets the devices of a server that is deleted while it is scheduled."""
     faults: list[str] = dataclasses.field(default_factory=list)
 
     def as_dict(self) -> dict[str, object]:
@@ -54,25 +55,25 @@ class Soak:
     def __init__(self, cloud: Cloud, seed: str) -> None:
         self._cloud = cloud
         self._ledger = base.Ledger(cloud)
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.summary = Summary()
         self._limits: dict[str, int] = {}
         self._loads: list[Load] = []
         for number in range(PROJECTS):
             user = cloud.create_user()
-            self._limits[user.project_id] = self._chance.randint(1, 5)
+            self._limits[user.project_id] = self._rng.randint(1, 5)
             self._ledger.set_limit(user.project_id, self._limits[user.project_id])
             self._loads.append(Load(user, cloud.flavors, cloud.image_id, f"{seed} {number}"))
 
     def round(self, seconds: float) -> None:
-        """Load for so long, with one kill in the middle; then look."""
+        """Run the load for ``seconds``, with one kill in the middle; then check."""
         stop = threading.Event()
         threads = [threading.Thread(target=load.work, args=[stop], daemon=True) for load in self._loads]
         for thread in threads:
             thread.start()
         # In this thread: a service ends with the thread that started it.
-        host = self._chance.choice(HOSTS)
-        time.sleep(self._chance.uniform(0.2, 0.8) * seconds)
+        host = self._rng.choice(HOSTS)
+        time.sleep(self._rng.uniform(0.2, 0.8) * seconds)
         self._cloud.computes[host].kill()
         self.summary.kills[f"nova-compute on {host}"] += 1
         self._cloud.computes[host].start()
@@ -92,23 +93,23 @@ class Soak:
             limit = self._limits.get(project_id, 0)
             if count > limit:
                 problems.append(f"project {project_id} has {count} bound, its limit is {limit}")
-        self.summary.faults += [f"round {self.summary.rounds}: {one}" for one in problems]
+        self.summary.faults += [f"round {self.summary.rounds}: {problem}" for problem in problems]
 
     def delete_all(self) -> None:
         """Delete every server. Devices that stay bound were forgotten by Nova, and must stay charged."""
         for load in self._loads:
             load.user.delete(*load.user.servers())
         machine.wait_until(lambda: not self._cloud.records.bound(), RELEASE_SECONDS)
-        self.summary.faults += [f"at the end: {one}" for one in self._ledger.wait_until_equal(arqs=False)]
+        self.summary.faults += [f"at the end: {problem}" for problem in self._ledger.wait_until_equal(arqs=False)]
         self.summary.left_bound = sum(self._cloud.records.bound().values())
 
 
 def main() -> int:
     began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=4.0, help="how long in all, about (default: 4)")
-    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="whom to kill, and what is asked for")
-    parser.add_argument("--json", type=pathlib.Path, help="write the summary to this file too")
+    parser.add_argument("--minutes", type=float, default=4.0, help="the approximate total duration (default: 4)")
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the seed of all random choices")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the summary to this file")
     arguments = parser.parse_args()
     try:
         cloud = Cloud(base.OPTIONS)
@@ -130,7 +131,7 @@ def main() -> int:
 
 
 def _run(soak: Soak, began: float, seconds: float) -> None:
-    """Rounds as long as one more, and the end, fit into the time."""
+    """Run rounds while one more, and the end, fit into the time."""
     longest = 0.0
     while soak.summary.rounds < FEWEST_ROUNDS or time.monotonic() - began + 1.5 * longest < seconds:
         round_began = time.monotonic()

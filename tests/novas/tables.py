@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the services, which their own commands take a minute to make: made once, and kept as SQL.
+"""The tables of the services, which take a minute to make: made once, and kept as SQL.
 
-A dump is as good as the environment that it was made with: another environment is another directory.
+A dump belongs to the environment with which it was made: another environment has another directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CELLS = "UPDATE cell_mappings SET database_connection = :url, transport_url = :b
 
 
 def keep(databases: Mapping[str, str], directory: pathlib.Path) -> None:
-    """Write ``NAME.sql`` for each of {name: URL}; the directory appears when all of them are there."""
+    """Write ``NAME.sql`` for each of {name: URL}; the directory appears when all files are complete."""
     half = directory.with_suffix(".half")
     half.mkdir(parents=True, exist_ok=True)
     for name, url in databases.items():
@@ -30,7 +30,7 @@ def keep(databases: Mapping[str, str], directory: pathlib.Path) -> None:
 
 
 def restore(databases: Mapping[str, str], directory: pathlib.Path) -> bool:
-    """Read them again, side by side. False: there are none."""
+    """Load the files, concurrently. Returns False if there are none."""
     if not directory.exists():
         return False
     running = []
@@ -38,13 +38,13 @@ def restore(databases: Mapping[str, str], directory: pathlib.Path) -> bool:
         command = [machine.find("mariadb"), "--no-defaults", *_login(url)]
         with (directory / f"{name}.sql").open("rb") as text:
             running.append(subprocess.Popen(command, stdin=text, env=_environ(url)))
-    statuses = [one.wait(TIMEOUT_SECONDS) for one in running]
+    statuses = [process.wait(TIMEOUT_SECONDS) for process in running]
     assert not any(statuses), statuses
     return True
 
 
 def point_cells(api: str, cells: Mapping[str, str], bus: str) -> None:
-    """Have Nova's cells be these databases ({name: URL}), on this message bus; cell0 has none."""
+    """Set Nova's cells to these databases ({name: URL}), on this message bus; cell0 has none."""
     with sa.create_engine(api, poolclass=sa.NullPool).begin() as connection:
         for name, url in cells.items():
             values = {"url": url, "bus": "none:///" if name == "cell0" else bus, "name": name}

@@ -17,27 +17,30 @@ REFUSED = r"project {project_id}, resource fpga: limit 3, used {used}, reserved 
 class TestLimit(base.NovaTestCase):
     def test_one_device_each(self) -> None:
         """Three servers are admitted, the fourth is refused, and one more is admitted after a delete."""
-        servers = [self.user.create_server(self.one) for _ in range(4)]
-        self.assertEqual(["ACTIVE"] * 3 + ["ERROR"], [self.user.wait(one) for one in servers])
+        servers = [self.user.create_server(self.one_device) for _ in range(4)]
+        self.assertEqual(["ACTIVE"] * 3 + ["ERROR"], [self.user.wait(server) for server in servers])
         self.assert_charged(3)
         self.user.openstack("server", "delete", "--wait", servers[0])
         self.assert_charged(2)
-        self.active(self.one)
+        self.active(self.one_device)
         self.assert_charged(3)
 
     def test_two_devices_each(self) -> None:
         """All of a server's devices are charged or none, so that a smaller server can use the remaining quota."""
-        self.active(self.two)
-        [refused] = self.user.create_servers(self.two)
+        self.active(self.two_devices)
+        [refused] = self.user.create_servers(self.two_devices)
         self.assertEqual("ERROR", self.user.wait(refused))
         self.assert_charged(2)
-        self.active(self.one)
+        self.active(self.one_device)
         self.assert_charged(3)
 
-    def test_what_is_said_of_a_refusal(self) -> None:
-        """Cyborg's answer has the sentence. Nova 34 keeps only its status; the conductor's log names the server."""
-        self.active(self.two)
-        [refused] = self.user.create_servers(self.two)
+    def test_message_of_a_refusal(self) -> None:
+        """Cyborg's answer contains the sentence.
+
+        Nova 34 keeps only its status; the conductor's log names the server.
+        """
+        self.active(self.two_devices)
+        [refused] = self.user.create_servers(self.two_devices)
         self.assertEqual("ERROR", self.user.wait(refused))
         shown = self.user.openstack("server", "show", "-f", "json", refused)
         fault = shown["fault"]["message"]
@@ -45,14 +48,14 @@ class TestLimit(base.NovaTestCase):
         arqs = re.findall(r"[0-9a-f-]{36}", fault)
         self.assertEqual(2, len(arqs), fault)
         words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
-        lines = [line for line in self.cloud.conductor.said().splitlines() if refused in line and words in line]
+        lines = [line for line in self.cloud.conductor.output().splitlines() if refused in line and words in line]
         self.assertEqual(1, len(lines), self.cloud.conductor.tail())
         self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
 
 
-class TestLife(base.NovaTestCase):
+class TestLifecycle(base.NovaTestCase):
     def test_delete(self) -> None:
-        servers = [*self.active(self.one), *self.active(self.two)]
+        servers = [*self.active(self.one_device), *self.active(self.two_devices)]
         self.assert_charged(3)
         self.user.delete(servers[1])
         self.assert_charged(1)
@@ -61,7 +64,7 @@ class TestLife(base.NovaTestCase):
 
     def test_rebuild(self) -> None:
         """A rebuilt server stays on its host and keeps its devices."""
-        [server] = self.active(self.two)
+        [server] = self.active(self.two_devices)
         before = set(self.cloud.records.arqs())
         self.user.act(server, "rebuild", {"imageRef": self.cloud.image_id})
         self.assertEqual("ACTIVE", self.user.wait(server))
@@ -70,11 +73,11 @@ class TestLife(base.NovaTestCase):
 
     def test_shelve_and_unshelve(self) -> None:
         """A shelved server releases its devices; it can be unshelved when the quota allows it."""
-        [server] = self.active(self.two)
+        [server] = self.active(self.two_devices)
         self.user.act(server, "shelve")
         self.assertEqual("SHELVED_OFFLOADED", self.user.wait(server))
         self.assert_charged(0)
-        others = self.active(self.one, 2)
+        others = self.active(self.one_device, 2)
         self.user.act(server, "unshelve")
         self.assertEqual("SHELVED_OFFLOADED", self.user.wait(server))
         self.assert_charged(2)
@@ -86,10 +89,10 @@ class TestLife(base.NovaTestCase):
 
     def test_resize_is_refused_by_nova(self) -> None:
         """Nova resizes and migrates no server with accelerators, on any hypervisor; nothing is charged for the try."""
-        [server] = self.active(self.one)
-        flavors = {one["name"]: one["id"] for one in self.user.call("compute", "GET", "/flavors")["flavors"]}
+        [server] = self.active(self.one_device)
+        flavors = {flavor["name"]: flavor["id"] for flavor in self.user.call("compute", "GET", "/flavors")["flavors"]}
         for user, action, details in (
-            (self.user, "resize", {"flavorRef": flavors[self.two]}),
+            (self.user, "resize", {"flavorRef": flavors[self.two_devices]}),
             (self.cloud.admin, "migrate", None),
         ):
             error = self.assertRaises(ksa_exceptions.ClientException, user.act, server, action, details)
@@ -105,9 +108,9 @@ class TestDeadHost(base.NovaTestCase):
     def test_evacuate(self) -> None:
         """The old devices are released; the new ones are charged to the project whose token Nova used, the admin's.
 
-        So Cyborg hides them from the server's own project, whose delete leaves them bound. They stay charged as long.
+        So Cyborg hides them from the server's own project, whose delete leaves them bound, and they stay charged.
         """
-        [server] = self.active(self.two)
+        [server] = self.active(self.two_devices)
         host = self.host_of(server)
         with self.cloud.dead(host):
             self.cloud.admin.act(server, "evacuate", {})
@@ -125,7 +128,7 @@ class TestDeadHost(base.NovaTestCase):
         self.assertEqual({}, self.cloud.records.bound())
 
     def test_evacuated_and_deleted_by_the_admin(self) -> None:
-        [server] = self.active(self.one)
+        [server] = self.active(self.one_device)
         host = self.host_of(server)
         with self.cloud.dead(host):
             self.cloud.admin.act(server, "evacuate", {})
@@ -138,18 +141,18 @@ class TestDeadHost(base.NovaTestCase):
             self.assertEqual({}, self.cloud.records.bound())
 
     def test_delete_while_the_host_is_dead(self) -> None:
-        [server] = self.active(self.two)
+        [server] = self.active(self.two_devices)
         with self.cloud.dead(self.host_of(server)):
             self.user.delete(server)
             self.assert_charged(0)
 
     def test_killed_in_the_middle_of_a_spawn(self) -> None:
         """The devices stay bound and charged until the server is deleted."""
-        hold = self.cloud.place / "hold"
+        hold = self.cloud.workdir / "hold"
         self.addCleanup(hold.unlink, missing_ok=True)
         hold.touch()
-        [server] = self.user.create_servers(self.two)
-        reached = self.cloud.place / "hold.reached"
+        [server] = self.user.create_servers(self.two_devices)
+        reached = self.cloud.workdir / "hold.reached"
         machine.wait_until(reached.exists, 60.0)
         self.assertTrue(reached.exists())
         reached.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user of the cloud: by the `openstack` command, and by the services' APIs where a command would take seconds."""
+"""A user of the cloud: through the `openstack` command, or through the services' APIs, which are faster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
+from tests.cyborgs.starting import ProcessSettings
 from tests.novas.configuration import REGION
 from tests.servers import machine
 
@@ -26,11 +27,11 @@ MICROVERSIONS = {"compute": f"compute {COMPUTE_VERSION}", "accelerator": "accele
 
 
 class CommandError(Exception):
-    """`openstack` ended with an error; the message is what it said."""
+    """`openstack` ended with an error; the message is its output."""
 
 
 class User:
-    """Of one project. ``project_id`` is None for the administrator, who needs none here."""
+    """A user of one project. ``project_id`` is None for the administrator, who needs none here."""
 
     def __init__(self, cloud: Cloud, name: str, password: str, project: str, project_id: str = "") -> None:
         self._cloud = cloud
@@ -58,19 +59,20 @@ class User:
     # --- the command ---
 
     def openstack(self, *arguments: str) -> Any:
-        """Run `openstack`, and return what it prints, parsed where that is JSON. Raises CommandError."""
+        """Run `openstack`; returns its output, parsed if it is JSON. Raises CommandError."""
         with tempfile.TemporaryDirectory() as directory:
             out, err = (pathlib.Path(directory) / name for name in ("out", "err"))
             environ = {"PATH": os.environ["PATH"], "HOME": directory, **self._environ}
             command = [str(self._cloud.programs / "openstack"), *arguments]
-            status = self._cloud.starter.start(command, out, err, environ, pathlib.Path(directory)).wait(CALL_SECONDS)
+            settings = ProcessSettings(out, err, environ, pathlib.Path(directory))
+            status = self._cloud.starter.start(command, settings).wait(CALL_SECONDS)
             text = out.read_text()
             if status != 0:
                 raise CommandError(f"openstack {' '.join(arguments)}: {err.read_text()[-2000:]}")
         return json.loads(text) if text.startswith(("{", "[")) else text
 
     def create_server(self, flavor: str, name: str = "server") -> str:
-        """`openstack server create`; returns the UUID. What becomes of it: see ``wait``."""
+        """Run `openstack server create`; returns the UUID. See ``wait`` for its status."""
         options = ("--flavor", flavor, "--image", self._cloud.image_id, "--nic", "none", "-f", "json")
         return str(self.openstack("server", "create", *options, name)["id"])
 
@@ -85,7 +87,10 @@ class User:
         return str(self._session.get_token())
 
     def call(self, kind: str, method: str, path: str, body: Any = None, service_token: str = "") -> Any:
-        """One call of a service of this type; the parsed body, None where there is none. Raises ClientException."""
+        """Make one call of a service of this type; returns the parsed body, None if there is none.
+
+        Raises ClientException.
+        """
         base = {"accelerator": self._cloud.urls["cyborg"]}.get(kind)
         version = {"OpenStack-API-Version": MICROVERSIONS[kind]} if kind in MICROVERSIONS else {}
         version |= {"X-Service-Token": service_token} if service_token else {}
@@ -94,9 +99,9 @@ class User:
         return answer.json() if answer.content else None
 
     def create_servers(self, flavor: str, count: int = 1) -> list[str]:
-        """The same without the command, one after another; UUIDs."""
+        """Create servers one after another without the command; returns their UUIDs."""
         flavors = self.call("compute", "GET", "/flavors")["flavors"]
-        [flavor_id] = [one["id"] for one in flavors if one["name"] == flavor]
+        [flavor_id] = [item["id"] for item in flavors if item["name"] == flavor]
         asked = {"name": "server", "flavorRef": flavor_id, "imageRef": self._cloud.image_id, "networks": "none"}
         return [
             str(self.call("compute", "POST", "/servers", {"server": asked})["server"]["id"]) for _ in range(count)
@@ -110,7 +115,7 @@ class User:
         return dict(self.call("compute", "GET", f"/servers/{server}")["server"])
 
     def servers(self) -> list[str]:
-        return [str(one["id"]) for one in self.call("compute", "GET", "/servers")["servers"]]
+        return [str(server["id"]) for server in self.call("compute", "GET", "/servers")["servers"]]
 
     def delete(self, *servers: str) -> None:
         """Delete the servers, and wait until they no longer exist."""
@@ -119,7 +124,7 @@ class User:
         machine.wait_until(lambda: not set(servers) & set(self.servers()), STATE_SECONDS)
 
     def wait(self, server: str) -> str:
-        """Its status when no operation is in progress: ACTIVE, ERROR, SHELVED_OFFLOADED."""
+        """Return its status when no operation is in progress: ACTIVE, ERROR, SHELVED_OFFLOADED."""
         found: dict[str, Any] = {}
 
         def is_settled() -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call is interrupted before each of its statements, and another call runs there as far as the locks let it."""
+"""Interrupts one call before each of its statements, and runs another call there until it ends or waits for a lock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 A_WHILE_SECONDS = 0.3
 SECONDS_FOR_THE_OTHER = 0.05
-"""A call takes a few milliseconds. After this time it waits for a lock, and the interrupted call goes on."""
+"""A call takes a few milliseconds. After this time it waits for a lock, and the interrupted call continues."""
 MAX_STATEMENTS = 80
 
 
-class Aside:
+class BackgroundCall:
     """A call in a thread of its own."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -38,12 +38,12 @@ class Aside:
 
     @property
     def waits(self) -> bool:
-        """Whether it is still at it after a while."""
+        """Return whether it still runs after SECONDS."""
         self.join(A_WHILE_SECONDS)
         return self._thread.is_alive()
 
     def join(self, seconds: float) -> None:
-        """Wait for it, no longer than this."""
+        """Wait for its end, at most this long."""
         self._thread.join(seconds)
 
     def end(self) -> Any:
@@ -59,20 +59,20 @@ def interleave(
 ) -> Iterator[tuple[str, T]]:
     """Interrupt a call before statement 0, 1, ... that it sends on ``sql``, until it sends no more.
 
-    All three are called with a new name for each number, ``prepare`` before. Yields the name and what the interrupted
-    call returned, when both calls have ended; what either raised is raised.
+    All three functions are called with a new name for each number, ``prepare`` first. When both calls have ended, it
+    yields the name and the result of the interrupted call. An error of either call is raised.
     """
     for number in itertools.count():
         assert number < MAX_STATEMENTS, "the interrupted call does not end"
         name = f"n{number}"
         prepare(name)
-        others: list[Aside] = []
+        others: list[BackgroundCall] = []
 
-        def act_aside(name: str = name, others: list[Aside] = others) -> None:
-            others.append(Aside(lambda: act(name)))
+        def act_in_background(name: str = name, others: list[BackgroundCall] = others) -> None:
+            others.append(BackgroundCall(lambda: act(name)))
             others[0].join(SECONDS_FOR_THE_OTHER)
 
-        with hooks.BeforeStatement(sql, number, act_aside) as interruption:
+        with hooks.BeforeStatement(sql, number, act_in_background) as interruption:
             answer = interrupted(name)
         if not interruption.happened:
             return

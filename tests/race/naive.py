@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The known-bad way, kept as a control: read, compare, write. The race tests must catch it, or they catch nothing."""
+"""A naive implementation, kept as a control: read, compare, write. The race tests must detect it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 
 def reserve_one(engine: sa.Engine, usage_id: int, limit: int) -> bool:
-    """Charge one if there is room. Wrong: between the look and the write, others look too."""
+    """Charge one if the limit allows it. Wrong: between the read and the write, other processes read too."""
     with engine.connect() as connection:
         query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
         held = connection.execute(query, {"id": usage_id}).scalar_one()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reservation is settled while it is adopted: the adoption charges, whatever the other call does at which moment."""
+"""A reservation is settled while it is adopted: the adoption charges, whatever the other call does at which time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestAdopt(base.LedgerTestCase):
         return uuid
 
     def interleave(self, prepare: Callable[[str], Any], act: Callable[[str], Any]) -> list[list[str]]:
-        """Interrupt an adoption before each statement; the states of each consumer's reservations, oldest first."""
+        """Interrupt an adoption before each statement; returns each consumer's reservation states, oldest first."""
         states = []
         sql = hooks.database_of(self.engine).engine
         for consumer, uuid in interleave(sql, prepare, self.adopt, act):
@@ -78,12 +78,12 @@ class TestAdopt(base.LedgerTestCase):
         self.assertEqual({"committed"}, {last for *_, last in self.interleave(self.reserve, reserve_again)})
 
     def test_released(self) -> None:
-        """What is released after it was adopted stays released: it is not charged again."""
+        """A charge that was released after its adoption stays released: it is not charged again."""
         states = self.interleave(self.reserve, lambda consumer: self.other.release(self.context, consumer=consumer))
         self.assertLessEqual(
-            {tuple(one) for one in states}, {("released",), ("rolled_back", "committed"), ("committed",)}
+            {tuple(state) for state in states}, {("released",), ("rolled_back", "committed"), ("committed",)}
         )
 
     def test_released_when_it_was_not_reserved(self) -> None:
         states = self.interleave(lambda _: None, lambda consumer: self.other.release(self.context, consumer=consumer))
-        self.assertLessEqual({tuple(one) for one in states}, {("released",), ("committed",)})
+        self.assertLessEqual({tuple(state) for state in states}, {("released",), ("committed",)})

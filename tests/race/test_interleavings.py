@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races whose window is too small to hit by chance, held open by hand: one side stops inside its transaction.
+"""Races whose window is too small to be hit at random: one transaction is stopped in the middle.
 
-SQLite has one writer at a time, so that there nothing can be interleaved; the tests hold there all the same.
+SQLite has one writer at a time, so nothing can be interleaved there; the tests pass there all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cyborg_quota.db import projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.counters import Counting
 from tests import base, fixtures, trees
-from tests.race.interleaving import Aside
+from tests.race.interleaving import BackgroundCall
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -29,27 +29,27 @@ class InterleavingTestCase(base.LedgerTestCase):
         self.addCleanup(self.database.close)
         trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
 
-    def held_open(self, work: Callable[[Connection], Any]) -> tuple[Aside, threading.Event]:
+    def open_transaction(self, work: Callable[[Connection], Any]) -> tuple[BackgroundCall, threading.Event]:
         """Run ``work`` in a transaction that commits when the event is set."""
-        begun, may_end = threading.Event(), threading.Event()
+        has_begun, may_end = threading.Event(), threading.Event()
 
-        def hold(connection: Connection) -> None:
+        def wait_inside(connection: Connection) -> None:
             work(connection)
-            begun.set()
+            has_begun.set()
             may_end.wait(20)
 
-        aside = Aside(lambda: self.database.write(hold))
-        assert begun.wait(10), aside.error
-        return aside, may_end
+        background = BackgroundCall(lambda: self.database.write(wait_inside))
+        assert has_begun.wait(10), background.error
+        return background, may_end
 
 
 class TestFence(InterleavingTestCase):
-    """What db/projects.py promises, rule by rule."""
+    """The rules in the docstring of db/projects.py."""
 
-    def test_no_usage_row_appears_unseen_while_its_project_moves(self) -> None:
-        """Rule 2: the first charge of a new resource waits for the move, and then walks the new path."""
-        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
-        charge = Aside(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
+    def test_no_usage_row_is_missed_by_a_move(self) -> None:
+        """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
+        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
         self.assertTrue(charge.waits, "a usage row was made behind the move's back")
         may_end.set()
         moving.end()
@@ -59,9 +59,9 @@ class TestFence(InterleavingTestCase):
             self.assertEqual({"left": 3, "right": 3, "root": 3}, trees.subtrees(connection, "gpu"))
 
     def test_usage_rows_are_made_after_the_move_along_the_new_path(self) -> None:
-        """The same, in the moment after the project was found to be known."""
-        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
-        making = Aside(
+        """The same, immediately after the project was found to be known."""
+        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        making = BackgroundCall(
             lambda: self.database.write(
                 lambda connection: projects.make_rows(
                     connection, projects.read_path(connection, "left", ["gpu"]), ["gpu"]
@@ -75,12 +75,12 @@ class TestFence(InterleavingTestCase):
         with self.sql.connect() as connection:
             self.assertEqual({"left": 0, "right": 0, "root": 0}, trees.subtrees(connection, "gpu"))
 
-    def test_a_charge_on_its_way_starts_again_on_the_new_path(self) -> None:
-        """Rule 1: it waits at the moved project's row, finds another generation there, and reads the path anew."""
+    def test_a_charge_in_progress_is_repeated_on_the_new_path(self) -> None:
+        """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
-        charge = Aside(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
+        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
         self.assertTrue(charge.waits)
         may_end.set()
         moving.end()
@@ -91,8 +91,8 @@ class TestFence(InterleavingTestCase):
         self.limits.subtree_limits["right", "gpu"] = 2
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
-        charge = Aside(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
+        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
         self.assertTrue(charge.waits)
         may_end.set()
         moving.end()
@@ -102,9 +102,9 @@ class TestFence(InterleavingTestCase):
         self.assert_invariants()
 
     def test_two_moves_make_no_cycle(self) -> None:
-        """left under right, right under left, at once: the second finds the first's edge."""
-        moving, may_end = self.held_open(lambda connection: projects.move(connection, "left", "right"))
-        second = Aside(lambda: trees.move(self.database, "right", "left"))
+        """Two concurrent moves, left below right and right below left: the second one finds the edge of the first."""
+        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        second = BackgroundCall(lambda: trees.move(self.database, "right", "left"))
         self.assertTrue(second.waits)
         may_end.set()
         moving.end()
@@ -113,8 +113,8 @@ class TestFence(InterleavingTestCase):
 
 
 class TestHealFence(InterleavingTestCase):
-    def test_heal_waits_for_a_charge_under_way(self) -> None:
-        """Had it summed before it held the row, it would write a sum without that charge."""
+    def test_heal_waits_for_a_charge_in_progress(self) -> None:
+        """If it computed the sum before it locked the row, it would write a sum without that charge."""
         leaf = base.Context("leaf")
         (uuid,) = self.engine.reserve(leaf, {"gpu": 1})
         self.execute("UPDATE quota_usages SET reserved = 4 WHERE project_id = 'leaf'")
@@ -125,9 +125,9 @@ class TestHealFence(InterleavingTestCase):
             counting = Counting(connection, driver._paths, singly=False)
             driver._settler._apply(connection, counting, base.decide("commit", rows).moves, 0)
 
-        committing, may_end = self.held_open(commit)
-        healing = Aside(lambda: self.engine.heal(base.ADMIN))
-        if self.backend != "sqlite":  # its audit reads the last committed state, and then waits at the row
+        committing, may_end = self.open_transaction(commit)
+        healing = BackgroundCall(lambda: self.engine.heal(base.ADMIN))
+        if self.backend != "sqlite":  # its audit reads the last committed state, and then waits for the row
             self.assertTrue(healing.waits)
         may_end.set()
         committing.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administrators against each other, and against everybody who reserves; processes, on every database."""
+"""Administrators race against each other, and against processes that reserve; on every database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 1.5
 
 class LimitRaceTestCase(test_limits.LimitsTestCase):
     def start(self) -> None:
-        """Before the race: the children open connections of their own."""
+        """Called before the race: the children open connections of their own."""
         self.engine.close()
         self.database.close()
 
@@ -42,11 +42,11 @@ def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
 
 
 class TestSiblings(LimitRaceTestCase):
-    def test_the_sum_of_siblings_set_at_once_stays_within_the_parent(self) -> None:
-        """Eight administrators each raise another child by 10, and there is room for three."""
+    def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
+        """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
         self.set(None, 0)
         children = [f"child{number}" for number in range(PROCESSES)]
-        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         for turn in range(5):
             self.set("parent", 200)
             for child in children:
@@ -55,13 +55,13 @@ class TestSiblings(LimitRaceTestCase):
             self.start()
             admitted = race(*(functools.partial(raise_by_ten, self.engine, child) for child in children))
             self.assertEqual(ROOM, sum(admitted), f"turn {turn}: {admitted}")
-            limits = [one.limit for one in self.admin.list_limits(base.ADMIN) if one.project_id in children]
+            limits = [row.limit for row in self.admin.list_limits(base.ADMIN) if row.project_id in children]
             self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
 
-    def test_the_parent_lowered_and_a_child_raised_at_once(self) -> None:
-        """Either fits alone, both do not."""
+    def test_the_parent_lowered_and_a_child_raised_concurrently(self) -> None:
+        """Each change is valid alone, but not both."""
         self.set(None, 0)
-        self.grow({"parent": None, "child": "parent"})
+        self.make_tree({"parent": None, "child": "parent"})
         for turn in range(5):
             self.set("parent", 20)
             self.set("child", 10)
@@ -79,7 +79,7 @@ class TestSiblings(LimitRaceTestCase):
         return True
 
     def test_two_imports_of_the_same_tree(self) -> None:
-        """The second finds everything done."""
+        """The second import finds everything done."""
         children = [{"id": f"c{number}", "limits": {"gpu": 1}} for number in range(20)]
         document = {"defaults": {"gpu": 0}, "projects": [{"id": "top", "limits": {"gpu": 20}, "children": children}]}
         self.start()
@@ -91,40 +91,40 @@ class TestSiblings(LimitRaceTestCase):
 LEAVES = [f"leaf{number}" for number in range(4)]
 TOPS = ["left", "right"]
 LIMIT = 12
-"""Of each top; a leaf's own is 5, so that now the one and now the other blocks."""
+"""The limit of each top; that of a leaf is 5, so that sometimes one refuses and sometimes the other."""
 
 
 def reserve_and_settle(engine: QuotaEngine, seed: int) -> tuple[int, int]:
-    """For a while. Returns how many were admitted, and how many refused."""
-    chance, end = random.Random(seed), time.monotonic() + SECONDS
+    """Reserve and settle for some time. Returns how many were admitted, and how many refused."""
+    rng, end = random.Random(seed), time.monotonic() + SECONDS
     admitted = refused = 0
-    # (A busy machine does so little in a while that nothing is refused.)
+    # (On a busy machine, too few calls run in that time for a refusal.)
     while time.monotonic() < end or (not refused and time.monotonic() < end + 10):
-        context = base.Context(chance.choice(LEAVES))
+        context = base.Context(rng.choice(LEAVES))
         try:
-            uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
+            uuids = engine.reserve(context, {"gpu": rng.randint(1, 3)})
         except exceptions.OverQuota:
             refused += 1
             continue
         admitted += 1
-        if chance.random() < 0.4:
+        if rng.random() < 0.4:
             engine.commit(context, uuids)
             engine.release(context, uuids)
-        elif chance.random() < 0.9:
+        elif rng.random() < 0.9:
             engine.rollback(context, uuids)
         else:
             engine.commit(context, uuids)
-            if chance.random() < 0.8:
+            if rng.random() < 0.8:
                 engine.release(context, uuids)
     return admitted, refused
 
 
 class TestMovesAndLimits(LimitRaceTestCase):
     def test_no_reserve_passes_a_limit_while_projects_move_and_limits_are_set(self) -> None:
-        """Leaves go to and fro between two tops, alone and by imports, and limits up and down between 8 and 12."""
+        """Leaves move between two tops, singly and by imports, and limits change between 8 and 12."""
         self.set(None, LIMIT)
-        self.grow({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
-        self.engine._driver.limits.model = Overbooking()  # type: ignore[attr-defined]
+        self.make_tree({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
+        self.engine._driver.limits.model = Overcommitting()  # type: ignore[attr-defined]
         for leaf in LEAVES:
             self.set(leaf, 5)
         self.start()
@@ -138,39 +138,39 @@ class TestMovesAndLimits(LimitRaceTestCase):
         self.assertGreater(seen, 0)
 
     def turns(self) -> Any:
-        """A source of chance for each turn, until the time is over."""
-        chance, end = random.Random(11), time.monotonic() + SECONDS
+        """Yield a random generator for each iteration, until the time is over."""
+        rng, end = random.Random(11), time.monotonic() + SECONDS
         while time.monotonic() < end:
-            yield chance
+            yield rng
             time.sleep(0.01)
 
     def move(self) -> int:
-        """What a leaf holds goes along, whether its new top has room for it or not: a move creates nothing."""
+        """The usage of a leaf moves with it, even if it exceeds the limit of the new top: a move charges nothing."""
         count = 0
-        for chance in self.turns():
-            self.admin.move_project(base.ADMIN, chance.choice(LEAVES[:2]), chance.choice([*TOPS, None]))
+        for rng in self.turns():
+            self.admin.move_project(base.ADMIN, rng.choice(LEAVES[:2]), rng.choice([*TOPS, None]))
             count += 1
         return count
 
     def change(self) -> int:
         count = 0
-        for chance in self.turns():
-            self.admin.set_limit(base.ADMIN, "gpu", chance.choice([3, 4, 5]), chance.choice(LEAVES))
+        for rng in self.turns():
+            self.admin.set_limit(base.ADMIN, "gpu", rng.choice([3, 4, 5]), rng.choice(LEAVES))
             count += 1
         return count
 
     def take(self) -> int:
         count = 0
-        for chance in self.turns():
-            leaves = chance.sample(LEAVES[2:], 1)
-            top, other = chance.sample(TOPS, 2)
+        for rng in self.turns():
+            leaves = rng.sample(LEAVES[2:], 1)
+            top, other = rng.sample(TOPS, 2)
             entry = {"id": top, "limits": {"gpu": LIMIT}, "children": [{"id": leaf} for leaf in leaves]}
             self.admin.import_limits(base.ADMIN, {"projects": [entry, {"id": other}]})
             count += 1
         return count
 
     def watch(self) -> int:
-        """No leaf ever holds more than the highest limit it ever had, in any committed state."""
+        """Assert that no leaf ever holds more than the highest limit it ever had, in any committed state."""
         count = 0
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         for _ in self.turns():
@@ -184,8 +184,8 @@ class TestMovesAndLimits(LimitRaceTestCase):
         return count
 
 
-class Overbooking(Flat):
-    """Any limit may be set, as under flat, and every ancestor's holds, as under strict_hierarchy."""
+class Overcommitting(Flat):
+    """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
 
     def constraints(self, path: Any, limits: Any) -> Any:
         from cyborg_quota.limits.models import base as policies
@@ -193,15 +193,15 @@ class Overbooking(Flat):
         return policies.subtree_constraints(path, limits)
 
 
-class TestOverbooked(LimitRaceTestCase):
-    """strict_two_level lets ten children have a hundred each, below a parent of a hundred."""
+class TestOvercommitted(LimitRaceTestCase):
+    """strict_two_level allows ten children with a hundred each, below a parent with a hundred."""
 
     policy = StrictTwoLevel
 
-    def test_ten_children_of_one_parent_with_a_hundred_left(self) -> None:
+    def test_ten_children_compete_for_the_limit_of_their_parent(self) -> None:
         self.set(None, 100)
         children = [f"child{number}" for number in range(10)]
-        self.grow({"parent": None, **dict.fromkeys(children, "parent")})
+        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
         for child in children:
             self.set(child, 100)
         for turn in range(3):
@@ -214,6 +214,6 @@ class TestOverbooked(LimitRaceTestCase):
             )
             self.assertEqual(100, sum(admitted), f"turn {turn}: {admitted}")
             for child in children:
-                for one in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
-                    self.engine.rollback(base.ADMIN, [one.uuid])
+                for row in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
+                    self.engine.rollback(base.ADMIN, [row.uuid])
         self.assert_invariants()

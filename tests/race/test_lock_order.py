@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One lock order everywhere: whoever takes several usage rows never waits in a circle with somebody else.
+"""Every transaction locks usage rows in the same order, so that no cycle of waiting transactions arises.
 
-A deadlock breaks no promise, for it is tried again; but where two orders meet, most transactions end in one.
+A deadlock violates no invariant, because it is retried; but where two lock orders meet, most transactions end in one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROCESSES = 5
 SECONDS = 1.5
 CAP = 20
 _HOLD = sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu' FOR UPDATE")
-SERVERS = [one for one in fixtures.SCENARIOS if one[0] != "sqlite"]
+SERVERS = [scenario for scenario in fixtures.SCENARIOS if scenario[0] != "sqlite"]
 
 
 def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], number: int) -> tuple[int, int]:
-    """Take turns for a while; how many, and how many deadlocks the server told of."""
+    """Run the functions concurrently for some time; returns the number of calls, and of reported deadlocks."""
     seen = []
 
     def note(context: Any) -> None:
@@ -42,10 +42,10 @@ def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], num
             seen.append(error)
 
     sa.event.listen(hooks.database_of(engine).engine, "handle_error", note)
-    chance = random.Random(number)
+    rng = random.Random(number)
     turns, end = 0, time.monotonic() + SECONDS
     while time.monotonic() < end:
-        turn(chance)
+        turn(rng)
         turns += 1
     return turns, len(seen)
 
@@ -53,21 +53,21 @@ def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], num
 class TestLockOrder(base.LedgerTestCase):
     scenarios = SERVERS
 
-    def assert_no_circle(self, turn: Callable[[QuotaEngine, random.Random], None], **changes: object) -> None:
+    def assert_no_deadlocks(self, turn: Callable[[QuotaEngine, random.Random], None], **changes: object) -> None:
         engine = self.make_engine(**changes)
         jobs = [functools.partial(deadlocks_of, engine, functools.partial(turn, engine)) for _ in range(PROCESSES)]
         counts = race(*(functools.partial(job, number) for number, job in enumerate(jobs)))
-        turns, deadlocks = (sum(one) for one in zip(*counts, strict=True))
+        turns, deadlocks = (sum(column) for column in zip(*counts, strict=True))
         self.assertGreater(turns, PROCESSES)
         self.assertEqual(0, deadlocks, f"in {turns} turns")
         self.assert_invariants()
 
     def test_a_batch_of_expiry(self) -> None:
-        """Where one row in the middle is held, those before it are taken, and those behind it are free."""
+        """While a row in the middle is locked, the rows before it get locked, and those after it stay free."""
         names = [f"p{number}" for number in range(10)]
         uuids = [uuid for name in reversed(names) for uuid in self.engine.reserve(base.Context(name), {"gpu": 1})]
         self.make_overdue(*uuids)
-        # The rows' ids run against their names.
+        # The order of the rows' IDs is the reverse of the order of their names.
         order = names[::-1] if self.backend == "mariadb" else names
         with self.sql.begin() as holder:
             holder.execute(_HOLD, {"p": order[5]})
@@ -87,7 +87,7 @@ class TestLockOrder(base.LedgerTestCase):
         return False
 
     def test_a_counted_reserve_under_a_parent(self) -> None:
-        """Beyond half of the cap, open reservations are counted, while the project's own row is held."""
+        """Above half of the cap, open reservations are counted while the project's own row is locked."""
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
         trees.plant(database, {"parent": None, "child": "parent"})
@@ -95,9 +95,9 @@ class TestLockOrder(base.LedgerTestCase):
         for _ in range(CAP // 2 + 1):
             self.engine.reserve(base.Context("child"), {"gpu": 1})
 
-        def turn(engine: QuotaEngine, _chance: random.Random) -> None:
+        def turn(engine: QuotaEngine, _rng: random.Random) -> None:
             context = base.Context("child")
             with contextlib.suppress(exceptions.TooManyOpenReservations):
                 engine.rollback(context, engine.reserve(context, {"gpu": 1}))
 
-        self.assert_no_circle(turn, max_open=CAP)
+        self.assert_no_deadlocks(turn, max_open=CAP)

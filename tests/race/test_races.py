@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes against each other, on every database. The expectation is exact, or the race has been lost."""
+"""Processes race against each other, on every database. The expected results are exact."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LIMIT = 100
 class RaceTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.get_usages(self.context)  # warm: the children find statements compiled and modules imported
+        self.engine.get_usages(self.context)  # fills the caches of the children
         self.engine.close()
 
     def answer(self, call: Callable[[], Any]) -> str:
-        """What a call answered: ``ok``, or the name of its error."""
+        """Return ``ok``, or the name of the call's error."""
         try:
             call()
         except exceptions.QuotaError as error:
@@ -59,8 +59,8 @@ class TestLimitRace(RaceTestCase):
             self.assertEqual((0, LIMIT), self.figures(context.project_id))
         self.assert_invariants()
 
-    def test_the_known_bad_way_is_caught(self) -> None:
-        """Read, compare, write admits too much in one of a few turns: this kind of test can fail."""
+    def test_naive_is_detected(self) -> None:
+        """Read, compare, write admits too much in one of a few rounds: this kind of test can fail."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         with self.sql.connect() as connection:
             usage_id = connection.execute(sa.text("SELECT id FROM quota_usages")).scalar_one()
@@ -79,7 +79,7 @@ class TestLimitRace(RaceTestCase):
         self.fail("the race did not even catch read, compare, write")
 
     def test_ten_children_of_one_parent(self) -> None:
-        """The subtree's limit, not the children's, is what they race for."""
+        """They compete for the limit of the subtree, which is lower than the sum of their own."""
         self.limits.subtree_limits["parent", "gpu"] = LIMIT
         database = Database(fixtures.settings(self.url))
         children = [f"child{number}" for number in range(10)]
@@ -114,7 +114,7 @@ class TestDeliveryRace(RaceTestCase):
             self.assertEqual((0, 3), self.figures(context.project_id))
         self.assert_invariants()
 
-    def test_a_group_committed_twice_at_once_is_counted_once(self) -> None:
+    def test_concurrent_commits_of_a_group_are_counted_once(self) -> None:
         for turn in range(5):
             context = base.Context(f"p{turn}")
             self.engine.reserve_many(context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2})], group="g")
@@ -123,8 +123,8 @@ class TestDeliveryRace(RaceTestCase):
             self.assertEqual((3, 0), self.figures(context.project_id))
         self.assert_invariants()
 
-    def test_one_consumer_asks_for_different_resources(self) -> None:
-        """No row of one claim stands in the way of the other's; the consumer holds one of them all the same."""
+    def test_one_consumer_requests_different_resources(self) -> None:
+        """No unique key makes one claim conflict with the other; still only one of them is granted."""
         for turn in range(10):
             context = base.Context(f"p{turn}")
             wishes: list[dict[str, int]] = [{"fpga": 1}, {"gpu": 1}, {"gpu": 2, "fpga": 2}, {"gpu.A100": 1}]
@@ -135,13 +135,13 @@ class TestDeliveryRace(RaceTestCase):
                 )
             )
             self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
-            held = {one.resource: one.delta for one in self.engine.list_reservations(base.ADMIN, context.project_id)}
+            held = {row.resource: row.delta for row in self.engine.list_reservations(base.ADMIN, context.project_id)}
             self.assertEqual(wishes[answers.index("ok")], held)
             self.engine.close()
         self.assert_invariants()
 
-    def test_one_consumer_asks_for_different_things(self) -> None:
-        """One of them is served; the others are told what it holds."""
+    def test_one_consumer_requests_different_amounts(self) -> None:
+        """One of them is granted; the others get an error that names what the consumer holds."""
         for turn in range(5):
             context = base.Context(f"p{turn}")
             wishes = [functools.partial(self.engine.reserve, context, {"gpu": n}, consumer="c") for n in (1, 2, 3, 4)]
@@ -159,7 +159,7 @@ class TestSettleRace(RaceTestCase):
     }
 
     def settle(self, context: base.Context, uuid: str) -> str:
-        """Commit, rollback and expiry at once; returns the state that won, after proving the others' answers."""
+        """Commit, rollback and expire concurrently; returns the final state, after checking the other answers."""
         commit, rollback, expired, _ = race(
             functools.partial(self.answer, functools.partial(self.engine.commit, context, [uuid])),
             functools.partial(self.answer, functools.partial(self.engine.rollback, context, [uuid])),
@@ -193,7 +193,7 @@ class TestSettleRace(RaceTestCase):
         self.assert_invariants()
 
     def test_becoming_overdue(self) -> None:
-        """The reservation's time ends while they race."""
+        """The reservation becomes overdue during the race."""
         for turn in range(10):
             context = base.Context(f"p{turn}")
             (uuid,) = self.engine.reserve(context, {"gpu": 2}, base.milliseconds(25))
@@ -202,7 +202,7 @@ class TestSettleRace(RaceTestCase):
         self.assert_invariants()
 
     def test_sweepers_share_the_work(self) -> None:
-        """Each overdue reservation is expired, and counted, once."""
+        """Each overdue reservation is expired once, and counted once."""
         uuids = self.engine.reserve_many(self.context, [Claim(f"c{number}", {"gpu": 1}) for number in range(300)])
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
         engine = self.make_engine(batch_rows=20)
@@ -262,7 +262,7 @@ class TestWhileOthersWrite(RaceTestCase):
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.close()
 
-        def spoil_and_heal() -> int:
+        def falsify_and_heal() -> int:
             sql = sa.create_engine(self.url, poolclass=sa.NullPool)
             healed = 0
             end = time.monotonic() + self.SECONDS * 0.8
@@ -277,15 +277,15 @@ class TestWhileOthersWrite(RaceTestCase):
                 healed += 1
             return healed
 
-        *_, healed = race(*self.churners(3), spoil_and_heal)
+        *_, healed = race(*self.churners(3), falsify_and_heal)
         self.assertGreater(healed, 0)
         self.engine.heal(base.ADMIN)
         self.assert_invariants()
 
     def test_projects_move_under_charges(self) -> None:
-        """New projects join the tree while they are charged for the first time; old ones move with all they hold."""
+        """New projects join the tree while they are charged for the first time; others move with all they hold."""
 
-        def move_about() -> int:
+        def move_projects() -> int:
             end = time.monotonic() + self.SECONDS
             moves = 0
             while time.monotonic() < end:
@@ -303,7 +303,7 @@ class TestWhileOthersWrite(RaceTestCase):
                 moves += 1
             return moves
 
-        *cycles, moves = race(*self.churners(3), move_about)
+        *cycles, moves = race(*self.churners(3), move_projects)
         self.assertGreater(moves, 0)
         self.assertGreater(min(cycles), 0)
         self.assert_invariants()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project is removed while it is charged for the first time: each interleaves with every statement of the other.
+"""A project is removed while it is charged for the first time: each call is interrupted before each of its statements.
 
-A random race of two processes breaks I9 in 1 of 10 rounds at best. Here one call runs up to each of its statements in
-turn, and there the other call runs as far as the locks let it; so the tests need no luck.
+A random race of two processes violates I9 in at most 1 of 10 rounds. Here one call is stopped before each of its
+statements in turn, and the other call runs until it ends or waits for a lock; so the result does not depend on chance.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, -1)
-        self.grow({"top": None})
+        self.make_tree({"top": None})
         self.hold("top", 1)
         # Another host: with its own connections, and its own cache of paths.
         self.other = self.make_limited()
-        # Without a cap, the reserve of a negative delta counts nothing.
+        # Without a cap, the reserve of a negative delta counts no reservations.
         self.other._driver._reserver._cap = OpenCap(-1)
         self.other.get_usages(base.ADMIN)
 
     def remove(self, project_id: str) -> str:
-        """``removed``, or ``refused`` because the project holds something."""
+        """Return ``removed``, or ``refused`` because the project holds something."""
         try:
             self.admin.remove_project(base.ADMIN, project_id)
         except exceptions.ProjectRefused as error:
@@ -50,7 +50,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
         return self.other.reserve(base.Context(project_id), {"gpu": delta})
 
     def add(self, project_id: str) -> None:
-        self.grow({project_id: "top"})
+        self.make_tree({project_id: "top"})
         self.admin.set_limit(base.ADMIN, "gpu", -1, project_id)
 
     def interleave(self, sql: sa.Engine, interrupted: Callable[[str], Any], act: Callable[[str], Any]) -> None:
@@ -59,7 +59,7 @@ class TestRemoveProject(test_limits.LimitsTestCase):
 
     @property
     def removing(self) -> sa.Engine:
-        """The connections on which projects are removed."""
+        """Return the connections on which projects are removed."""
         return hooks.database_of(self.engine).long_transactions.engine
 
     @property
@@ -70,11 +70,11 @@ class TestRemoveProject(test_limits.LimitsTestCase):
         self.interleave(self.removing, self.remove, self.reserve)
 
     def test_removed_while_it_is_charged(self) -> None:
-        """The reserve succeeds each time: the project that was removed is known again, as a root."""
+        """The reserve succeeds each time: the removed project is known again, as a root."""
         self.interleave(self.reserving, self.reserve, self.remove)
 
     def test_a_negative_delta_while_it_is_removed(self) -> None:
-        """It adds nothing to a counter, and its reservation must not lose its usage row all the same."""
+        """It changes no counter, and still its reservation must not lose its usage row."""
         self.interleave(self.removing, self.remove, lambda name: self.reserve(name, -1))
 
     def test_removed_while_a_negative_delta_is_reserved(self) -> None:

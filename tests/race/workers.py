@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real processes behind a barrier: forked from a warm parent, so that a hundred of them cost nothing."""
+"""Processes behind a barrier: they are forked from a parent with filled caches, so that a hundred of them are cheap."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIMEOUT_SECONDS = 120
 
 
 def race(*jobs: Callable[[], Any]) -> list[Any]:
-    """Run every job in a process of its own, all from the same moment on. Returns what they returned, in order.
+    """Run every job in a process of its own, all starting at the same time. Returns their results, in order.
 
-    A job that raises fails the race, with its traceback.
+    A job that raises an error fails the race, with its traceback.
     """
     barrier = _FORK.Barrier(len(jobs))
     pipes = [_FORK.Pipe(duplex=False) for _ in jobs]
@@ -60,4 +60,4 @@ def _child(job: Callable[[], Any], barrier: Any, writer: Any) -> None:
         writer.send((True, traceback.format_exc()))
     finally:
         writer.close()
-        os._exit(0)  # no atexit, no test runner's clean-up: those are the parent's
+        os._exit(0)  # no atexit functions, no clean-up of the test runner: those belong to the parent

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of traces and of limit documents, fuzzed with coverage as the guide (atheris), for as long as wanted.
+"""Fuzzes the readers of traces and of limit documents, guided by coverage (atheris).
 
-python -m tests.security.fuzz_readers --seconds 300          both, half of the time each
+    python -m tests.security.fuzz_readers --seconds 300          both, half of the time each
 
-atheris is not one of the tests' dependencies: ``pip install atheris``. Where it is not installed, this says so and
-ends with 0. A crash leaves its input in the directory ``--findings``, and ends with 1.
+atheris is not one of the tests' dependencies: ``pip install atheris``. If it is not installed, the program says so and
+exits with 0. After a crash, its input is in the directory ``--findings``, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ projects:
 
 
 def read_trace(data: bytes, path: pathlib.Path) -> None:
-    """Any bytes are events, in order, or a TraceError of one line."""
+    """Any bytes give events in time order, or a TraceError of one line."""
     from cyborg_quota import validation
     from cyborg_quota.replay.traces import Trace, TraceError
 
@@ -37,7 +37,7 @@ def read_trace(data: bytes, path: pathlib.Path) -> None:
     last = 0.0
     try:
         for event in Trace(str(path)):
-            assert event.time >= last and 0 < event.amount < 2**31, event
+            assert event.time >= last and 0 < abs(event.amount) < 2**31, event
             last = event.time
             for name in (event.consumer, event.project_id, event.resource):
                 assert validation.check_name("name", name) == name
@@ -46,7 +46,7 @@ def read_trace(data: bytes, path: pathlib.Path) -> None:
 
 
 def read_document(data: bytes, _path: pathlib.Path) -> None:
-    """Any bytes are a document that reads the same once it was written, or InvalidDocument of one line."""
+    """Any bytes give a document that is the same after writing and reading it, or InvalidDocument of one line."""
     from cyborg_quota import exceptions
     from cyborg_quota.limits import document
     from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
@@ -76,8 +76,10 @@ def child(reader: str, options: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=60, help="how long, both together (default: 60)")
-    parser.add_argument("--findings", type=pathlib.Path, default=TOP / ".fuzz", help="where crashes are left")
+    parser.add_argument("--seconds", type=int, default=60, help="the total duration (default: 60)")
+    parser.add_argument(
+        "--findings", type=pathlib.Path, default=TOP / ".fuzz", help="the directory for inputs that cause a crash"
+    )
     arguments = parser.parse_args()
     try:
         import atheris  # noqa: F401

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking for a password in whatever comes out.
+"""Searches for a password in all output.
 
-The password is made of words that stand nowhere else, with everything between them that a URL, a configuration file
-or a shell may break it at: whatever piece of it comes out, in whatever encoding, is found.
+The password consists of words that occur nowhere else, separated by all characters at which a URL, a configuration file
+or a shell may split it: any part of it is found, in any encoding.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ WORDS = ("xyzzyx", "plughp", "frotzf", "wheezw")
 PASSWORD = "@".join(WORDS[:2]) + "/%&$" + "=+ ".join(WORDS[2:])
 QUOTED = urllib.parse.quote(PASSWORD, safe="")
 BARE = "@".join(WORDS[:2]) + "/" + ":".join(WORDS[2:])
-"""As somebody writes it who does not know that it must be quoted."""
+"""As it is written by a user who does not know that it must be quoted."""
 
 
 def pieces_in(text: str | bytes) -> list[str]:
-    """The words of the password that can be found in a text, whichever way it was encoded."""
+    """Return the words of the password that occur in a text, in any encoding."""
     shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     forms = (shown, urllib.parse.unquote_plus(shown), re.sub(r"\s+", "", shown), shown.replace("\0", ""))
     return sorted({word for word in WORDS for form in forms if word in form.lower()})
 
 
 class SecretsTestCase(base.CliTestCase):
-    """Everything that is logged, at every level, by whichever library, is kept beside what is printed."""
+    """Records the logs of all libraries at every level, besides the printed output."""
 
     scenarios: list[tuple[str, dict[str, object]]] = []
 
     def setUp(self) -> None:
         super().setUp()
-        # A configuration that names no database means a file in the current directory.
+        # A configuration without a database uses a file in the current directory.
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.directory)
         self.log = self.useFixture(fx.FakeLogger(level=logging.DEBUG, nuke_handlers=False))
-        # SQLAlchemy's pool tells of its connections only if it is asked before the engine is made.
+        # SQLAlchemy's pool logs its connections only if that is enabled before the engine is made.
         for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "keystoneauth", "urllib3"):
             logger = logging.getLogger(name)
             self.addCleanup(logger.setLevel, logger.level)
@@ -55,7 +55,7 @@ class SecretsTestCase(base.CliTestCase):
         self.conf.write_text(text)
 
     def assert_hidden(self, *argv: str) -> base.Ended:
-        """Run a command; nothing of the password comes out anywhere. Returns how it ended."""
+        """Run a command, and assert that no part of the password is in any output. Returns how the command ended."""
         ended = self.call(*argv)
         for where, text in (("stdout", ended.out), ("stderr", ended.err), ("log", self.log.output)):
             found = pieces_in(text)
@@ -67,8 +67,8 @@ class SecretsTestCase(base.CliTestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = expirer.main(["--config-file", str(self.conf), "--once", *argv])
-        said = out.getvalue() + err.getvalue()
-        self.assertEqual([], pieces_in(said + self.log.output), said)
+        output = out.getvalue() + err.getvalue()
+        self.assertEqual([], pieces_in(output + self.log.output), output)
         return status
 
 

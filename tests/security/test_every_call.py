@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call of the public face, asked by a stranger: what exists is answered as what does not (I8).
+"""Every public call, made by another project: existing and unknown objects get the same answer (I8).
 
-The calls are taken from the classes themselves, and what a call can name (a project, reservations, a consumer, a
-group) from its signature: a new method, or a new argument, is attacked too, or fails the test until it has a row here.
+The calls are taken from the classes, and the arguments that can name an object (a project, reservations, a consumer, a
+group) from their signatures: a new method or argument is tested too, or fails the test until it has a row here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VICTIM, STRANGER, NOBODY = "victim", "stranger", "nobody"
 UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
 STATES = ("flying", "overdue", "committed", "ended")
 
-# What each call is given beside what it names. None: it takes no context, and shows nobody's.
+# The arguments of each call besides those that name an object. None: it takes no context, and shows no project's data.
 OWN: dict[str, dict[str, Any] | None] = {
     "resources": None,
     "register_resource": None,
@@ -44,6 +44,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},
     "get_usages": {},
+    "headroom": {},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -79,9 +80,12 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_over": {},
     "export_limits": {},
     "import_limits": {"document": {}},
+    "is_known_project": {"project_id": VICTIM},
+    "list_holders": {},
+    "list_holdings": {"project_ids": [VICTIM]},
 }
 PACKAGE = {"attachment", "make_engine"}
-"""Functions of the package itself. The first is asked below; the second reads a configuration, and no context."""
+"""Functions of the package. The first is called below; the second reads a configuration, and takes no context."""
 
 NAMES: dict[str, tuple[Any, Any]] = {
     "project_id": (VICTIM, NOBODY),
@@ -90,7 +94,7 @@ NAMES: dict[str, tuple[Any, Any]] = {
     "group": ("together", "unjoined"),
     "reservations": (None, [UNKNOWN]),
 }
-"""What exists, and what does not, by the argument that names it. (The reservations are made with each test.)"""
+"""An existing object and an unknown one, for each argument that names one. (Each test makes its reservations.)"""
 
 STRANGERS: dict[str, Any] = {
     "a member": base.Context(STRANGER),
@@ -113,7 +117,7 @@ def parameters(kind: type, call: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """All that a caller can see, and what went over the wire; the names in it left out."""
+    """Everything that a caller can observe, and what was sent to the database, with names replaced."""
 
     kind: type
     words: str
@@ -122,14 +126,14 @@ class Answer:
 
 
 class EveryCallTestCase(test_limits.LimitsTestCase):
-    """The victim holds something of each kind, as a child of ``above``; nobody holds nothing, and is unknown."""
+    """The victim holds something in each state, as a child of ``above``; "nobody" holds nothing, and is unknown."""
 
     def setUp(self) -> None:
         super().setUp()
-        # Which calls look whether others wait is left to chance. Here, as mostly, none does.
+        # Which calls check for contention is random. Here none does, as in most cases.
         self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
-        self.grow({"above": None, VICTIM: "above", "empty": None})
+        self.make_tree({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)
         self.set(VICTIM, 50)
         victim = base.Context(VICTIM)
@@ -139,7 +143,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         self.quotas.commit(victim, consumer="committed")
         self.quotas.rollback(victim, consumer="ended")
         self.make_overdue(self.uuids["overdue"])
-        # What this process remembers of its own reservations must not answer otherwise than the tables do.
+        # The cache of this process's own reservations must not change an answer.
         self.engines = {"warm": self.engine, "cold": self.make_limited()}
         for engine in self.engines.values():
             engine.reserve(base.Context(STRANGER), {"gpu": 1}, consumer="mine")
@@ -152,25 +156,25 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
 
     @contextlib.contextmanager
     def listening(self, engine: QuotaEngine) -> Iterator[list[str]]:
-        """Every statement of the engine's databases, without its values."""
-        said: list[str] = []
+        """Record every statement of the engine's databases, without its values."""
+        sent: list[str] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-            is_script = statement.startswith("EXECUTE ")  # on MariaDB its numbers stand in its text
-            said.append(re.sub(r"\b\d+\b", "?", statement) if is_script else statement)
+            is_single = statement.endswith("-- COMMIT")  # the numbers are in its text
+            sent.append(re.sub(r"\b\d+\b", "?", statement) if is_single else statement)
 
         database = hooks.database_of(engine)
         databases = [database, database.long_transactions, engine._driver._untimed]  # type: ignore[attr-defined]
         for database in databases:
             sa.event.listen(database.engine, "before_cursor_execute", note)
         try:
-            yield said
+            yield sent
         finally:
             for database in databases:
                 sa.event.remove(database.engine, "before_cursor_execute", note)
 
     def answer(self, engine: QuotaEngine, on: Any, call: str, context: Any, named: dict[str, Any]) -> Answer:
-        with self.listening(engine) as said:
+        with self.listening(engine) as sent:
             try:
                 kind, words, data = type(None), repr(getattr(on, call)(context, **named)), ""
             except exceptions.QuotaError as error:
@@ -178,16 +182,16 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         hidden = [*self.uuids.values(), UNKNOWN, VICTIM, NOBODY]
         hidden += [name for pair in ("consumer", "group") for name in NAMES[pair]]
         pattern = "|".join(sorted(map(re.escape, hidden), key=len, reverse=True))
-        return Answer(kind, re.sub(pattern, "X", words), re.sub(pattern, "X", data), tuple(said))
+        return Answer(kind, re.sub(pattern, "X", words), re.sub(pattern, "X", data), tuple(sent))
 
     def pairs(self, names: list[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Each way to name what exists, and the same way to name what does not."""
+        """Return each way to name an existing object, with the same way to name an unknown one."""
         for name in names:
             known, unknown = NAMES[name]
             knowns = [[uuid] for uuid in self.uuids.values()] if known is None else [known]
             yield from (({name: one}, {name: unknown}) for one in knowns)
             if name != "project_id" and "project_id" in names:
-                # Named with its project: neither the project nor what is in it may show.
+                # With its project: neither the project's existence nor that of the object may be revealed.
                 yield from (
                     ({name: one, "project_id": VICTIM}, {name: unknown, "project_id": NOBODY}) for one in knowns
                 )
@@ -208,27 +212,27 @@ class TestTheTable(EveryCallTestCase):
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
 
-    def test_who_takes_no_context_shows_nobody_s(self) -> None:
-        """The rows without arguments are those of methods that cannot know who asks."""
+    def test_methods_without_a_context_show_no_project(self) -> None:
+        """The rows without arguments are those of methods that do not know the caller."""
         for call, given in OWN.items():
             self.assertEqual(given is not None, "context" in parameters(QuotaEngine, call), call)
 
-    def test_every_argument_is_attacked_or_harmless(self) -> None:
-        """An argument that is new here may name something of another project's."""
+    def test_every_argument_is_tested_or_names_nothing(self) -> None:
+        """A new argument may name an object of another project."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
-            "allow_unknown_limits",
+            "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
+            "allow_unknown_limits", "with_headroom",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:
                 self.assertLessEqual(set(parameters(kind, call)), harmless | NAMES.keys(), call)
 
 
-class TestStranger(EveryCallTestCase):
-    """Whoever is no admin's."""
+class TestOtherProject(EveryCallTestCase):
+    """A context that is not an admin's."""
 
-    def test_what_exists_is_answered_as_what_does_not(self) -> None:
+    def test_existing_and_unknown_objects_get_the_same_answer(self) -> None:
         for call, given in OWN.items():
             if given is None or call in ("reserve", "reserve_many"):
                 continue
@@ -244,7 +248,7 @@ class TestStranger(EveryCallTestCase):
                             self.assertEqual((kind, ()), (found.kind, found.statements), why)
         self.assert_untouched()
 
-    def test_a_reserve_in_another_s_project(self) -> None:
+    def test_a_reserve_for_another_project(self) -> None:
         for call in ("reserve", "reserve_many"):
             given = OWN[call] or {}
             for named in ({}, {"consumer": "flying"}, {"group": "together"}):
@@ -259,8 +263,8 @@ class TestStranger(EveryCallTestCase):
                     self.assertEqual((exceptions.NotAuthorized, ()), (known.kind, known.statements))
         self.assert_untouched()
 
-    def test_a_reserve_by_names_another_project_has(self) -> None:
-        """It is charged to the stranger, with the statements of any first reserve."""
+    def test_a_reserve_with_names_of_another_project(self) -> None:
+        """The own project is charged, with the same statements as any first reserve."""
         for call in ("reserve", "reserve_many"):
             answers = []
             for context, named in (
@@ -277,8 +281,8 @@ class TestStranger(EveryCallTestCase):
             mine = [row for row in hooks.tables(self.sql)[table] if VICTIM in row]
             self.assertEqual([row for row in self.before[table] if VICTIM in row], mine)
 
-    def test_no_wrong_argument_beside_it_tells(self) -> None:
-        """Whatever is checked first: the order must not depend on what exists."""
+    def test_no_invalid_argument_reveals_it(self) -> None:
+        """Whatever is checked first: the order of the checks must not depend on what exists."""
         for call, given in OWN.items():
             if given is None:
                 continue
@@ -304,7 +308,7 @@ class TestStranger(EveryCallTestCase):
                     )
         self.assert_untouched()
 
-    def test_an_admin_s_call_is_refused_before_the_first_statement(self) -> None:
+    def test_an_admin_call_is_refused_before_the_first_statement(self) -> None:
         for kind, rows in ((QuotaEngine, ADMINS), (Administration, ADMINISTRATION)):
             for call, given in rows.items():
                 for who, context in {**STRANGERS, "the project itself": base.Context(VICTIM)}.items():
@@ -322,7 +326,7 @@ class TestStranger(EveryCallTestCase):
                         self.assertEqual(f"Not authorized: {call} needs an admin's context.", found.words)
         self.assert_untouched()
 
-    def test_a_limit_of_another_s_project(self) -> None:
+    def test_a_limit_of_another_project(self) -> None:
         for call, given in BY_RULE.items():
             for who, context in STRANGERS.items():
                 known, unknown = (
@@ -333,12 +337,12 @@ class TestStranger(EveryCallTestCase):
                 )
                 self.assertEqual(unknown, known, (call, who))
                 self.assertIs(exceptions.NotAuthorized, known.kind)
-                self.assertFalse([one for one in known.statements if not one.startswith(("SELECT", "BEGIN"))])
+                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
             default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
         self.assert_untouched()
 
-    def test_an_attachment_in_another_s_project(self) -> None:
+    def test_an_attachment_for_another_project(self) -> None:
         for who, context in STRANGERS.items():
             words = []
             for project_id in (VICTIM, NOBODY):
@@ -352,7 +356,7 @@ class TestStranger(EveryCallTestCase):
 
 
 class TestAdmin(EveryCallTestCase):
-    """An admin's context can all of it, for any project."""
+    """An admin's context can make every call, for any project."""
 
     def test_every_call(self) -> None:
         for call, given in OWN.items():
@@ -375,8 +379,8 @@ class TestAdmin(EveryCallTestCase):
             getattr(self.quotas, call)(base.ADMIN, [self.uuids["flying"]])
         self.assertEqual(["released"], self.states(self.uuids["flying"]))
 
-    def test_a_text_that_compares_as_every_other(self) -> None:
-        """Whose project is meant is decided by the characters of its name, not by what a subclass says of them."""
+    def test_a_string_that_equals_every_other(self) -> None:
+        """The project is determined by the characters of its name, and not by the methods of a str subclass."""
 
         class Agreeable(str):
             __slots__ = ()
@@ -390,7 +394,7 @@ class TestAdmin(EveryCallTestCase):
 
         self.assertRaises(exceptions.NotAuthorized, self.engine.get_usages, base.Context(STRANGER), Agreeable(VICTIM))
 
-    def test_who_is_an_admin_says_so_in_so_many_words(self) -> None:
+    def test_is_admin_must_be_true(self) -> None:
         for value in ("False", "True", "", 1, 0, None, [], [False], object()):
             self.assertFalse(validation.is_admin(base.Context("p", is_admin=value)), value)  # type: ignore[arg-type]
         self.assertTrue(validation.is_admin(base.ADMIN))

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command, and whose it touches. A command acts with an admin's context: it may name any project, and what it
-names is all that it touches and shows. The commands are taken from the entry points: a new one needs a row here."""
+"""Every command, and the projects that it affects.
+
+A command acts with an admin's context: it may name any project, and affects and shows only the objects that it names.
+The commands are taken from the entry points: a new one needs a row here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.cli import base
 VICTIM, OTHER = "victim", "other"
 UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
 
-# What each command is given to act on the other project alone. {uuid}: a reservation of the other project.
+# The arguments with which each command acts on the other project only. {uuid}: a reservation of that project.
 OF_ONE: dict[str, tuple[str, ...]] = {
     "check": ("--project", OTHER, "gpu=1"),
     "commit": ("--project", OTHER, "--consumer", "c"),
@@ -27,6 +30,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
+    "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
     "limit list": ("--project", OTHER),
     "limit set": ("--project", OTHER, "gpu=7"),
@@ -37,10 +41,11 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "project move": (OTHER, "--root"),
     "project remove": ("empty",),
 }
-# These are about everything there is, and say so.
+# These commands affect all projects, as their help says.
 OF_ALL = {
-    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over", "project detach",
-    "project list", "reconcile", "replay", "usage audit", "usage heal",
+    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
+    "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
+    "resource list", "usage audit", "usage heal",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")
@@ -64,7 +69,7 @@ class EveryCommandTest(base.CliTestCase):
         self.assertEqual({"projects", "project_limits", "quota_usages", "reservations"}, self.before.keys())
 
     def rows_of(self, project: str) -> dict[str, list[Any]]:
-        """The rows that name a project."""
+        """Return the rows that name a project."""
         found = {name: [row for row in rows if project in row] for name, rows in hooks.tables(self.sql).items()}
         return {name: rows for name, rows in found.items() if rows}
 
@@ -72,10 +77,10 @@ class EveryCommandTest(base.CliTestCase):
         points = importlib.metadata.distribution("cyborg_quota").entry_points.select(group="cyborg_quota.cli")
         self.assertEqual({point.name.replace("_", " ") for point in points}, OF_ONE.keys() | OF_ALL)
 
-    def test_a_command_for_one_project_leaves_the_others_alone(self) -> None:
+    def test_a_command_for_one_project_changes_no_other(self) -> None:
         for command, arguments in OF_ONE.items():
             with self.subTest(command):
-                argv = [one.format(uuid=self.uuids[OTHER]) for one in arguments]
+                argv = [argument.format(uuid=self.uuids[OTHER]) for argument in arguments]
                 if command == "rollback":  # (what the commit above has committed is not rolled back)
                     self.call("reserve", "--project", OTHER, "--consumer", "c", "gpu=1")
                 ended = self.call(*command.split(), *argv)
@@ -84,16 +89,16 @@ class EveryCommandTest(base.CliTestCase):
                 self.assertNotIn(self.uuids[VICTIM], ended.out)
                 self.assertEqual(self.before, self.rows_of(VICTIM), command)
 
-    def test_a_uuid_beside_the_wrong_project_is_one_that_does_not_exist(self) -> None:
+    def test_a_uuid_with_the_wrong_project_is_unknown(self) -> None:
         for command in BY_UUID:
-            said = [
+            answers = [
                 self.refused(1, command, "--project", OTHER, uuid).replace(uuid, "UUID")
                 for uuid in (self.uuids[VICTIM], UNKNOWN)
             ]
-            self.assertEqual(said[0], said[1])
+            self.assertEqual(answers[0], answers[1])
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
-    def test_a_name_beside_the_wrong_project_is_one_that_does_not_exist(self) -> None:
+    def test_a_name_with_the_wrong_project_is_unknown(self) -> None:
         for command in BY_UUID:
             for kind, name in (("--consumer", "c"), ("--group", "g")):
                 ended = [self.call(command, "--project", "nobody", kind, one) for one in (name, "n")]
@@ -102,7 +107,7 @@ class EveryCommandTest(base.CliTestCase):
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
     def test_a_name_needs_its_project(self) -> None:
-        """An admin's context has no project of its own here that a name could mean."""
+        """The command's admin context has no project in which a name could be looked up."""
         for command in BY_UUID:
             for kind, name in (("--consumer", "c"), ("--group", "g")):
                 self.assertIn("needs --project", self.refused(2, command, kind, name))
@@ -115,7 +120,7 @@ class EveryCommandTest(base.CliTestCase):
 
 
 class PolicyTest(base.CliTestCase):
-    """The rule on limits binds the commands as it binds a program."""
+    """The policy rule for limits applies to the commands too."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -136,11 +141,11 @@ class PolicyTest(base.CliTestCase):
     def test_as_shipped(self) -> None:
         self.assertEqual([0, 0, 0], self.outcomes(policy.DEFAULT))
 
-    def test_a_rule_that_no_admin_fulfils(self) -> None:
+    def test_a_rule_that_refuses_admins(self) -> None:
         self.assertEqual([0, 1, 1], self.outcomes("role:quota_manager"))
         self.assertIn("Not authorized: set_limits", self.refused(1, "limit", "set", "--project", "p", "gpu=1"))
 
-    def test_a_rule_that_cannot_be_read_allows_nothing(self) -> None:
+    def test_an_invalid_rule_allows_nothing(self) -> None:
         self.assertEqual([0, 1, 1], self.outcomes("is_admin:True and ("))
         self.rules.write_text("{")
         self.assertIn("[oslo_policy]", self.refused(2, "limit", "set", "--project", "p", "gpu=1"))

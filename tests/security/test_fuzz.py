@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arbitrary objects in every argument of every call: a right answer, or a typed error before anything is written.
+"""Arbitrary objects in every argument of every call: a right result, or a typed error before anything is written.
 
-CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies how many calls are tried.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXAMPLES = {"sqlite": 300, "mariadb": 25, "postgresql": 25}
 
 
 class Hostile:
-    """Whatever is asked of it fails. (It can be hashed and compared: else no dictionary would take it.)"""
+    """Every operation on it fails. (It can be hashed and compared: otherwise no dictionary would accept it.)"""
 
     def _fail(self, *_args: object) -> Any:
         raise RuntimeError("hostile")
@@ -43,7 +43,7 @@ class Hostile:
 
 
 class HostileText(str):
-    """A str whose own words fail."""
+    """A str whose methods fail."""
 
     __slots__ = ()
 
@@ -137,8 +137,8 @@ GOOD: dict[str, Any] = {
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[type, str, Any, dict[str, Any]]:
-    """A call, and its arguments: most of them as they should be."""
+def calls(draw: st.DrawFn) -> tuple[type, str, Any, dict[str, Any]]:
+    """Draw a call and its arguments: most of them are valid."""
     kind, name = draw(st.sampled_from(CALLS))
     taken = list(inspect.signature(getattr(kind, name)).parameters.values())[1:]
     named = {}
@@ -168,8 +168,8 @@ class FuzzTest(test_limits.LimitsTestCase):
             derandomize=MORE == 1,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        @hypothesis.given(asked())
-        def ask(one: tuple[type, str, Any, dict[str, Any]]) -> None:
+        @hypothesis.given(calls())
+        def make_call(one: tuple[type, str, Any, dict[str, Any]]) -> None:
             kind, name, context, named = one
             on = self.engine if kind is QuotaEngine else self.engine.administration
             arguments = [context] if "context" in inspect.signature(getattr(kind, name)).parameters else []
@@ -178,25 +178,25 @@ class FuzzTest(test_limits.LimitsTestCase):
                 getattr(on, name)(*arguments, **named)
             except (exceptions.InvalidRequest, exceptions.NotAuthorized) as error:
                 self.assertEqual(_settled(before), _settled(hooks.tables(self.sql)), name)
-                self.assert_fit_to_show(error)
+                self.assert_printable(error)
             except RuntimeError as error:
-                # What the caller's own object raises, while it is asked, is the caller's; it comes before any write.
+                # An error that the caller's own object raises belongs to the caller; it is raised before any write.
                 self.assertEqual(("hostile",), error.args)
                 self.assertEqual(_settled(before), _settled(hooks.tables(self.sql)), name)
             except exceptions.QuotaError as error:
                 self.assertNotIsInstance(error, exceptions.DatabaseError, name)
-                self.assert_fit_to_show(error)
+                self.assert_printable(error)
 
-        ask()
+        make_call()
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
-    def assert_fit_to_show(self, error: exceptions.QuotaError) -> None:
+    def assert_printable(self, error: exceptions.QuotaError) -> None:
         self.assertEqual(1, len(str(error).splitlines()), ascii(str(error)))
         self.assertFalse({unicodedata.category(char) for char in str(error)} & {"Cc", "Cs"}, ascii(str(error)))
         self.assertLess(len(str(error)), 2000)
 
 
 def _settled(tables: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Without the fence, which takes turns before it is known that nothing changes."""
+    """Return the tables without the fence, which is locked before it is known that nothing changes."""
     return {name: rows for name, rows in tables.items() if name != "fences"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stranger writes stays text: it is no SQL, no second line of a log, no command to a terminal."""
+"""Text from a user stays text: it is never SQL, a second line of a log, or a control sequence of a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONTROLS = (
     "a\bb", "a\x7fb", "a\u2028b", "a\u2029b", "a\x85b", "a\x0bb", "a\x0cb", "\ud800", "a\udfffb",
 )  # fmt: skip
 TURNING = ("a\u202eb", "a\u2066b", "a\u200fb", "a\u061cb")
-"""What turns the direction of the text behind it: a terminal shows the rest of the line the other way round."""
+"""Characters that reverse the direction of the following text: a terminal shows the rest of the line reversed."""
 
 
 def one_line_each(test: Any, output: str, records: int) -> None:
@@ -47,7 +47,7 @@ def one_line_each(test: Any, output: str, records: int) -> None:
 
 
 class TestSql(test_limits.LimitsTestCase):
-    """On each database, in every place of a name."""
+    """On each database, in every argument that takes a name."""
 
     def test_in_every_name(self) -> None:
         self.set(None, -1)
@@ -76,8 +76,8 @@ class TestSql(test_limits.LimitsTestCase):
         document = self.admin.export_limits(base.ADMIN)
         self.assertEqual([], self.admin.import_limits(base.ADMIN, yaml.safe_load(yaml.safe_dump(document))))
 
-    def test_names_that_look_alike_are_others(self) -> None:
-        """In the limits and the tree as in the ledger (which test_bad_input has)."""
+    def test_names_that_look_alike_are_distinct(self) -> None:
+        """In the limits and the tree as in the ledger (test_bad_input.py)."""
         names = [
             "abc",
             "ABC",
@@ -106,7 +106,7 @@ class TestSql(test_limits.LimitsTestCase):
 
 
 class TestLogs(test_limits.LimitsTestCase):
-    """One record, one line: of names that are let in, and of those that are refused."""
+    """A log record is one line, for accepted names and for refused ones."""
 
     scenarios: list[Any] = []
 
@@ -133,7 +133,7 @@ class TestLogs(test_limits.LimitsTestCase):
                 count += 1
         one_line_each(self, self.log.output, count)
 
-    def test_names_that_are_let_in(self) -> None:
+    def test_accepted_names(self) -> None:
         for name in SQL:
             self.engine.register_resource(name)
             self.admin.set_limit(base.ADMIN, name, 1)
@@ -151,12 +151,12 @@ class TestLogs(test_limits.LimitsTestCase):
         sent = []
         for name in (*SQL, *TURNING):
             notifications.notify(Notice(name, name, 10, 9, 0, 80), sent.append)
-        self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(one.project_id)) for one in sent])
+        self.assertEqual([*SQL, *TURNING], [json.loads(json.dumps(notice.project_id)) for notice in sent])
         one_line_each(self, self.log.output, len(sent))
 
 
 class TestCommandLine(cli.CliTestCase):
-    """Arguments, files, options, and what stands in the database already."""
+    """Arguments, files, options, and the content of the database."""
 
     def lines(self, *argv: str) -> str:
         ended = self.call(*argv)
@@ -219,11 +219,11 @@ class TestCommandLine(cli.CliTestCase):
             ):
                 driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
                 self.configure(f"{option} = {name}{driver}")
-                said = self.call("usage", "list").err
-                self.shown_safely(said)
+                output = self.call("usage", "list").err
+                self.shown_safely(output)
 
-    def test_tables_of_what_is_in_the_database(self) -> None:
-        """Written by hand, or by a release that let it in: a table has its lines, and the terminal its state."""
+    def test_tables_of_database_content(self) -> None:
+        """Written by hand, or by a release that accepted it: it changes neither the table nor the terminal's state."""
         (row,) = self.good("reserve", "--project", "p", "--consumer", "c", "--group", "g", "gpu=1")
         sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         for name in ("a\nb", "a\x1b[2Jb", "a\rb", "a\u202eb", "a\x9bb", "a\u2028b", "a\x85b"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cap on open reservations: exact, whoever races; and what it is no business of."""
+"""The cap on open reservations: it is exact in races, and does not affect other reservations."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TestCap(CapTestCase):
                 self.assertIn(word, str(error))
             self.quotas.rollback(self.context, uuids)
 
-    def test_a_flood_that_ended_is_forgotten(self) -> None:
-        """Once beyond half of the cap, a project's reserves are counted; not for ever."""
+    def test_counting_ends_after_a_flood(self) -> None:
+        """Above half of the cap, the open reservations of a project are counted, but not for ever."""
         uuids = self.fill(CAP)
         self.quotas.rollback(self.context, uuids)
         counting = mock.patch.object(reservations, "count_open", wraps=reservations.count_open)
@@ -76,7 +76,7 @@ class TestCap(CapTestCase):
             self.assertEqual(most, self.refused({"gpu": 1}).limit)
             self.quotas.release(self.context, uuids)
 
-    def test_whatever_ends_one_makes_room_for_one(self) -> None:
+    def test_each_end_of_a_reservation_allows_another(self) -> None:
         uuids = self.fill(CAP)
         self.quotas.commit(self.context, uuids[:1])
         uuids += self.fill(1)
@@ -88,7 +88,7 @@ class TestCap(CapTestCase):
         self.fill(1)
         self.refused({"gpu": 1})
 
-    def test_what_is_committed_does_not_count(self) -> None:
+    def test_committed_reservations_do_not_count(self) -> None:
         for _ in range(3):
             self.quotas.commit(self.context, self.fill(CAP))
         self.quotas.adopt(base.ADMIN, [Claim(None, {"gpu": 1})] * (CAP + 1), "p1")
@@ -96,7 +96,7 @@ class TestCap(CapTestCase):
         self.quotas.adopt(base.ADMIN, [Claim(None, {"gpu": 1})], "p1")
         self.refused({"gpu": 1})
 
-    def test_each_resource_and_each_project_has_its_own(self) -> None:
+    def test_the_cap_is_per_project_and_resource(self) -> None:
         self.fill(CAP)
         self.fill(CAP - 1, resource="fpga")
         self.quotas.reserve(base.Context("p2"), {"gpu": 1})
@@ -128,7 +128,7 @@ class TestCap(CapTestCase):
         self.refused({"gpu": 1})
         self.refused({"gpu": -1})
 
-    def test_a_limit_that_is_passed_as_well_is_said_first(self) -> None:
+    def test_an_exceeded_limit_is_reported_first(self) -> None:
         self.fill(CAP)
         self.limits.limits["p1", "gpu"] = CAP
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
@@ -139,15 +139,15 @@ class TestCap(CapTestCase):
         self.refused({"gpu": 1})
 
     def test_in_a_tree(self) -> None:
-        """The children's do not count against their parent, and the path is charged to its root."""
+        """Reservations of the children do not count against their parent, and the path is charged to its root."""
         trees.plant(hooks.database_of(self.engine), {"root": None, "p1": "root", "p3": "root"})
         for project in ("p1", "p3", "root"):
             for _ in range(CAP):
                 self.quotas.reserve(base.Context(project), {"gpu": 1})
             self.assertRaises(TOO_MANY, self.quotas.reserve, base.Context(project), {"gpu": 1})
 
-    def test_a_project_that_holds_much_is_counted_not_refused(self) -> None:
-        """Beyond half of the cap in amounts the bound proves nothing: then it is the count that decides."""
+    def test_large_amounts_are_counted_not_refused(self) -> None:
+        """If the amounts exceed half of the cap, they prove nothing, and the reservations are counted."""
         self.quotas.adopt(base.ADMIN, [Claim(None, {"gpu": 10**6})], "p1")
         self.fill(CAP)
         self.refused({"gpu": 1})
@@ -178,7 +178,7 @@ class RaceTestCase(CapTestCase):
     def admitted(self, *deltas: dict[str, int]) -> int:
         self.engine.get_usages(self.context)
         self.engine.close()
-        jobs = [functools.partial(reserve_until_too_many, self.engine, one) for one in deltas]
+        jobs = [functools.partial(reserve_until_too_many, self.engine, delta) for delta in deltas]
         return sum(race(*jobs))
 
 
@@ -188,7 +188,7 @@ class TestRace(RaceTestCase):
         self.assertEqual(60, self.admitted(*[{"gpu": 1}] * PROCESSES))
         self.assert_invariants()
 
-    def test_with_negative_ones_among_them(self) -> None:
+    def test_with_negative_deltas(self) -> None:
         self.use(60)
         self.assertEqual(60, self.admitted(*[{"gpu": 1}] * 4, *[{"gpu": -1}] * 4))
         with self.sql.connect() as connection:
@@ -200,8 +200,8 @@ class TestRace(RaceTestCase):
 class TestControl(RaceTestCase):
     scenarios = fixtures.SCENARIOS[1:]  # SQLite has one writer at a time: nothing can come between
 
-    def test_the_known_bad_way_is_caught(self) -> None:
-        """Counting without holding the row admits too many in one of a few turns: this race can be lost."""
+    def test_naive_is_detected(self) -> None:
+        """Counting without the row lock admits too many in one of a few rounds: this race can be lost."""
 
         def charge(_cap: OpenCap, connection: Connection, changes: object, counted: object, claims: object) -> bool:
             _cap._check(connection, counted, claims)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No password is shown: not in a log at DEBUG, an error, a traceback, a help text, whatever is wrong."""
+"""No password is shown: in a log at DEBUG, an error, a traceback or a help text, for any configuration error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMES = ("mysql+pymysql", "postgresql+psycopg2")
 
 
 def bad_urls() -> Iterator[str]:
-    """Connection URLs that lead nowhere, each with the password in it."""
+    """Connection URLs that cannot work, each with the password in it."""
     port = closed_port()
     for scheme in SCHEMES:
         yield f"{scheme}://root:{QUOTED}@127.0.0.1:{port}/db"
@@ -57,11 +57,11 @@ def bad_urls() -> Iterator[str]:
 
 
 class TestConnection(SecretsTestCase):
-    """[database] connection: whatever is wrong with it."""
+    """[database] connection, with any error in it."""
 
     COMMANDS = (("usage", "list"), ("db", "sync"), ("--debug", "usage", "list"), ("--debug", "db", "version"))
 
-    def test_urls_that_lead_nowhere(self) -> None:
+    def test_urls_that_cannot_work(self) -> None:
         for url in bad_urls():
             self.write(f"{QUICK}[database]\nconnection = {url.replace('$', '$$')}\n")
             for argv in self.COMMANDS:
@@ -80,8 +80,8 @@ class TestConnection(SecretsTestCase):
             self.assertEqual(0, self.assert_hidden(*command.split(), "--help").status)
         self.assertEqual(0, self.assert_hidden("--help").status)
 
-    def test_a_password_that_must_be_quoted_is_said_to_be_so(self) -> None:
-        """What follows its @ would be taken for the host, and named by every error as that."""
+    def test_an_unquoted_password_is_reported(self) -> None:
+        """The text after its @ would be taken for the host, and quoted as such by every error."""
         for scheme in SCHEMES:
             self.write(f"{QUICK}[database]\nconnection = {scheme}://root:{BARE}@127.0.0.1/db\n")
             ended = self.assert_hidden("usage", "list")
@@ -101,9 +101,9 @@ class TestConnection(SecretsTestCase):
 
 
 class TestFiles(SecretsTestCase):
-    """A configuration file that is wrong."""
+    """A configuration file with errors."""
 
-    def test_a_line_that_is_none(self) -> None:
+    def test_an_invalid_line(self) -> None:
         """oslo.config quotes the line."""
         for line in (
             f"connection mysql+pymysql://root:{QUOTED}@127.0.0.1/db",
@@ -120,12 +120,12 @@ class TestFiles(SecretsTestCase):
                     self.assertIn(ended.status, (1, 2), text)
                 self.assert_hidden_by_the_expirer("--debug")
 
-    def test_the_line_s_number_is_told(self) -> None:
+    def test_the_line_number_is_reported(self) -> None:
         self.write(f"[database\nconnection = mysql://root:{QUOTED}@127.0.0.1/db\n")
         self.assertIn(f"{self.conf}: line 1: ", self.assert_hidden("usage", "list").err)
 
-    def test_what_is_told_of_another_configuration(self) -> None:
-        """Of Cyborg's, say: oslo.config's errors come out as they are there."""
+    def test_errors_of_another_configuration(self) -> None:
+        """The configuration of Cyborg, for example: the errors of oslo.config are passed on."""
         for text in (
             f"[database]\npassword {QUOTED}",
             f"[database {QUOTED}",
@@ -144,21 +144,21 @@ class TestFiles(SecretsTestCase):
         conf(["--config-file", str(self.conf)], project="another")
         return str(conf.database.connection)
 
-    def test_a_dollar_sign_that_was_not_doubled(self) -> None:
+    def test_an_unescaped_dollar_sign(self) -> None:
         for text in (f"$plughp{WORDS[0]}", f"${{{WORDS[0]}}}", f"${WORDS[0]}.{WORDS[1]}"):
             self.write(f"[database]\nconnection = mysql+pymysql://root:{text}@127.0.0.1/db\n")
             for argv in (("usage", "list"), ("--debug", "usage", "list")):
                 self.assertEqual(2, self.assert_hidden(*argv).status)
 
     def test_the_value_of_another_option(self) -> None:
-        """A password that has got into the wrong line."""
+        """A password in the wrong line."""
         for text in (
             f"[quota]\nretry_seconds = {QUOTED}",
             f"[limits]\nlimits = {QUOTED}",
             f"[quota]\ndriver = {QUOTED}",
         ):
             self.write(f"[database]\nconnection = {self.url}\n{text}\n")
-            self.assertNotEqual(0, self.call("usage", "list").status)  # (it names the value: that is no secret's place)
+            self.assertNotEqual(0, self.call("usage", "list").status)  # (the error quotes the value)
 
     def test_the_environment(self) -> None:
         self.write("")
@@ -188,7 +188,7 @@ class TestKeystone(SecretsTestCase):
             f"keystone_stale_seconds = 0\n[oslo_limit]\n{lines}\n"
         )
 
-    def test_whatever_is_wrong(self) -> None:
+    def test_each_error(self) -> None:
         for values in (
             {},
             {"auth_url": f"http://quota:{QUOTED}@127.0.0.1:{closed_port()}/v3"},
@@ -208,10 +208,10 @@ class TestKeystone(SecretsTestCase):
             ):
                 self.assertIn(self.assert_hidden(*argv).status, (1, 2), values)
 
-    def test_a_server_that_repeats_what_it_was_told(self) -> None:
-        """Its answer, with the password in it, is no part of any error.
+    def test_a_server_that_repeats_the_request(self) -> None:
+        """Its answer, which contains the password, is not part of any error.
 
-        (It answers 401 to the question for its versions too: keystoneauth1 waited for itself then, for ever.)
+        (It answers 401 to the version discovery too, which once made keystoneauth1 wait for itself for ever.)
         """
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
@@ -222,11 +222,11 @@ class TestKeystone(SecretsTestCase):
 
 
 def _echo(server: socket.socket) -> None:
-    """Answer every request with 401 and the request itself."""
+    """Answer every request with 401 and a copy of the request."""
     while True:
         try:
             connection, _ = server.accept()
-        except OSError:  # the test is over
+        except OSError:  # the test has ended
             return
         request = connection.recv(65536)
         head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(request)
@@ -252,7 +252,7 @@ class TestNotifications(SecretsTestCase):
 
 
 class TestTheSearch(SecretsTestCase):
-    """Known-bad ways: the search finds what is shown on purpose."""
+    """Controls: the search finds a password that is shown on purpose."""
 
     def test_every_encoding(self) -> None:
         for text in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A database that answers shows no password: not in a table, a chart, a log at DEBUG, a process's arguments."""
+"""With a database that answers, no password is shown: in a table, a chart, a log at DEBUG, a process's arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestServers(SecretsTestCase):
-    """A database that answers: a right password, and a wrong one."""
+    """A database that answers, with a right password and with a wrong one."""
 
     scenarios = fixtures.SCENARIOS[1:]
 
@@ -37,18 +37,18 @@ class TestServers(SecretsTestCase):
         else:
             self.sql(f"ALTER DATABASE {name} OWNER TO {self.user}")
             self.addCleanup(self.sql, f"ALTER DATABASE {name} OWNER TO {admin.username}")
-            self.own(self.user)
-            self.addCleanup(self.own, str(admin.username))
+            self.change_owner(self.user)
+            self.addCleanup(self.change_owner, str(admin.username))
         self.good = sa.make_url(self.url).set(username=self.user, password=PASSWORD)
 
-    def own(self, user: str) -> None:
+    def change_owner(self, user: str) -> None:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with engine.begin() as connection:
             for table in sa.inspect(connection).get_table_names():
                 connection.exec_driver_sql(f"ALTER TABLE {table} OWNER TO {user}")
 
     def sql(self, statement: str) -> None:
-        """As the database's administrator, and past SQLAlchemy's log: the statement has the password in it."""
+        """Run SQL as the database's administrator, without SQLAlchemy's log: the statement contains the password."""
         engine = sa.create_engine(str(fixtures.admin_url(self.backend)), poolclass=sa.NullPool)
         with (
             engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
@@ -67,7 +67,7 @@ class TestServers(SecretsTestCase):
         self.write(f"{QUICK}[database]\nconnection = {text}\n[limits]\ndriver = config\nlimits = gpu:2\n")
 
     def test_a_session(self) -> None:
-        """From the first command to the chart, in the logs, the tables and the files that are left."""
+        """From the first command to the chart, in the logs, the tables and the files."""
         self.connect(self.good)
         trace = pathlib.Path(self.directory, "trace.csv")
         trace.write_text("time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n1,commit,c,p,gpu,1\n")
@@ -119,7 +119,7 @@ class TestServers(SecretsTestCase):
 
 
 def _streams(picture: bytes) -> list[int]:
-    """Where the compressed texts of a PNG may begin."""
+    """Return where the compressed texts of a PNG may begin."""
     return [found.start() for found in re.finditer(b"\x78[\x01\x5e\x9c\xda]", picture)][:1]
 
 

@@ -1,17 +1,16 @@
-"""Private MariaDB and PostgreSQL servers, made for one test run and removed behind it.
+"""Private MariaDB and PostgreSQL servers, made for one test run and removed at its end.
 
 From Python::
 
     with servers.MariaDB() as server:
         engine = sqlalchemy.create_engine(server.url)
 
-From a shell: both servers, their URLs in the environment of a command, its exit status::
+From a shell, both servers, with their URLs in the environment of a command; the exit status is that of the command::
 
     python -m tests.servers run -- stestr run
 
-They listen on 127.0.0.1 only, on a free port, with a password of their own, and read no
-configuration of the machine; no server that already runs is touched. Each is ended by its own
-process id, and by the kernel when whoever started it is killed.
+They listen on a free port of 127.0.0.1 only, with a random password, and read no configuration of the machine; no other
+server is touched. Each is ended by its own process ID, and by the kernel when its owner is killed.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ KINDS: tuple[type[Server], ...] = (MariaDB, PostgreSQL)
 def running(
     kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
 ) -> Iterator[tuple[list[Server], list[ServerError]]]:
-    """Start these servers side by side: those that run, and why the others do not."""
+    """Start these servers concurrently; yields those that run, and the reasons why the others do not."""
     started: list[Server] = []
     errors: list[ServerError] = []
     with contextlib.ExitStack() as stack:

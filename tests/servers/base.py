@@ -1,4 +1,4 @@
-"""One private server, whatever its kind: made, started, stopped, killed and removed."""
+"""A private server of any kind: made, started, stopped, killed and removed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
 _ERROR_WORDS = ("ERROR", "FATAL", "error:")
 
-T = TypeVar("T", bound="Started")
+T = TypeVar("T", bound="Startable")
 
 
-class Started(abc.ABC):
-    """With it, it is started; behind it, it is closed."""
+class Startable(abc.ABC):
+    """A context manager that starts it, and closes it at the end."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -38,7 +38,7 @@ class Started(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop it, and remove what it has left; whatever state it is in."""
+        """Stop it and remove its files, whatever its state."""
 
     def __enter__(self: T) -> T:
         try:
@@ -52,12 +52,12 @@ class Started(abc.ABC):
         self.close()
 
 
-class Server(Started):
-    """One private server. Its data lives from the first start to close(), whatever is in between.
+class Server(Startable):
+    """One private server. Its data exists from the first start until close().
 
     Start it from a thread that lives as long: the kernel ends the server with that thread.
 
-    :param durable: keep the server's own durability, on the disk of the temporary directory, for
+    :param durable: keep the server's default durability, with its data on the disk of the temporary directory, for
         measurements. Otherwise an answered commit survives kill(), but not a crash of the machine.
     :param settings: more settings of the server, by their names there.
     """
@@ -83,18 +83,18 @@ class Server(Started):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """The SQLAlchemy URL of a database that is always there, for a user who may do all."""
+        """The SQLAlchemy URL of a database that always exists, for a user with all privileges."""
 
     @abc.abstractmethod
     def _initialization(self, data: Path) -> list[str]:
-        """What makes an empty cluster in this directory, which the server's user owns; empty: its first start does."""
+        """Return the command that makes an empty cluster in this directory; [] if the first start makes it."""
 
     @abc.abstractmethod
     def _command(self, data: Path) -> list[str]:
-        """What runs the server in the foreground."""
+        """Return the command that runs the server in the foreground."""
 
     def _environment(self) -> dict[str, str]:
-        """What it finds in its environment, beside a search path, a locale and a home of its own."""
+        """Return its environment variables, besides a search path, a locale and a home directory."""
         return {}
 
     @property
@@ -112,7 +112,7 @@ class Server(Started):
         return self._process.pid
 
     def start(self) -> None:
-        """Return when it answers; after stop() or kill(), on the same port and data.
+        """Start the server, and wait until it answers; after stop() or kill(), on the same port and data.
 
         :raises ServerError: it cannot be found, made or started.
         """
@@ -121,7 +121,7 @@ class Server(Started):
         self.wait()
 
     def prepare(self) -> None:
-        """Begin to make the data directory, once; launch() waits for the end of it."""
+        """Begin to make the data directory, once; launch() waits for the end of that."""
         if self.directory is not None:
             return
         self._owner_pid = os.getpid()
@@ -163,7 +163,7 @@ class Server(Started):
         self._answered = True
 
     def _answers(self) -> bool:
-        """Whether it answers a query."""
+        """Return whether it answers a query."""
         engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
         try:
             with engine.connect() as connection:
@@ -173,11 +173,11 @@ class Server(Started):
         return True
 
     def stop(self) -> None:
-        """Shut down in good order; the data stays. Does nothing when it does not run."""
+        """Shut down properly; the data stays. Does nothing if it does not run."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
-        # What makes the data is let finish, in less than a second: killed, it leaves shared memory.
-        # A server that has not answered yet may not hear the signal.
+        # The initialization is allowed to finish, which takes less than a second: killed, it leaves shared memory. A
+        # server that does not answer yet may miss the signal.
         if self._answered:
             self._process.send_signal(self.stop_signal)
         elif not self._initializing:
@@ -191,7 +191,7 @@ class Server(Started):
         self._answered = False
 
     def kill(self) -> None:
-        """End the server and its children at once, as a crash would; the data stays."""
+        """Kill the server and its children, like a crash; the data stays."""
         if self._process is None or os.getpid() != self._owner_pid:
             return
         children = machine.descendants(self._process.pid)
@@ -206,15 +206,15 @@ class Server(Started):
         self._answered = False
 
     def pause(self) -> None:
-        """Stop the server and its children where they stand, as a frozen machine would; see resume()."""
+        """Suspend the server and its children, as if the machine were frozen; see resume()."""
         pids = [self.pid, *machine.descendants(self.pid)]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        # A busy machine lets a thread run on for a while, and answer.
+        # On a busy machine, a thread may continue for a while, and answer.
         machine.wait_until(lambda: all(map(machine.stopped, pids)), STOP_TIMEOUT_SECONDS)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Resume them."""
         for pid in [self.pid, *machine.descendants(self.pid)]:
             os.kill(pid, signal.SIGCONT)
 
@@ -233,10 +233,10 @@ class Server(Started):
             self._lock = None
 
     def _remove_traces(self, data: Path) -> None:
-        """Remove what a killed server has left outside its data; nothing, for most."""
+        """Remove what a killed server has left outside its data; most kinds leave nothing."""
 
     def _user(self) -> pwd.struct_passwd | None:
-        """Whom the server runs as: another user when we are root, which PostgreSQL refuses."""
+        """Return the user who runs the server: another one if we are root, because PostgreSQL refuses root."""
         if os.geteuid() != 0:
             return None
         for name in self.users:
@@ -288,7 +288,7 @@ class Server(Started):
         self._process = None
 
     def _failure(self, what: str) -> machine.ServerError:
-        """The error for this, with the log's last word, and a copy of the log that stays."""
+        """Return an error with this message, the last line of the log, and the path of a copy of the log."""
         handle, kept = tempfile.mkstemp(prefix=f"cyborg-quota-{self.name}-", suffix=".log")
         os.close(handle)
         shutil.copyfile(self.log, kept)

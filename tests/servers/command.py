@@ -1,4 +1,4 @@
-"""Run a command beside the servers."""
+"""Runs a command with private servers."""
 
 import argparse
 import contextlib
@@ -20,9 +20,9 @@ _holds: list[bool] = []
 def run(
     command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
 ) -> int:
-    """Run a command beside the servers; its exit status, or 3 for a required server not started.
+    """Run a command with the servers; returns its exit status, or 3 if a required server did not start.
 
-    A server whose variable is already set is somebody else's, and used as it is.
+    A server whose variable is already set belongs to the caller, and is used as it is.
     """
     wanted = [kind for kind in kinds if not os.environ.get(kind.variable)]
     began = time.monotonic()
@@ -40,11 +40,11 @@ def run(
 
 
 def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    # The exception of a signal is lost when it hits Python in a destructor; the list is not.
+    # The exception of a signal is lost if it is raised in a destructor; an entry in the list is not.
     if _signals:
         return 128 + _signals[0]
     try:
-        # Raised inside Popen, a signal's exception would lose the process that was started.
+        # An exception of a signal inside Popen would lose the started process.
         with _held():
             process = subprocess.Popen(command, env=environ)
     except OSError as error:
@@ -55,7 +55,7 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
             raise SystemExit(128 + _signals[0])
         status = process.wait()
     except SystemExit:
-        # Ctrl-C in a terminal has reached the command as well; a signal sent to us alone has not.
+        # Ctrl-C in a terminal has reached the command as well; a signal to this process only has not.
         if signal.SIGINT not in _signals:
             process.terminate()
         try:
@@ -68,7 +68,7 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _held() -> Iterator[None]:
-    """What comes meanwhile is noted in _signals, and no more."""
+    """Only record the signals that arrive in the block, in _signals."""
     _holds.append(True)
     try:
         yield
@@ -85,10 +85,12 @@ def _exit(signum: int, _frame: object) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("run", help="run a command beside the servers, and stop them behind it")
+    verb = verbs.add_parser("run", help="start the servers, run a command, and stop the servers")
     names = {kind.name: kind for kind in KINDS}
-    verb.add_argument("--only", action="append", choices=sorted(names), help="not all of them")
-    verb.add_argument("--durable", action="store_true", help="on disk, as durable as by default")
+    verb.add_argument(
+        "--only", action="append", choices=sorted(names), help="start this server; may be repeated (default: all)"
+    )
+    verb.add_argument("--durable", action="store_true", help="keep the data on disk, with the default durability")
     verb.add_argument("command", nargs="+", metavar="COMMAND")
     args = parser.parse_args(argv)
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

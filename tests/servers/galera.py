@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy
 
 from tests.servers import machine
-from tests.servers.base import ADMIN, Started
+from tests.servers.base import ADMIN, Startable
 from tests.servers.mariadb import MariaDB
 
 LIBRARIES = (
@@ -27,7 +27,7 @@ REJOIN_TIMEOUT_SECONDS = 20.0
 
 
 def missing() -> str | None:
-    """Why no cluster can run here; None where one can."""
+    """Return the reason why no cluster can run here; None if one can."""
     if not any(Path(library).exists() for library in LIBRARIES):
         return "no Galera library (bindep.txt names the package)"
     for program in ("mariadbd", "wsrep_sst_rsync", "rsync"):
@@ -37,7 +37,10 @@ def missing() -> str | None:
 
 
 class Node(MariaDB):
-    """One MariaDB of a cluster. ``address`` is where the others reach it; ``host`` of its own for a namespace."""
+    """One MariaDB node of a cluster.
+
+    ``address`` is its address for the other nodes; ``host`` is set in a network namespace.
+    """
 
     cluster: Galera
 
@@ -46,17 +49,17 @@ class Node(MariaDB):
         self.cluster = cluster
         self.number = number
         self.password = cluster.password
-        # Group communication, incremental and full transfer.
+        # Group communication, incremental and full state transfer.
         self.group_port, self.ist_port, self.sst_port = (machine.free_port() for _ in range(3))
         self._is_first = False
 
     def _initialization(self, data: Path) -> list[str]:
-        """The first makes its data; the others are given theirs when they join."""
+        """The first node makes its data; the others receive theirs when they join."""
         command = super()._initialization(data)
         return ["true"] if self.number else command
 
     def launch(self, *, is_first: bool = False) -> None:
-        """Start it; the first of a cluster founds it, the others join."""
+        """Start it; the first node of a cluster founds it, the others join."""
         self._is_first = is_first
         super().launch()
 
@@ -89,18 +92,18 @@ class Node(MariaDB):
         return [*super()._command(data), *(f"--{name}={value}" for name, value in wsrep.items())]
 
     def is_synced(self) -> bool:
-        """Whether it is a member of the cluster's majority, and has all that the others had.
+        """Return whether it belongs to the primary component, and has received all that the others have committed.
 
-        In the same view as they: one that has stood still says for a while what was so before.
+        Its view must be that of the others: a node that was suspended reports its old state for a while.
         """
-        own = self._status()
+        own_status = self._status()
         others = [node._status() for node in self.cluster.nodes if node is not self and node.running]
-        views = {status["wsrep_cluster_conf_id"] for status in (own, *others) if status}
-        is_ready = own.get("wsrep_ready") == "ON" and own.get("wsrep_local_state_comment") == "Synced"
+        views = {status["wsrep_cluster_conf_id"] for status in (own_status, *others) if status}
+        is_ready = own_status.get("wsrep_ready") == "ON" and own_status.get("wsrep_local_state_comment") == "Synced"
         return is_ready and len(views) == 1
 
     def _status(self) -> dict[str, str]:
-        """What it says of itself; nothing where it does not answer."""
+        """Return its status variables; empty if it does not answer."""
         engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
         with contextlib.suppress(sqlalchemy.exc.DBAPIError), engine.connect() as connection:
             return dict(connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_%%'").all())
@@ -117,20 +120,21 @@ class Node(MariaDB):
         machine.wait_until(lambda: self.is_synced() or not self.running, seconds)
         return self.is_synced()
 
-    def come_back(self) -> None:
-        """Wait until it has joined the others again; where it does not, start it anew, as whoever runs it would.
+    def wait_rejoined(self) -> None:
+        """Wait until it has joined the others again; restart it if it does not, as an operator would.
 
-        Galera ends a node that finds itself inconsistent, or that cannot be given what it has missed while it runs.
+        Galera ends a node that finds itself inconsistent, or that cannot receive what it has missed while it runs.
         """
         if not self._joins_in(REJOIN_TIMEOUT_SECONDS):
             self.kill()
             self.rejoin()
 
     def isolate(self, is_isolated: bool) -> None:
-        """Cut it off from the other nodes, or end that. Clients reach it all the while: it is a minority of one."""
+        """Isolate it from the other nodes, or end that. Clients still reach it; it is a minority of one."""
         import pymysql
 
-        # Bare: a node without a majority answers SET, but no ROLLBACK, which SQLAlchemy's first look ends with.
+        # With the bare driver: a node without a majority answers SET, but no ROLLBACK, with which SQLAlchemy's first
+        # connection ends.
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user=ADMIN, password=self.password, autocommit=True, read_timeout=30
         )
@@ -138,14 +142,14 @@ class Node(MariaDB):
             cursor.execute(f"SET GLOBAL wsrep_provider_options = 'gmcast.isolate={int(is_isolated)}'")
 
     def rejoin(self) -> None:
-        """Start it again behind kill(): it joins, and fetches what it has missed."""
+        """Start it again after kill(): it joins, and receives what it has missed."""
         self.launch()
         self.wait()
         self.wait_synced()
 
 
-class Galera(Started):
-    """Three nodes, or so many. Any may be killed, paused and started again."""
+class Galera(Startable):
+    """A cluster of three nodes, or another number. Any of them can be killed, suspended and restarted."""
 
     def __init__(self, count: int = 3, *, provider_options: Mapping[str, str] | None = None, **settings: str) -> None:
         self.password = "galera"

@@ -1,4 +1,4 @@
-"""What a private server needs of the machine: a directory, a port, a program, its processes."""
+"""The resources of the machine that a private server needs: a directory, a port, a program, processes."""
 
 import contextlib
 import fcntl
@@ -17,31 +17,30 @@ SHM = Path("/dev/shm")
 SHM_FREE_BYTES = 1 << 30
 PREFIX = "cyborg-quota-servers-"
 LOCK_NAME = "owner.lock"
-# Below the range from which the kernel takes the ports of clients: a client that keeps trying a
-# port of that range while the server is down can be given the very same port, and then talks to
-# itself.
+# Below the range from which the kernel takes client ports: a client that retries a port of that range while the server
+# is down can be given the same port, and then connects to itself.
 PORTS = range(15000, 32000)
 
 
 class ServerError(Exception):
-    """A server could not be made or started: one line, with the log's path when there is one."""
+    """A server cannot be made or started. The message is one line, with the path of the log if there is one."""
 
 
 def new_directory(durable: bool) -> tuple[Path, IO[str]]:
-    """A new directory for a server, locked as long as we live; those of dead owners are removed first."""
-    # A durable server belongs on a disk: memory answers every fsync at once.
+    """Make a directory for a server, locked while this process lives; directories of dead owners are removed first."""
+    # A durable server needs a disk: memory answers every fsync immediately.
     if not durable and SHM.is_dir() and shutil.disk_usage(SHM).free > SHM_FREE_BYTES:
         directory, lock = _locked_directory(PREFIX, SHM)
     else:
         directory, lock = _locked_directory(PREFIX, Path(tempfile.gettempdir()))
-    directory.chmod(0o711)  # the server's user passes through to what it owns
+    directory.chmod(0o711)  # the server's user needs access to its subdirectories
     return directory, lock
 
 
 def private_directory(prefix: str, otherwise: Path) -> tuple[Path, IO[str]]:
-    """The same for a service that runs as we do: in memory, or else in ``otherwise``.
+    """Make such a directory for a service that runs as this user: in memory, or else in ``otherwise``.
 
-    Not in the temporary directory: a test has one of its own, which ends with it.
+    It is not in the temporary directory, which a test replaces by one of its own that is removed at its end.
     """
     return _locked_directory(prefix, SHM if os.access(SHM, os.W_OK) else otherwise)
 
@@ -52,13 +51,13 @@ def _locked_directory(prefix: str, parent: Path) -> tuple[Path, IO[str]]:
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     lock = (directory / "new.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # Nobody sees the lock before it is held.
+    # The lock is taken before other processes can see the directory.
     (directory / "new.lock").rename(directory / LOCK_NAME)
     return directory, lock
 
 
 def remove_if_abandoned(directory: Path) -> None:
-    # Refused means: in use, somebody else's, just being made, or already gone.
+    # Refused means: in use, owned by another user, just being made, or already removed.
     with contextlib.suppress(OSError):
         if directory.lstat().st_uid != os.geteuid():
             return
@@ -68,11 +67,11 @@ def remove_if_abandoned(directory: Path) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody has, and no other process that asks here gets while this one lives.
+    """Return a free port that no other process gets from this function while this process lives.
 
-    A server may be down for a while, or use a port only now and then: not to be bound is not to be free. The mark is a
-    name, held open, that the kernel forgets with the process. (And chance of its own: what seeds the tests' would seed
-    them all alike.)
+    A server may be down for some time, so a port that is not bound may still be in use. The port is marked by an
+    abstract socket name, which the kernel releases with the process. (The random generator is separate, because tests
+    that seed the global one with the same number would all draw the same ports.)
     """
     for port in random.SystemRandom().sample(PORTS, min(200, len(PORTS))):
         mark = socket.socket(socket.AF_UNIX)
@@ -86,7 +85,7 @@ def free_port() -> int:
 
 
 def search_path() -> str:
-    """Where server programs are: PostgreSQL's own directories, newest first, then the usual."""
+    """Return the directories of server programs: PostgreSQL's own, newest first, then the usual ones."""
     versions = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
     versions.sort(key=lambda path: int("".join(filter(str.isdigit, str(path))) or 0), reverse=True)
     usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/libexec", "/usr/bin", "/bin"]
@@ -101,7 +100,7 @@ def find(program: str) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, and theirs."""
+    """Return the children of a process, and their descendants."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -111,7 +110,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether this process runs; a zombie does not."""
+    """Return whether this process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except OSError:
@@ -119,7 +118,7 @@ def alive(pid: int) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Whether every thread of this process stands still behind SIGSTOP; or is gone."""
+    """Return whether every thread of this process is stopped by SIGSTOP, or the process is gone."""
     states = set()
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):

@@ -18,7 +18,8 @@ class MariaDB(Server):
 
     @property
     def url(self) -> str:
-        # PyMySQL would read the machine's certificates for each connection (20 ms of CPU), to be told: no TLS here.
+        # Without this, PyMySQL reads the machine's certificates for each connection (20 ms of CPU), although TLS is not
+        # used.
         return f"mysql+pymysql://{ADMIN}:{self.password}@127.0.0.1:{self.port}/mysql?ssl_disabled=1"
 
     def _initialization(self, data: Path) -> list[str]:
@@ -26,8 +27,8 @@ class MariaDB(Server):
         temporary = data.parent / "tmp"
         temporary.mkdir(mode=0o700)
         os.chown(temporary, data.stat().st_uid, data.stat().st_gid)
-        # root can be entered through the socket alone, by the user the server runs as; the tests
-        # come as ADMIN, whom the server makes before it answers anybody.
+        # root can log in only through the socket, as the user who runs the server; the tests use ADMIN, whom the server
+        # creates before it answers any client.
         self._private_file(
             "init.sql",
             f"CREATE USER IF NOT EXISTS '{ADMIN}'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
@@ -44,8 +45,8 @@ class MariaDB(Server):
         ]
 
     def _environment(self) -> dict[str, str]:
-        # Also where its data is made: a server that starts removes the temporary tables it finds, also another's that
-        # starts at the same time, and that one can crash.
+        # Also the directory in which its data is made: a server that starts removes all temporary tables there,
+        # including those of another server that starts at the same time, which can then crash.
         return {"TMPDIR": str(self.directory / "tmp")} if self.directory is not None else {}
 
     def _command(self, data: Path) -> list[str]:
@@ -60,8 +61,8 @@ class MariaDB(Server):
             "character_set_server": "utf8mb4",
         }
         if not self.durable:
-            # Written to the system, not to the disk. 0 was no faster when measured, and loses
-            # answered commits when the server is killed; without doublewrite, pages can tear.
+            # Log writes go to the operating system, not to the disk. 0 was not faster when measured, and loses answered
+            # commits when the server is killed; without doublewrite, pages can be torn.
             settings["innodb_flush_log_at_trx_commit"] = "2"
         settings |= self.settings
         options = [f"--{name}={value}" for name, value in settings.items()]

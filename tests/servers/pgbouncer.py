@@ -1,4 +1,4 @@
-"""A private PgBouncer, before a PostgreSQL."""
+"""A private PgBouncer in front of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ auth_file = {users}
 
 
 class PgBouncer(Server):
-    """Every database of a PostgreSQL server, for the user of ``server_url``, who has the same password here.
+    """Serves every database of a PostgreSQL server, for the user of ``server_url``, with the same password.
 
     :param pool_mode: session, transaction or statement, as in PgBouncer's configuration.
     """
@@ -33,7 +33,7 @@ class PgBouncer(Server):
     name = "pgbouncer"
     variable = "CYBORG_QUOTA_TEST_PGBOUNCER"
     users = ("postgres", "nobody")
-    stop_signal = signal.SIGTERM  # at once, whoever is connected
+    stop_signal = signal.SIGTERM  # immediate shutdown, even with open connections
     death_signal = "KILL"
 
     def __init__(self, server_url: str, pool_mode: str, *, settings: Mapping[str, str] | None = None) -> None:
@@ -46,7 +46,7 @@ class PgBouncer(Server):
         return self.url_of(str(self._server_url.database))
 
     def url_of(self, database: str) -> str:
-        """The SQLAlchemy URL of a database of the server's, through PgBouncer."""
+        """Return the SQLAlchemy URL of a database of the server, through PgBouncer."""
         url = self._server_url.set(host="127.0.0.1", port=self.port, database=database)
         return url.render_as_string(hide_password=False)
 
@@ -60,7 +60,7 @@ class PgBouncer(Server):
         return []
 
     def _answers(self) -> bool:
-        """A single statement: in statement mode there are no transactions."""
+        """Sends a single statement: in statement mode there are no transactions."""
         import psycopg2  # a dependency only of the tests that use PostgreSQL
 
         server = self._server_url

@@ -14,7 +14,7 @@ class PostgreSQL(Server):
     variable = "CYBORG_QUOTA_TEST_POSTGRESQL"
     users = ("postgres", "nobody")
     stop_signal = signal.SIGINT  # "fast": ends the sessions, writes a checkpoint
-    death_signal = "QUIT"  # "immediate": takes its children and shared memory along
+    death_signal = "QUIT"  # "immediate": kills its children and removes its shared memory
 
     @property
     def url(self) -> str:
@@ -39,19 +39,19 @@ class PostgreSQL(Server):
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": str(MAX_CONNECTIONS),
-            # In the data directory, not beside it: nothing is left behind by a killed server.
+            # In the data directory, so that a killed server leaves nothing elsewhere.
             "dynamic_shared_memory_type": "mmap",
         }
         if not self.durable:
-            # As for MariaDB; synchronous_commit=off was no faster, and loses answered commits.
+            # As for MariaDB; synchronous_commit=off was not faster, and loses answered commits.
             settings["fsync"] = "off"
         settings |= self.settings
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [machine.find("postgres"), "-D", str(data), *options]
 
     def _remove_traces(self, data: Path) -> None:
-        # A server that was not shut down leaves its lock file, the seventh line of which ends with
-        # the id of a small segment of System V shared memory that nobody else removes.
+        # A server that was not shut down leaves its lock file. Its seventh line ends with the ID of a small segment of
+        # System V shared memory, which nothing else removes.
         with contextlib.suppress(OSError, IndexError):
             segment = (data / "postmaster.pid").read_text().splitlines()[6].split()[-1]
             subprocess.run(["ipcrm", "-m", segment], stderr=subprocess.DEVNULL, check=False)

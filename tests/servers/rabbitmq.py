@@ -10,7 +10,7 @@ from typing import Any
 from tests.servers import machine
 from tests.servers.base import ADMIN, Server
 
-# The program itself: what Debian puts on the search path wants to become another user first.
+# The program itself: Debian's wrapper on the search path changes to another user first.
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 GREETING = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME = b"\x01"
@@ -25,7 +25,7 @@ log.console.level = warning
 
 
 class RabbitMQ(Server):
-    """No plugins, no management, and no epmd: the node serves its own distribution port, to nobody but itself."""
+    """Without plugins, management or epmd: the node serves its own distribution port, on loopback only."""
 
     name = "rabbitmq"
     variable = "CYBORG_QUOTA_TEST_RABBITMQ"
@@ -36,7 +36,7 @@ class RabbitMQ(Server):
 
     @property
     def url(self) -> str:
-        """For oslo.messaging, as a transport_url."""
+        """The URL for oslo.messaging, as a transport_url."""
         return f"rabbit://{ADMIN}:{self.password}@127.0.0.1:{self.port}//"
 
     def _initialization(self, data: Path) -> list[str]:
@@ -57,7 +57,7 @@ class RabbitMQ(Server):
         node = f"quota{self.port}@localhost"
         return {
             "HOME": str(data),  # for the cookie
-            "detached": "1",  # the shell becomes the server, and is not its parent
+            "detached": "1",  # the shell is replaced by the server, so the server has no extra parent
             "ERL_CRASH_DUMP_BYTES": "0",
             "RABBITMQ_NODENAME": node,
             "RABBITMQ_BASE": str(data),
@@ -72,24 +72,25 @@ class RabbitMQ(Server):
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.directory / "none.config"),
             "RABBITMQ_CONF_ENV_FILE": str(self.directory / "rabbitmq-env.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
-            # A node that is named from the start asks no epmd for others. One thread starts in 5 s, two in 6.
+            # A node whose name is known from the start does not ask epmd for others. It starts in 5 s with one thread,
+            # in 6 with two.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-sname {node} -start_epmd false"
             f" -erl_epmd_port {self._distribution_port} -kernel inet_dist_use_interface {{127,0,0,1}} +S 1:1",
         }
 
     def _popen_options(self) -> dict[str, Any]:
         assert self.directory is not None, "not prepared"
-        return {**super()._popen_options(), "cwd": self.directory / "data"}  # where it may look around
+        return {**super()._popen_options(), "cwd": self.directory / "data"}  # a directory that it may read
 
     def _answers(self) -> bool:
-        """Whether it answers the greeting of AMQP 0-9-1 with its own."""
+        """Return whether it answers the greeting of AMQP 0-9-1 with its own."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5.0) as probe:
             probe.sendall(GREETING)
             return probe.recv(1) == METHOD_FRAME
         return False
 
     def close(self) -> None:
-        """End it at once: nobody needs its data in good order."""
+        """Kill it: its data is not needed any more."""
         if self.running:
             self.kill()
         super().close()

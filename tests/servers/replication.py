@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy
 
 from tests.servers import machine
-from tests.servers.base import ADMIN, Server, Started
+from tests.servers.base import ADMIN, Server, Startable
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgresql import PostgreSQL
 
@@ -20,16 +20,16 @@ _NO_TIMEOUT_MILLISECONDS = 2**31
 
 @contextlib.contextmanager
 def session(server: Server) -> Iterator[sqlalchemy.Connection]:
-    """A connection of the administrator, in autocommit mode."""
+    """Return a connection of the administrator, in autocommit mode."""
     engine = sqlalchemy.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool)
     with engine.connect() as connection:
         yield connection
 
 
-class Pair(Started):
+class Pair(Startable):
     """A primary and one replica, which answers queries and refuses changes.
 
-    :param synchronous: whether a COMMIT is answered only after the replica has it.
+    :param synchronous: whether a COMMIT is answered only after the replica has received it.
     """
 
     primary: Server
@@ -51,7 +51,7 @@ class Pair(Started):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """The URL that an operator configures so that clients follow a promotion; for MariaDB, of the primary."""
+        """The URL that an operator configures so that clients follow a promotion; for MariaDB, that of the primary."""
 
     @abc.abstractmethod
     def wait_caught_up(self) -> None:
@@ -160,7 +160,7 @@ class PostgreSQLPair(Pair):
 _SEMI_SYNC = {
     "rpl_semi_sync_slave_enabled": "ON",
     "rpl_semi_sync_master_wait_point": "AFTER_SYNC",
-    # By default the primary goes on without the replica after 10 s, and what it answers then can be lost.
+    # By default the primary continues without the replica after 10 s, and what it answers then can be lost.
     "rpl_semi_sync_master_timeout": str(_NO_TIMEOUT_MILLISECONDS),
 }
 
@@ -196,7 +196,7 @@ class MariaDBPair(Pair):
 
     def _connect_replica(self) -> None:
         with session(self.replica) as connection:
-            # What its own first start has written is in the primary's log too.
+            # The log of the primary also contains what its own first start has written.
             connection.exec_driver_sql("RESET MASTER")
             connection.exec_driver_sql("SET GLOBAL gtid_slave_pos = ''")
             connection.exec_driver_sql(
@@ -207,7 +207,7 @@ class MariaDBPair(Pair):
             connection.exec_driver_sql("START SLAVE")
         with session(self.primary) as connection:
             if self.synchronous:
-                # (From its start on, the statements of its own init file would wait for a replica.)
+                # (From its start on, the statements of its init file would wait for a replica.)
                 connection.exec_driver_sql("SET GLOBAL rpl_semi_sync_master_enabled = ON")
                 connection.exec_driver_sql("SET GLOBAL rpl_semi_sync_master_wait_no_slave = ON")
             variable = "Rpl_semi_sync_master_clients" if self.synchronous else "Slaves_connected"
@@ -231,7 +231,7 @@ class MariaDBPair(Pair):
         with session(self.replica) as connection:
             connection.exec_driver_sql("STOP SLAVE IO_THREAD")
             status = connection.exec_driver_sql("SHOW SLAVE STATUS").mappings().one()
-            # What it has received and not applied yet was answered by the old primary.
+            # Changes that it has received and not applied yet were answered by the old primary.
             if position := status["Gtid_IO_Pos"]:
                 assert connection.exec_driver_sql(f"SELECT MASTER_GTID_WAIT('{position}', 30)").scalar() == 0
             connection.exec_driver_sql("STOP SLAVE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The circuit breaker: when it opens, and when it closes. The time is what the test says it is."""
+"""The circuit breaker: when it opens, and when it closes. The clock is set by the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TestCircuitBreaker(base.BaseTestCase):
         self.breaker = CircuitBreaker(2.0)
 
     def test_opens_at_the_first_failure(self) -> None:
-        """Which has been tried again for as long as the retry policy allows."""
+        """A failed call has already been retried for as long as the retry policy allows."""
         self.assertFalse(self.breaker.is_open)
         self.assertEqual(0.0, self.breaker.open_seconds(50.0))
         self.assertTrue(self.breaker.record_unreachable(10.0, 18.0))
@@ -34,7 +34,7 @@ class TestCircuitBreaker(base.BaseTestCase):
         self.assertFalse(self.breaker.is_open)
         self.assertFalse(self.breaker.record_probe(24.0, reached=True))
 
-    def test_a_call_of_the_outage_that_is_over(self) -> None:
+    def test_a_late_failure_of_an_earlier_outage(self) -> None:
         """It began before the probe that closed the breaker, and ends after it."""
         self.breaker.record_unreachable(10.0, 18.0)
         self.breaker.record_probe(20.0, reached=True)
@@ -42,8 +42,8 @@ class TestCircuitBreaker(base.BaseTestCase):
         self.assertFalse(self.breaker.is_open)
         self.assertTrue(self.breaker.record_unreachable(20.0, 28.0))
 
-    def test_when_to_call_again(self) -> None:
-        """Behind the next probe, in whole seconds; never at once."""
+    def test_retry_after(self) -> None:
+        """After the next probe, in whole seconds; never immediately."""
         self.breaker.record_unreachable(10.0, 18.0)
         self.assertEqual([3, 2, 1, 1], [self.breaker.retry_after_seconds(now) for now in (18.0, 19.5, 20.0, 25.0)])
         self.breaker.record_probe(21.0, reached=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The committed sample of the configuration says what the options say."""
+"""The committed sample configuration agrees with the options."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
 OUR_GROUPS = ("cyborg", "limits", "notices", "quota")
-"""Word by word. The texts of oslo.db and oslo.log are theirs, and differ between their releases."""
+"""These are compared word by word. The texts of oslo.db and oslo.log differ between their releases."""
 
 
 def options_of(group: str) -> list[cfg.Opt]:
-    """All our options of a group; a driver's own are in a module of its own."""
+    """Return our options of a group; the options of a limit driver are in its own module."""
     return [option for name, options in opts.list_opts() if name == group for option in options]
 
 
 def sections(text: str) -> dict[str, str]:
-    """What stands under each [group]."""
+    """Return the content of each [group]."""
     parts = re.split(r"(?m)^\[(\w+)\]\n", text)
     return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -49,7 +49,7 @@ class SampleTest(base.BaseTestCase):
         for group in OUR_GROUPS:
             self.assertEqual(fresh[group], self.sample[group], "stale: run tox -e genconfig")
 
-    def test_it_has_what_we_use_of_others(self) -> None:
+    def test_it_has_the_options_of_libraries(self) -> None:
         self.assertRegex(self.sample["database"], r"(?m)^#connection = ")
         self.assertRegex(self.sample["DEFAULT"], r"(?m)^#log_file = ")
         self.assertRegex(self.sample["oslo_limit"], r"(?m)^#endpoint_id = ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without a Cyborg its tests skip and say why; in CI they fail."""
+"""Without a Cyborg, its tests are skipped with the reason; in CI they fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestWithoutCyborg(base.BaseTestCase):
         test_stack.TestBind("test_bind_unbind_delete").run(result)
         return result
 
-    def test_a_newcomer_is_told_why(self) -> None:
+    def test_skipped_with_the_reason(self) -> None:
         self.assertEqual(["no Cyborg: the package index is away"], [why for _, why in self.run_one().skipped])
 
     def test_in_ci_it_is_a_failure(self) -> None:

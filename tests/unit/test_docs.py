@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation builds without a warning, and says what the code says."""
+"""The documentation builds without a warning, and agrees with the code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build(source: pathlib.Path, out: str, **changes: object) -> subprocess.Compl
         text=True,
         **changes,  # type: ignore[call-overload]
     )
-    # git's own words to the theme, which asks it for a commit
+    # The theme asks git for a commit, and prints git's error.
     ended.stderr = re.sub(r"(?m)^fatal: not a git repository.*\n(Stopping at filesystem.*\n)?", "", ended.stderr)
     return ended
 
@@ -86,8 +86,8 @@ def public_methods() -> list[str]:
     return [name for name in vars(QuotaEngine) if not name.startswith("_")]
 
 
-class TestWords(base.BaseTestCase):
-    """What the pages name is what there is."""
+class TestNames(base.BaseTestCase):
+    """The names on the pages exist in the code."""
 
     def test_every_call_is_explained(self) -> None:
         for name in public_methods():
@@ -98,7 +98,7 @@ class TestWords(base.BaseTestCase):
             if not name.startswith("_"):
                 self.assertIn(f"``{name}``", PAGES["doc/source/limits.rst"])
 
-    def test_the_rule_is_the_code_s(self) -> None:
+    def test_the_policy_rule_agrees_with_the_code(self) -> None:
         self.assertIn(f'"{policy.RULE}": "{policy.DEFAULT}"', PAGES["doc/source/limits.rst"])
 
     def test_every_error_is_explained(self) -> None:
@@ -139,7 +139,7 @@ class TestWords(base.BaseTestCase):
 
 
 class TestCallTable(base.BaseTestCase):
-    """The table of calls and states is that of the code."""
+    """The table of calls and states agrees with the code."""
 
     def test_every_cell(self) -> None:
         header, *rows = table_named("doc/source/concepts.rst", "call-x-state")
@@ -154,26 +154,26 @@ class TestCallTable(base.BaseTestCase):
 
 
 def cell(call: transitions.Call, state: str, overdue: bool) -> str:
-    """What ``transitions`` says, in the words of the page."""
+    """Return the result that ``transitions`` gives, in the words of the page."""
     row = transitions.Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
     plan = transitions.decide(call, [row])
-    said = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
+    results = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
     if plan.error is not None:
-        said.append(type(plan.error).__name__)
-    return ", then ".join(said) or "no-op"
+        results.append(type(plan.error).__name__)
+    return ", then ".join(results) or "no-op"
 
 
 def table_named(page: str, name: str) -> list[list[str]]:
-    """The cells of the list-table of that name, row by row."""
+    """Return the cells of the list-table with that name, row by row."""
     found = re.search(rf"(?m)^\.\. list-table::\n(?:   :.*\n)*   :name: {name}\n(?:   .*\n|\n)*", PAGES[page])
     assert found is not None, f"no table {name} in {page}"
     text = re.sub(r":(doc|ref):", "", found[0])
     tree = publish_doctree(text, settings_overrides={"report_level": 5})
-    return [[one.astext() for one in row.findall(nodes.entry)] for row in tree.findall(nodes.row)]
+    return [[cell.astext() for cell in row.findall(nodes.entry)] for row in tree.findall(nodes.row)]
 
 
 class TestCommands(base.BaseTestCase):
-    """Every command line that is shown can be read by the program."""
+    """The program can parse every command line that is shown."""
 
     def test_every_command_parses(self) -> None:
         lines = list(command_lines("cyborg-quota"))
@@ -185,12 +185,12 @@ class TestCommands(base.BaseTestCase):
                 continue
             factory, name, rest = shell.command_manager.find_command(rest)
             parser = factory(shell, shell.options, cmd_name=name).get_parser(f"cyborg-quota {name}")
-            said = io.StringIO()
+            output = io.StringIO()
             try:
-                with contextlib.redirect_stderr(said):
+                with contextlib.redirect_stderr(output):
                     parser.parse_args(rest)
             except SystemExit:
-                self.fail(f"{page}: {argv}: {said.getvalue()}")
+                self.fail(f"{page}: {argv}: {output.getvalue()}")
 
     def test_every_expirer_line_parses(self) -> None:
         lines = list(command_lines("cyborg-quota-expirer"))
@@ -200,7 +200,7 @@ class TestCommands(base.BaseTestCase):
             self.assertLessEqual(set(rest), {"--config-file", "--once"}, page)
         self.assertEqual(["once"], [option.name for option in expirer._CLI_OPTS])
 
-    def test_every_file_that_is_named_is_there(self) -> None:
+    def test_every_named_file_exists(self) -> None:
         for page, text in PAGES.items():
             for name in re.findall(r"\b(?:tests|tools|etc|cyborg_quota)/[\w/.-]+\b", text):
                 if not name.startswith(("etc/systemd/system", "cyborg_quota/cyborg_quota.")) and f"/{name}" not in text:
@@ -208,7 +208,7 @@ class TestCommands(base.BaseTestCase):
 
 
 def command_lines(program: str) -> Iterator[tuple[str, list[str]]]:
-    """(page, arguments) of every shown line that runs ``program``."""
+    """Return (page, arguments) of every shown line that runs ``program``."""
     for page, text in PAGES.items():
         for line in re.findall(rf"(?m)^ +(?:\$ |\*/5 .* )?((?:\w+=\S+ )?(?:/usr/bin/)?{program} .*)$", text):
             words = shlex.split(re.split(r" [|>]", line)[0])
@@ -216,7 +216,7 @@ def command_lines(program: str) -> Iterator[tuple[str, list[str]]]:
 
 
 class TestExamples(base.BaseTestCase):
-    """Each example is run as it stands."""
+    """Each example is run unchanged."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -239,8 +239,8 @@ class TestExamples(base.BaseTestCase):
         return found.stdout
 
     def test_embed(self) -> None:
-        said = self.run_python(str(EXAMPLES / "embed.py"))
-        self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", said)
+        output = self.run_python(str(EXAMPLES / "embed.py"))
+        self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", output)
         self.assertIn("    attach here\n    Usage(limit=-1, used=1, reserved=0)\n", PAGES["doc/source/programming.rst"])
 
     def test_the_program_of_the_readme(self) -> None:
@@ -250,7 +250,7 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual("attach here\n", self.run_python("-c", program))
 
     def test_the_program_of_the_readme_works_on_the_quick_start_s_database(self) -> None:
-        """Whoever goes on there has what the trace left, and its limit: a project of the trace may be full."""
+        """A reader may have charged the trace of the quick start before, so a project of the trace may be full."""
         project_ids = re.findall(r'RequestContext\(project_id="(\w+)"\)', PAGES["README.rst"])
         trace = (ROOT / "etc/cyborg_quota/traces/example.csv").read_text().splitlines()
         self.assertEqual(1, len(project_ids))
@@ -273,7 +273,7 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual(f"['a', 'c']\n{one}\n['d'] {two}\n{one}\n", self.run_python("-c", program))
 
     def test_limit_driver(self) -> None:
-        """Found by its entry point, as its package would name it."""
+        """It is found by its entry point, with the name that its package would give it."""
         information = self.directory / "file_limits-1.dist-info"
         information.mkdir()
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: file-limits\nVersion: 1\n")
@@ -289,15 +289,15 @@ class TestExamples(base.BaseTestCase):
             "    try: quotas.reserve(context, {resource: 1})\n"
             "    except cyborg_quota.exceptions.OverQuota as error: print(error)\n"
         )
-        said = self.run_python("-c", program, OS_LIMITS__DRIVER="file", OS_LIMITS__FILE=str(limits))
+        output = self.run_python("-c", program, OS_LIMITS__DRIVER="file", OS_LIMITS__FILE=str(limits))
         line = "Quota exceeded: project film, resource gpu: limit 1, used 1, reserved 0, requested 1"
-        self.assertEqual(line, said.splitlines()[0])
-        self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", said.splitlines()[1])
+        self.assertEqual(line, output.splitlines()[0])
+        self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", output.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
 
 
 class TestPlaybooks(base.BaseTestCase):
-    """The playbooks are well formed, and what they write is what the package has."""
+    """The playbooks are valid, and what they write exists in the package."""
 
     def plays(self, name: str) -> list[dict[str, Any]]:
         plays: list[dict[str, Any]] = yaml.safe_load((EXAMPLES / name).read_text())
@@ -328,7 +328,8 @@ class TestPlaybooks(base.BaseTestCase):
         edit = conductor["ansible.builtin.replace"]
         command = '    "command": "cyborg-conductor --config-file /etc/cyborg/cyborg.conf",'
         expected = command.replace("cyborg-conductor", "cyborg-quota-conductor")
-        self.assertEqual([expected] * 2, [re.sub(edit["regexp"], edit["replace"], one) for one in (command, expected)])
+        edited = [re.sub(edit["regexp"], edit["replace"], line) for line in (command, expected)]
+        self.assertEqual([expected] * 2, edited)
 
 
 class TestReadme(base.BaseTestCase):

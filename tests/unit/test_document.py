@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The YAML document of limits: what it says, what is wrong with it; and no text at all ends but in one of these."""
+"""The YAML document of limits: its meaning and its errors. Any text is either a document or refused."""
 
 from __future__ import annotations
 
@@ -56,30 +56,36 @@ class TestRead(base.BaseTestCase):
             list(found.parents.items()),
         )
 
-    def test_what_may_be_missing(self) -> None:
+    def test_optional_keys(self) -> None:
         for text in ("{}", "defaults:", "projects:", "projects: []", "projects: [{id: a, limits: , children: }]"):
             self.assertEqual({}, read(text).defaults)
 
     def test_the_offender_is_named(self) -> None:
         one = "projects: [{id: a, children: [{id: b, %s}]}]"
         for text, *words in (
-            ("", "the document must be a mapping", "not nothing"),
+            ("", "the document must be a mapping of defaults and projects, not nothing"),
             ("- a", "not a list"),
-            ("limits: {gpu: 1}", "unknown key 'limits'", "defaults, projects"),
-            (one % "limit: {gpu: 1}", "projects[0].children[0]", "unknown key 'limit'"),
-            (one % "limits: [gpu]", "projects[0].children[0].limits", "not a list"),
-            (one % "limits: {gpu: many}", "projects[0].children[0].limits: 'gpu'", "not text"),
-            (one % "limits: {gpu: 1.5}", "not a float"),
-            (one % "limits: {gpu: yes}", "not yes or no"),
-            (one % "limits: {gpu: -2}", "between -1"),
-            (one % f"limits: {{gpu: {MAX_LIMIT + 1}}}", str(MAX_LIMIT)),
-            (one % "limits: {5: 1}", "needs a name, not a int; write it in quotes"),
-            (one % "children: {id: c}", "must be a list of projects"),
-            (one % "children: [c]", "projects[0].children[0].children[0]", "not text"),
-            (one % "children: [{id: a}]", "'a' is already at projects[0]"),
-            ("projects: [{limits: {gpu: 1}}]", "projects[0].id needs a name, not nothing"),
-            ("projects: [{id: 123}]", "write it in quotes"),
-            ("projects: [{id: ' a'}]", "blank"),
+            ("limits: {gpu: 1}", "the document has an unknown key 'limits'; known are defaults, projects"),
+            ("defaults: [gpu]", "defaults must be a mapping of resources to limits, not a list"),
+            (one % "limit: {gpu: 1}", "projects[0].children[0] has an unknown key 'limit'; known are id, limits, chi"),
+            (one % "limits: [gpu]", "projects[0].children[0].limits must be a mapping", "not a list"),
+            (one % "limits: {gpu: many}", "projects[0].children[0].limits.gpu must be an integer", "not 'many'"),
+            (one % "limits: {gpu.A100: 1.5}", "projects[0].children[0].limits['gpu.A100'] must be", "not 1.5"),
+            (one % "limits: {gpu: 1.0}", "must be an integer", "not 1.0"),
+            (one % "limits: {gpu: yes}", "not True"),
+            (one % "limits: {gpu: '1'}", "not '1'"),
+            (one % "limits: {gpu: -2}", "from -1 (unlimited)", "not -2"),
+            (one % f"limits: {{gpu: {MAX_LIMIT + 1}}}", f"to {MAX_LIMIT}, not {MAX_LIMIT + 1}"),
+            (one % "limits: {5: 1}", "limits has the key 5, which must be a name, not 5; write it in quotes"),
+            (one % "limits: {'gpu ': 1}", "has the key 'gpu ', which must be a name, not 'gpu ': it must not begin"),
+            (one % "children: {id: c}", "children must be a list of projects, not a mapping"),
+            (one % "children: [c]", "projects[0].children[0].children[0] must be a mapping of id, limits", "not 'c'"),
+            ("projects: [{id: a, children: [{id: a}]}]", "children[0] has the same id 'a' as projects[0]"),
+            ("projects: [{limits: {gpu: 1}}]", "projects[0] has no id"),
+            ("projects: [{id: }]", "projects[0].id must be a name, not nothing"),
+            ("projects: [{id: [a]}]", "projects[0].id must be a name, not a list"),
+            ("projects: [{id: 123}]", "projects[0].id must be a name, not 123; write it in quotes"),
+            ("projects: [{id: ' a'}]", "projects[0].id must be a name, not ' a': it must not begin or end with a bla"),
             ("defaults: {gpu: 1, gpu: 2}", "line 1", "'gpu' is given twice"),
             ("defaults: {gpu: 1", "line 2", "is not valid YAML"),
             ("a: !!python/object:os.system {}", "is not valid YAML"),
@@ -89,23 +95,25 @@ class TestRead(base.BaseTestCase):
         ):
             self.refused(text, *words)
 
-    def test_a_cycle_by_alias_is_a_project_that_stands_twice(self) -> None:
-        self.refused("projects: [&a {id: a, children: [*a]}]", "'a' is already at projects[0]")
+    def test_a_cycle_by_alias_is_a_duplicate_project(self) -> None:
+        self.refused("projects: [&a {id: a, children: [*a]}]", "has the same id 'a' as projects[0]")
         self.refused("projects: &a [*a]", "projects[0] must be a mapping")
 
-    def test_an_alias_may_spare_words(self) -> None:
+    def test_an_alias_may_avoid_repetition(self) -> None:
         found = read("projects: [{id: a, limits: &std {gpu: 1}}, {id: b, limits: *std}]")
         self.assertEqual({("a", "gpu"): 1, ("b", "gpu"): 1}, found.overrides)
 
-    def test_a_few_lines_that_would_be_endless(self) -> None:
+    def test_a_few_lines_that_expand_without_end(self) -> None:
         text = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
             f"{new}: &{new} [{','.join(['*' + old] * 8)}]\n" for old, new in zip("abcdefghi", "bcdefghij", strict=True)
         )
         self.refused(text, "unknown key 'a'")
-        self.refused(text.replace("a: &a", "projects: &a", 1).split("\n")[0], "not text")
+        self.refused(text.replace("a: &a", "projects: &a", 1).split("\n")[0], "not 'x'")
+        bomb = text.replace("a: &a", "defaults: &z\n  gpu: &a", 1)  # a value of 8 ** 10 parts
+        self.refused(bomb.replace("b: &b", "projects: &b", 1).split("c: &c")[0], "defaults.gpu must be", "not a list")
 
-    def test_however_deep(self) -> None:
-        """The C parser calls itself for each level: without a look before, this ends the process."""
+    def test_any_depth(self) -> None:
+        """The C parser recurses for each level: without a check of the depth, the process would crash."""
         for text in ("[" * 100_000, "- " * 50_000 + "x", "{a: " * 50_000, "projects: " + "[{id: a, children: " * 9999):
             self.refused(text, "nested")
         levels = "".join(f"[{{id: p{level}, children: " for level in range(65))
@@ -134,7 +142,7 @@ def _is_bad(text: str) -> bool:
 
 
 class TestFuzz(base.BaseTestCase):
-    def either_way(self, call: Any, value: Any) -> None:
+    def assert_read_or_refused(self, call: Any, value: Any) -> None:
         try:
             call(value)
         except exceptions.InvalidDocument as error:
@@ -143,20 +151,20 @@ class TestFuzz(base.BaseTestCase):
     @settings
     @hypothesis.given(anything)
     def test_any_value_is_a_document_or_refused(self, value: Any) -> None:
-        self.either_way(document.read, value)
-        self.either_way(document.read, {"projects": [{"id": "a", "children": value}]})
-        self.either_way(document.read, {"defaults": value})
-        self.either_way(lambda one: document.read(document.parse(yaml.safe_dump(one))), value)
+        self.assert_read_or_refused(document.read, value)
+        self.assert_read_or_refused(document.read, {"projects": [{"id": "a", "children": value}]})
+        self.assert_read_or_refused(document.read, {"defaults": value})
+        self.assert_read_or_refused(lambda one: document.read(document.parse(yaml.safe_dump(one))), value)
 
     @settings
     @hypothesis.given(st.text(alphabet=st.sampled_from("ab:,-[]{}&*!|>'\"#%@` \n\t?~0159.e")) | st.text() | st.binary())
     def test_any_text_is_a_document_or_refused(self, text: str | bytes) -> None:
-        self.either_way(lambda one: document.read(document.parse(one)), text)
+        self.assert_read_or_refused(lambda one: document.read(document.parse(one)), text)
 
     @settings
     @hypothesis.given(st.lists(st.tuples(names_of_projects, st.integers(0, 9), st.integers(-1, 2**62)), max_size=12))
-    def test_what_is_written_reads_as_the_same(self, rows: list[tuple[str, int, int]]) -> None:
-        """Whatever the names: yes, null, 1e5, -, a quote or an emoji."""
+    def test_written_documents_read_the_same(self, rows: list[tuple[str, int, int]]) -> None:
+        """With any names: yes, null, 1e5, -, a quote or an emoji."""
         known: list[str | None] = [None]
         parents: dict[str, str | None] = {}
         overrides = {}
@@ -174,7 +182,7 @@ class TestFuzz(base.BaseTestCase):
 
 
 class TestApply(base.BaseTestCase):
-    def test_what_is_not_mentioned_stays(self) -> None:
+    def test_unmentioned_projects_stay(self) -> None:
         before = LimitTree(
             {"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, InitialLimits()
         )

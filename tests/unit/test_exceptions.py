@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors: their data survives a copy, and the way to another process."""
+"""The errors keep their data when they are copied, or sent to another process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked child finds of the objects that its parent's other threads were using."""
+"""The state of objects in a forked child, if other threads of the parent were using them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cyborg_quota.db import socket_watchdog
 from cyborg_quota.integrations.cyborg import bind_tracker
 
 
-def status_of_child(does: Any) -> int:
-    """Fork, and let the child evaluate ``does()``; 0 when that is true."""
+def status_of_child(evaluate: Any) -> int:
+    """Fork, and let the child evaluate ``does()``; the status is 0 if the result is true."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            status = 0 if does() else 1
+            status = 0 if evaluate() else 1
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -29,7 +29,7 @@ def status_of_child(does: Any) -> int:
 class TestLocks(base.BaseTestCase):
     """Each lock is held by another thread when the process forks."""
 
-    def fork_while_held(self, lock: Any, does: Any) -> int:
+    def fork_while_held(self, lock: Any, evaluate: Any) -> int:
         is_held, may_end = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -41,13 +41,13 @@ class TestLocks(base.BaseTestCase):
         holder.start()
         is_held.wait()
         try:
-            return status_of_child(does)
+            return status_of_child(evaluate)
         finally:
             may_end.set()
             holder.join()
 
-    def test_of_the_charger(self) -> None:
-        """The parent's binds are not the child's to extend, nor its owed commits to settle."""
+    def test_of_the_bind_tracker(self) -> None:
+        """The child must not extend the binds of the parent, nor retry its commits."""
         charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         flight = mock.Mock()
         charger._running.add(flight)
@@ -58,7 +58,7 @@ class TestLocks(base.BaseTestCase):
         self.assertEqual(0, self.fork_while_held(charger._lock, is_empty))
         self.assertEqual({flight.request.arq}, charger.arqs())
 
-    def test_of_the_watcher_of_sockets(self) -> None:
+    def test_of_the_socket_watchdog(self) -> None:
         watcher = socket_watchdog._Watcher(60.0)
         connection = mock.Mock()
         watcher.begin(connection)

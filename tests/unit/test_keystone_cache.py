@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an answer is used, who asks again, and what happens when nobody answers."""
+"""The cache of limits: how long an answer is used, which thread reads again, and what happens during an outage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TTL, STALE, PATIENCE = 60.0, 600.0, 5.0
 
 
 class CacheTestCase(base.BaseTestCase):
-    """``cache`` under a clock that stands still, and ``source``, which counts how often it is asked."""
+    """``cache`` with a stopped clock, and ``source``, which counts its calls."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -42,7 +42,7 @@ class CacheTestCase(base.BaseTestCase):
     def get(self, key: str = "k") -> Any:
         return self.cache.get(key, self.source)
 
-    def break_down(self, *, whole: bool = True) -> None:
+    def make_unavailable(self, *, whole: bool = True) -> None:
         self.error = LimitSourceError("it is away", is_total=whole)
 
 
@@ -56,8 +56,8 @@ class TestAge(CacheTestCase):
         self.now += 0.001
         self.assertEqual(("second", 2), (self.get(), self.asked))
 
-    def test_the_age_counts_from_the_question(self) -> None:
-        """The source may have looked at once, and answered late."""
+    def test_the_age_counts_from_the_request(self) -> None:
+        """The source may have read the limit at once, and answered late."""
 
         def slowly() -> str:
             self.now += 4.0
@@ -67,7 +67,7 @@ class TestAge(CacheTestCase):
         self.now += TTL - 4.0
         self.assertEqual("first", self.get())
 
-    def test_nothing_is_an_answer_and_is_kept(self) -> None:
+    def test_an_empty_answer_is_cached(self) -> None:
         self.value = None
         self.assertIsNone(self.get())
         self.assertIsNone(self.get())
@@ -76,13 +76,13 @@ class TestAge(CacheTestCase):
         self.value, self.now = "there now", self.now + TTL
         self.assertEqual("there now", self.get())
 
-    def test_a_ttl_of_zero_asks_each_time(self) -> None:
+    def test_a_ttl_of_zero_reads_each_time(self) -> None:
         self.cache = self.make_cache(ttl_seconds=0.0)
         self.get()
         self.get()
         self.assertEqual(2, self.asked)
 
-    def test_keys_are_apart(self) -> None:
+    def test_keys_are_separate(self) -> None:
         self.get("a")
         self.value = "second"
         self.assertEqual(("first", "second"), (self.get("a"), self.get("b")))
@@ -102,7 +102,7 @@ class TestAge(CacheTestCase):
 
     def test_refusals_are_bounded_too(self) -> None:
         self.cache = self.make_cache(max_responses=3)
-        self.break_down(whole=False)
+        self.make_unavailable(whole=False)
         for key in range(10):
             self.assertRaises(exceptions.LimitsUnavailable, self.get, str(key))
         self.assertEqual(3, len(self.cache._outages))
@@ -111,7 +111,7 @@ class TestAge(CacheTestCase):
 class TestOutage(CacheTestCase):
     def test_stale_answers_for_a_bounded_time_then_an_error(self) -> None:
         self.get()
-        self.break_down()
+        self.make_unavailable()
         self.now += TTL
         began = self.now
         self.assertEqual("first", self.get())
@@ -124,22 +124,22 @@ class TestOutage(CacheTestCase):
         self.assertEqual(("it is away", STALE), (error.reason, error.seconds))
         self.assertIn("for 600 s (it is away)", str(error))
 
-    def test_without_any_answer_the_error_comes_at_once(self) -> None:
-        self.break_down()
+    def test_without_an_answer_the_error_is_immediate(self) -> None:
+        self.make_unavailable()
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
         self.assertEqual(0.0, error.seconds)
 
-    def test_an_old_answer_is_not_dug_out(self) -> None:
-        """Nobody asked for an hour: the answer of then says nothing about now."""
+    def test_an_old_answer_is_not_used(self) -> None:
+        """The cached answer is an hour old: it does not determine the present limit."""
         self.get()
         self.now += 3600.0
-        self.break_down()
+        self.make_unavailable()
         self.assertRaises(exceptions.LimitsUnavailable, self.get)
 
     def test_after_a_failure_there_is_a_pause(self) -> None:
-        """A hung source would hold each caller for a time-out, one after the other."""
+        """A source that hangs would delay each caller for a timeout, one after the other."""
         self.get()
-        self.break_down()
+        self.make_unavailable()
         self.now += TTL
         for key in ("k", "k", "k"):
             self.assertEqual("first", self.get(key))
@@ -150,9 +150,9 @@ class TestOutage(CacheTestCase):
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
         self.assertEqual(3, self.asked)
 
-    def test_it_is_back(self) -> None:
+    def test_available_again(self) -> None:
         self.get()
-        self.break_down()
+        self.make_unavailable()
         self.now += TTL
         self.get()
         self.error, self.value = None, "second"
@@ -162,29 +162,29 @@ class TestOutage(CacheTestCase):
         self.assertIn("Limit source available again after 2 s (it is away)", self.log.output)
 
         self.now += TTL + STALE
-        self.break_down()
+        self.make_unavailable()
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
         self.assertEqual(0.0, error.seconds, "a new outage is counted afresh")
 
-    def test_one_refused_question_does_not_stop_the_others(self) -> None:
-        self.break_down(whole=False)
+    def test_one_refused_request_does_not_stop_the_others(self) -> None:
+        self.make_unavailable(whole=False)
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "forbidden")
         self.error = None
         self.assertEqual("first", self.get("allowed"))
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "forbidden")
 
-    def test_a_refusal_shows_that_the_source_is_back(self) -> None:
-        self.break_down()
+    def test_a_refusal_shows_that_the_source_is_available(self) -> None:
+        self.make_unavailable()
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "a")
         self.now += caches.PAUSE_SECONDS
-        self.break_down(whole=False)
+        self.make_unavailable(whole=False)
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "a")
         self.error = None
         self.assertEqual("first", self.get("b"))
 
     def test_the_warning_comes_once_a_minute(self) -> None:
         self.get()
-        self.break_down()
+        self.make_unavailable()
         self.now += TTL
         for _ in range(100):
             self.get()
@@ -192,14 +192,14 @@ class TestOutage(CacheTestCase):
         self.assertEqual(2, self.log.output.count("it is away"))
         self.assertIn("using cached limits up to 660 s old", self.log.output)
 
-    def test_a_bug_comes_out_and_is_not_kept(self) -> None:
+    def test_an_unexpected_error_is_raised_and_not_cached(self) -> None:
         self.error = KeyError("bug")
         self.assertRaises(KeyError, self.get)
         self.error = None
         self.assertEqual("first", self.get())
 
-    def test_a_bug_in_an_outage_lets_the_next_one_try(self) -> None:
-        self.break_down()
+    def test_an_unexpected_error_in_an_outage_lets_the_next_caller_try(self) -> None:
+        self.make_unavailable()
         self.assertRaises(exceptions.LimitsUnavailable, self.get)
         self.now += caches.PAUSE_SECONDS
         self.error = KeyError("bug")
@@ -209,7 +209,7 @@ class TestOutage(CacheTestCase):
 
 
 class TestThreads(CacheTestCase):
-    """One question at a time per key."""
+    """One thread at a time reads a key."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -241,14 +241,14 @@ class TestThreads(CacheTestCase):
             thread.join(30)
             self.assertFalse(thread.is_alive())
 
-    def test_without_an_answer_the_others_wait_for_the_one(self) -> None:
+    def test_without_an_answer_the_others_wait(self) -> None:
         threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
         self.assertTrue(self.entered.wait(30))
         self.go_on.set()
         self.join(threads)
         self.assertEqual((["first"] * 8, 1), (results, self.asked))
 
-    def test_with_one_they_use_it_meanwhile(self) -> None:
+    def test_with_an_answer_the_others_use_it(self) -> None:
         self.get()
         self.now += TTL
         self.value = "second"
@@ -261,8 +261,8 @@ class TestThreads(CacheTestCase):
         self.join(threads)
         self.assertEqual((["second"], "second", 2), (results, self.get(), self.asked))
 
-    def test_but_not_one_of_long_ago(self) -> None:
-        """Nobody asked for minutes: the limit may have been changed long since, and the source is well."""
+    def test_an_answer_that_is_too_old_is_not_used(self) -> None:
+        """The cached answer is minutes old, and the source is available: the limit may have been changed since."""
         self.get()
         self.now += TTL + PATIENCE
         self.value = "second"
@@ -272,24 +272,24 @@ class TestThreads(CacheTestCase):
         self.join(threads)
         self.assertEqual((["second"] * 4, 2), (results, self.asked))
 
-    def test_other_keys_are_not_held_up(self) -> None:
+    def test_other_keys_are_not_delayed(self) -> None:
         threads, _ = self.start(lambda: self.cache.get("k", self.held))
         self.assertTrue(self.entered.wait(30))
         self.assertEqual("first", self.get("other"))
         self.go_on.set()
         self.join(threads)
 
-    def test_a_failure_reaches_all_who_waited(self) -> None:
-        self.break_down()
+    def test_a_failure_is_raised_in_all_waiting_threads(self) -> None:
+        self.make_unavailable()
         threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
         self.assertTrue(self.entered.wait(30))
         self.go_on.set()
         self.join(threads)
-        self.assertEqual((["it is away"] * 8, 1), ([one.reason for one in results], self.asked))
+        self.assertEqual((["it is away"] * 8, 1), ([result.reason for result in results], self.asked))
 
-    def test_in_an_outage_one_tries_and_nobody_waits(self) -> None:
+    def test_in_an_outage_one_thread_tries_and_none_waits(self) -> None:
         self.get()
-        self.break_down()
+        self.make_unavailable()
         self.now += TTL
         self.get()
         self.now += caches.PAUSE_SECONDS

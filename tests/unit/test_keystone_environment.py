@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without a Keystone its tests skip and say why; in CI they fail."""
+"""Without a Keystone, its tests are skipped with the reason; in CI they fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TestWithoutKeystone(base.BaseTestCase):
 
     def run_one(self) -> unittest.TestResult:
         result = unittest.TestResult()
-        test_keystone.TestFlat("test_a_user_who_may_not").run(result)
+        test_keystone.TestFlat("test_a_user_without_the_role").run(result)
         return result
 
-    def test_a_newcomer_is_told_why(self) -> None:
+    def test_skipped_with_the_reason(self) -> None:
         result = self.run_one()
         self.assertEqual(["no Keystone: the package index is away"], [why for _, why in result.skipped])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the limit driver keystone makes of what Keystone says."""
+"""The constraints that the limit driver keystone derives from the answers of Keystone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from keystoneauth1 import exceptions as ksa
 from oslotest import base
 
 from cyborg_quota import Constraint, exceptions
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.cache import Cache
 from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
 from cyborg_quota.limits.keystone_client import KeystoneClient
@@ -22,7 +23,7 @@ TTL, STALE = 60.0, 600.0
 
 
 class DriverTestCase(base.BaseTestCase):
-    """``keystone`` with a registered gpu (10) and fpga (4), and ``driver`` under a clock that stands still."""
+    """``keystone`` with a registered gpu (10) and fpga (4), and ``driver`` with a stopped clock."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -48,7 +49,7 @@ class DriverTestCase(base.BaseTestCase):
         return self.driver.get_constraints(path or ("p1",), resources)
 
     def unavailable(self) -> str:
-        """The reason of the error; neither it nor the log holds the password."""
+        """Return the reason of the error; neither it nor the log contains the password."""
         error = self.assertRaises(exceptions.LimitsUnavailable, self.constraints)
         self.assertNotIn(PASSWORD, str(error))
         self.assertNotIn(PASSWORD, self.log.output)
@@ -75,7 +76,7 @@ class TestFlat(DriverTestCase):
         )
         self.assertEqual([Constraint("p2", "gpu", -1)], self.constraints("p2"))
 
-    def test_the_domain_says_nothing(self) -> None:
+    def test_the_domain_limit_is_ignored(self) -> None:
         self.keystone.set_limit("dom", "gpu", 1)
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", "dom"))
         self.assertIsNone(self.driver.parent_of("p1"))
@@ -96,7 +97,7 @@ class TestTwoLevels(DriverTestCase):
             [Constraint("p1", "gpu", 3), Constraint("dom", "gpu", 8, "subtree")], self.constraints("p1", "dom")
         )
 
-    def test_where_nothing_is_set_the_default_holds_for_both(self) -> None:
+    def test_without_limits_the_default_applies_to_both(self) -> None:
         self.assertEqual(
             [Constraint("p1", "gpu", 10), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
         )
@@ -124,7 +125,7 @@ class TestTwoLevels(DriverTestCase):
         self.keystone.set_limit("dom", "gpu", 8)
         self.assertEqual([Constraint("dom", "gpu", 8, "subtree")], self.constraints("dom"))
 
-    def test_an_unknown_project_does_not_pass_in_silence(self) -> None:
+    def test_an_unknown_project_is_an_error(self) -> None:
         error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
         self.assertIn("'gone': Keystone does not know it", str(error))
         asked = len(self.keystone.paths)
@@ -153,7 +154,7 @@ class TestMissing(DriverTestCase):
             str(error),
         )
 
-    def test_the_service_is_called_by_its_name_where_that_is_known(self) -> None:
+    def test_the_service_is_named_if_its_name_is_known(self) -> None:
         self.driver = self.make_driver(service_name="cyborg", names={"gpu": "accelerator_gpu"})
         error = self.assertRaises(exceptions.LimitNotSet, self.constraints)
         self.assertIn("--service cyborg --region RegionOne --default-limit N accelerator_gpu", str(error))
@@ -164,12 +165,12 @@ class TestMissing(DriverTestCase):
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
         self.assertEqual({("p1", "gpu"): 10}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"]))
 
-    def test_what_is_refused_is_shown_as_zero(self) -> None:
+    def test_refused_resources_are_shown_as_zero(self) -> None:
         self.assertEqual(
             {("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"])
         )
 
-    def test_once_registered_it_is_seen_after_the_ttl(self) -> None:
+    def test_a_new_registered_limit_is_used_after_the_ttl(self) -> None:
         self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
         self.keystone.register("gpu.A100", 2)
         self.now += TTL - 1
@@ -205,7 +206,7 @@ class TestNamesAndRegions(DriverTestCase):
 
 
 class TestService(DriverTestCase):
-    """Whose limits: [oslo_limit] endpoint_id, or the service's type or name, region and interface."""
+    """Which service's limits: [oslo_limit] endpoint_id, or the service's type or name, region and interface."""
 
     by_type = {
         "oslo_limit__endpoint_id": None,
@@ -246,7 +247,7 @@ class TestService(DriverTestCase):
 
 
 class TestCosts(DriverTestCase):
-    """How often Keystone is asked."""
+    """The number of requests to Keystone."""
 
     def test_once_per_ttl(self) -> None:
         for _ in range(5):
@@ -314,7 +315,7 @@ class TestFaults(DriverTestCase):
         self.now += 10
         self.assertEqual(10, self.constraints()[0].limit)
 
-    def test_what_keystoneauth_raises(self) -> None:
+    def test_errors_of_keystoneauth(self) -> None:
         for error, words in (
             (ksa.ConnectTimeout("x"), "does not respond in time"),
             (ksa.ConnectFailure("x"), "cannot be reached"),
@@ -330,7 +331,7 @@ class TestFaults(DriverTestCase):
             self.now += 10
             self.assertIn(words, self.unavailable())
 
-    def test_what_keystone_answers(self) -> None:
+    def test_responses_of_keystone(self) -> None:
         for answer, words in (
             (Response(401, {}), "does not authenticate the user of [oslo_limit]"),
             (Response(403, {}), "may not read /endpoints/endpoint-1 in Keystone. It needs the role reader"),
@@ -344,13 +345,13 @@ class TestFaults(DriverTestCase):
             self.now += 10
             self.assertIn(words, self.unavailable())
 
-    def test_a_list_that_was_cut_short_is_no_answer(self) -> None:
-        """The missing limit would be taken for the default."""
+    def test_a_truncated_list_is_an_error(self) -> None:
+        """A missing limit would be replaced by the default."""
         self.keystone.instead["registered_limits"] = Response(200, {"registered_limits": [], "truncated": True})
         self.assertIn("list_limit", self.unavailable())
 
-    def test_a_user_who_is_shown_a_part_only(self) -> None:
-        """Keystone gives it a shorter list of limits, and no error."""
+    def test_a_user_who_sees_a_part_only(self) -> None:
+        """Keystone returns a shorter list of limits, and no error."""
         for access, is_enough in (
             (keystones.Access(system_scoped=False, role_names=("reader", "member")), False),
             (keystones.Access(system_scoped=False, role_names=("admin",)), True),
@@ -370,15 +371,15 @@ class TestFaults(DriverTestCase):
 
 
 class TestSharing(DriverTestCase):
-    def test_threads_share_one_session_and_one_question(self) -> None:
+    def test_threads_share_one_session_and_one_request(self) -> None:
         barrier = threading.Barrier(8)
         results: list[list[Constraint]] = []
 
-        def look() -> None:
+        def read_limit() -> None:
             barrier.wait(30)
             results.append(self.constraints())
 
-        threads = [threading.Thread(target=look) for _ in range(8)]
+        threads = [threading.Thread(target=read_limit) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -401,3 +402,33 @@ class TestSharing(DriverTestCase):
                     os._exit(status)
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         self.assertEqual(1, self.keystone.made)
+
+
+class TestManyPaths(DriverTestCase):
+    """The limits of many projects, for a list: as those of each of them, in a few requests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone.set_limit("p1", "gpu", 3)
+        self.keystone.set_limit("dom", "gpu", 8)
+
+    def assert_same(self, *paths: tuple[str, ...]) -> None:
+        states = [PathState(path, {}, {}, {}) for path in paths]
+        resources = ["fpga", "gpu", "tpu"]
+        single = [self.driver.get_path_limits(state, resources) for state in states]
+        self.assertEqual([{"tpu": path[0]} for path in paths], [each.missing for each in single])
+        driver = self.make_driver()
+        before = len(self.keystone.paths)
+        many = driver.get_limits_of_paths(states, resources)
+        asked = [path.partition("?")[0] for path in self.keystone.paths[before:]]
+        self.assertEqual([each.missing for each in single], [each.missing for each in many])
+        self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
+        self.assertNotIn("/projects", "".join(asked))
+        self.assertEqual(1, asked.count("/limits"), asked)
+
+    def test_flat(self) -> None:
+        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1",))
+
+    def test_two_levels(self) -> None:
+        self.keystone.model = "strict_two_level"
+        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1", "other"), ("dom",), ("other",))

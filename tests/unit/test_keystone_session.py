@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[oslo_limit], and real sockets: nobody there, and somebody who never answers."""
+"""The options of [oslo_limit], and real sockets: a closed port, and a server that never answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.keystones import PASSWORD
 
 
 class TestConfiguration(base.BaseTestCase):
-    """What cannot work is said when the driver is made, which asks nobody."""
+    """Invalid options raise an error when the driver is made, without a request."""
 
     def refused(self, **options: Any) -> str:
         settings = keystones.settings(**options)
@@ -39,14 +39,14 @@ class TestConfiguration(base.BaseTestCase):
         error = self.assertRaises(exceptions.ConfigurationError, make_engine, made)
         self.assertEqual("[oslo_limit] lacks auth_type: set it to password.", str(error))
 
-    def test_what_is_missing(self) -> None:
+    def test_missing_options(self) -> None:
         self.assertIn("[oslo_limit] lacks auth_url", self.refused(oslo_limit__auth_url=None))
         self.assertIn("endpoint_id", self.refused(oslo_limit__endpoint_id=None))
 
     def test_a_password_in_the_url(self) -> None:
-        said = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
-        self.assertIn("[oslo_limit] auth_url must not contain credentials", said)
-        self.assertNotIn(PASSWORD, said)
+        output = self.refused(oslo_limit__auth_url=f"http://reader:{PASSWORD}@127.0.0.1:5000/v3")
+        self.assertIn("[oslo_limit] auth_url must not contain credentials", output)
+        self.assertNotIn(PASSWORD, output)
 
     def test_an_unknown_plugin(self) -> None:
         settings = keystones.settings()
@@ -71,12 +71,12 @@ class TestConfiguration(base.BaseTestCase):
         self.assertEqual(30.0, driver._keystone()._cache._timeout, "how long others wait for the one who asks")
 
     def test_options_registered_by_oslo_limit_itself(self) -> None:
-        """Where somebody uses oslo.limit in the same process."""
+        """As in a process that also uses oslo.limit."""
         from oslo_limit import opts
 
         settings = keystones.settings()
         for group, options in opts.list_opts():
-            settings.register_opts([one for one in options if one.dest.startswith("endpoint_")], group=group)
+            settings.register_opts([option for option in options if option.dest.startswith("endpoint_")], group=group)
         KeystoneLimitDriver.from_conf(settings)
 
 
@@ -102,11 +102,11 @@ class TestSockets(base.BaseTestCase):
         self.assertNotIn(PASSWORD, self.log.output)
         return error
 
-    def test_nobody_listens(self) -> None:
+    def test_closed_port(self) -> None:
         error = self.unavailable()
         self.assertIn(f"Keystone at http://127.0.0.1:{self.port}/v3 cannot be reached", error.reason)
 
-    def test_somebody_never_answers(self) -> None:
+    def test_server_that_never_answers(self) -> None:
         self.listener.listen()
         for auth_type in ("v3password", "password"):
             began = time.monotonic()

@@ -18,7 +18,7 @@ SOON = 20.0
 
 
 class Ledger:
-    """What the test says it is: reached or not, with or without something to retry."""
+    """A ledger whose state is set by the test: available or not, with or without a call to retry."""
 
     def __init__(self) -> None:
         self.answers: Iterator[bool] = iter(())
@@ -66,7 +66,7 @@ UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
 
 class TestGuard(GuardTestCase):
     def test_only_an_unreachable_server_opens_it(self) -> None:
-        """Never a lock that was not granted, a deadlock, or retries that were exhausted."""
+        """A lock that was not granted, a deadlock and exhausted retries do not open it."""
         for error in (
             exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 7.0),
             exceptions.DatabaseUnavailable("others kept changing the same rows", 6.0),
@@ -97,7 +97,7 @@ class TestGuard(GuardTestCase):
         self.assertTrue(self.ledger.retried.is_set())
         self.assertEqual(7, self.guard.call(lambda value: value, 7))
 
-    def test_retried_until_nothing_is_left(self) -> None:
+    def test_retried_until_all_are_done(self) -> None:
         self.ledger.left = [True, False, False]
         self.guard.want_retry()
         self.wait_for_end()
@@ -106,20 +106,20 @@ class TestGuard(GuardTestCase):
         self.guard.want_retry()  # a thread that has ended is started again
         self.assertTrue(self.ledger.retried.wait(SOON))
 
-    def test_asked_directly(self) -> None:
-        """What waits for its answer without a limit asks first."""
+    def test_probed_directly(self) -> None:
+        """A call that may wait for ever probes first."""
         self.assertTrue(self.guard.reaches())
         self.ledger.answers = iter([False] * 1000)
         self.assertFalse(self.guard.reaches())
         self.assertTrue(self.guard.is_open)
 
-    def test_closed_for_good(self) -> None:
+    def test_closed_permanently(self) -> None:
         self.guard.close()
         self.guard.want_retry()
         self.assertIsNone(self.guard._thread)
 
     def test_a_probe_that_raises(self) -> None:
-        """Is one that did not reach the ledger, and not the last one."""
+        """It counts as a probe that did not reach the ledger, and probing continues."""
         with mock.patch.object(self.guard, "_ping", side_effect=[RuntimeError("no memory"), True]):
             self.fail(UNREACHABLE)
             self.wait_for_end()
@@ -128,7 +128,7 @@ class TestGuard(GuardTestCase):
 
 class TestFork(base.BaseTestCase):
     def test_a_child_has_its_own(self) -> None:
-        """Forked while the parent's lock is held, its breaker is open, and its thread runs."""
+        """It was forked while the parent's lock was held, its breaker open, and its thread running."""
         engine = mock.Mock(**{"ping.return_value": False})
         charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
         self.addCleanup(charger.close)

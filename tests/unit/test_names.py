@@ -20,7 +20,7 @@ SECOND = datetime.timedelta(seconds=1)
 
 class TestNames(base.BaseTestCase):
     @given(st.text(max_size=300))
-    def test_what_passes_can_be_stored_and_logged(self, text: str) -> None:
+    def test_valid_names_can_be_stored_and_logged(self, text: str) -> None:
         try:
             name = validation.check_name("consumer", text)
         except exceptions.InvalidName as error:
@@ -45,8 +45,8 @@ class TestNames(base.BaseTestCase):
         for bad in ("a" * 256, "a" * 254 + " a", "\U00020000" * 192, "\U00020000" * 255):
             self.assertRaises(exceptions.InvalidName, validation.check_name, "group", bad)
 
-    def test_no_line_is_forged(self) -> None:
-        """A log with the error in it has one line more, whatever the name was."""
+    def test_no_log_line_is_forged(self) -> None:
+        """A log line with the error stays one line, whatever the name."""
         log = self.useFixture(fixtures.FakeLogger(format="%(message)s"))
         try:
             validation.check_name("group", "x\n2030-01-01 CRITICAL all is lost\r\u2028\u0085\x1b[2J")
@@ -64,7 +64,7 @@ class TestDeltas(base.BaseTestCase):
             self.assertRaises(exceptions.InvalidDelta, validation.check_delta, "gpu", delta)
 
     @given(st.one_of(st.floats(), st.text(), st.booleans(), st.none(), st.binary(), st.decimals()))
-    def test_all_else(self, delta: object) -> None:
+    def test_invalid(self, delta: object) -> None:
         self.assertRaises(exceptions.InvalidDelta, validation.check_delta, "gpu", delta)
 
     @given(st.dictionaries(st.text(max_size=5), st.integers(1, 5), min_size=1))
@@ -110,7 +110,7 @@ class TestExpiry(base.BaseTestCase):
             st.dates(),
         )
     )
-    def test_all_else(self, expire: object) -> None:
+    def test_invalid(self, expire: object) -> None:
         error = self.assertRaises(
             exceptions.InvalidReservationExpiration, validation.expire_microseconds, expire, 7
         )

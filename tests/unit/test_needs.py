@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is missing is a reason to skip, which is told; in CI it is a failure."""
+"""A missing requirement skips the test with a reason; in CI the test fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestMissing(base.BaseTestCase):
         Sample().run(result)
         return result
 
-    def test_skips_and_says_why(self) -> None:
+    def test_skipped_with_the_reason(self) -> None:
         for value in (None, "", "0", "false"):
             self.useFixture(fx.EnvironmentVariable("CI", value))
             self.assertEqual(["no moon"], [reason for _, reason in self.ended().skipped], value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of negative deltas, proved on plain numbers: no database, counters of a few bits, every order of calls."""
+"""The rule of negative deltas, checked on plain numbers: no database, small counters, every order of calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row:
 
 
 class Ledger:
-    """One usage row and its committed reservations, by the rule."""
+    """One usage row and its committed reservations, according to the rule."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -39,7 +39,7 @@ class Ledger:
         return self.last
 
     def commit(self, delta: int) -> int | None:
-        """A reserve and its commit. None: the counter has no room, and the reserve is refused."""
+        """Reserve and commit. Returns None if the counter would overflow, so that the reserve is refused."""
         if self.used + delta > MAX:
             return None
         number = self.add(delta)
@@ -53,11 +53,11 @@ class Ledger:
         self.count(set())
 
     def subtracted(self) -> list[Freed]:
-        """What each negative row subtracts at present."""
+        """Return the amount that each negative row subtracts at present."""
         found = []
         for row in self.rows.values():
             if row.delta < 0:
-                amount = -row.delta - sum(one.delta for one in self.rows.values() if one.adjusts == row.id)
+                amount = -row.delta - sum(other.delta for other in self.rows.values() if other.adjusts == row.id)
                 assert amount >= 0, row
                 found.append(Freed(row.id, amount))
         return found
@@ -65,8 +65,8 @@ class Ledger:
     def count(self, committed: set[int]) -> None:
         self.used = sum(row.delta for row in self.rows.values())
         if self.used < 0:
-            for one in adjust(-self.used, self.subtracted(), committed):
-                self.add(one.amount, is_held=False, adjusts=one.id)
+            for change in adjust(-self.used, self.subtracted(), committed):
+                self.add(change.amount, is_held=False, adjusts=change.id)
             self.used = 0
         if self.used > MAX:
             self.add(MAX - self.used, is_held=False)
@@ -79,7 +79,7 @@ class Ledger:
 
 
 class NaiveLedger(Ledger):
-    """The rule before: what was subtracted too much is a row of its own, and stays when the negative row ends."""
+    """The previous rule: the excess is a row of its own, which stays when the negative row ends."""
 
     def count(self, committed: set[int]) -> None:
         self.used = sum(row.delta for row in self.rows.values())
@@ -92,7 +92,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(-MAX, MAX).filter(bool), s
 
 
 def play(ledger: Ledger, steps: list[tuple[bool, int, int]]) -> None:
-    """Commit a delta, or release one of what is held; then release all, in an order of chance."""
+    """Commit a delta, or release a row; at the end release all rows, in random order."""
     held: list[int] = []
     for is_release, delta, which in steps:
         if is_release and held:
@@ -116,7 +116,7 @@ class TestRule(base.BaseTestCase):
 
     @hypothesis.settings(max_examples=200, deadline=None)
     @hypothesis.given(steps=STEPS, delta=st.integers(-MAX, -1))
-    def test_a_mistake_can_be_undone(self, steps: list[tuple[bool, int, int]], delta: int) -> None:
+    def test_a_negative_delta_can_be_undone(self, steps: list[tuple[bool, int, int]], delta: int) -> None:
         """After any history, a negative delta that is committed and released at once changes nothing."""
         ledger = Ledger()
         held: list[int] = []
@@ -131,8 +131,8 @@ class TestRule(base.BaseTestCase):
         ledger.release(number)
         assert before == (ledger.used, sorted(ledger.subtracted()))
 
-    def test_the_rule_before_fails(self) -> None:
-        """The proof sees what it is for: with the rule before, it finds a history that is wrong."""
+    def test_the_previous_rule_fails(self) -> None:
+        """The control: with the previous rule, the check finds a wrong history."""
         for steps in ([(False, 5, 0), (False, -5, 0), (True, 1, 0)], [(False, 7, 1), (False, -7, 0), (False, 7, 0)]):
             self.assertRaises(AssertionError, play, NaiveLedger(), steps)
 
@@ -143,11 +143,11 @@ class TestAdjust(base.BaseTestCase):
     def test_the_latest_first(self) -> None:
         self.assertEqual([Freed(5, 3), Freed(3, 1)], adjust(4, self.ROWS))
 
-    def test_what_is_committed_now_before_others(self) -> None:
+    def test_rows_committed_now_come_first(self) -> None:
         self.assertEqual([Freed(1, 2), Freed(5, 3), Freed(3, 1)], adjust(6, self.ROWS, {1}))
 
     def test_no_more_than_there_is(self) -> None:
-        self.assertEqual(9, sum(one.amount for one in adjust(10, self.ROWS)))
+        self.assertEqual(9, sum(change.amount for change in adjust(10, self.ROWS)))
 
     def test_one_that_subtracts_nothing_is_passed_over(self) -> None:
         self.assertEqual([Freed(5, 3)], adjust(3, [Freed(9, 0), *self.ROWS]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test's log is shown with its failure. One that passes is a line."""
+"""The log of a test is shown with its failure. A test that passes prints one line."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from oslotest import base
 
 
 class TestLog(base.BaseTestCase):
-    def said_by(self, *, fails: bool) -> tuple[str, str]:
-        """What a test that logs says at once, and with its failure."""
+    def output_of(self, *, fails: bool) -> tuple[str, str]:
+        """Return the output of a test that logs: during the test, and with its failure."""
 
         class Sample(base.BaseTestCase):
             def runTest(self) -> None:
                 logging.getLogger("ledger").debug("as seen by nobody")
                 self.assertFalse(fails)
 
-        result, said = unittest.TestResult(), io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        result, output = unittest.TestResult(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             Sample().run(result)
         self.assertEqual(1, result.testsRun)
-        return said.getvalue(), "".join(text for _, text in result.failures)
+        return output.getvalue(), "".join(text for _, text in result.failures)
 
-    def test_with_the_failure_alone(self) -> None:
-        said, failure = self.said_by(fails=True)
-        self.assertEqual("", said)
+    def test_shown_with_a_failure_only(self) -> None:
+        output, failure = self.output_of(fails=True)
+        self.assertEqual("", output)
         self.assertIn("DEBUG [ledger] as seen by nobody", failure)
-        self.assertEqual(("", ""), self.said_by(fails=False))
+        self.assertEqual(("", ""), self.output_of(fails=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private message bus: on loopback alone, with nobody beside it, and gone behind us."""
+"""The private message bus: it listens on loopback only, without a helper process, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPBACK = "0100007F"
 
 
 def listening_addresses(pid: int) -> list[str]:
-    """The local addresses, in hexadecimal, on which a process listens."""
+    """Return the local addresses, in hexadecimal, on which a process listens."""
     sockets = set()
     for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -33,7 +33,7 @@ def listening_addresses(pid: int) -> list[str]:
 
 
 class TestRabbitMQ(base.BaseTestCase):
-    def test_alone_on_loopback_and_gone(self) -> None:
+    def test_on_loopback_only_and_removed(self) -> None:
         bus = RabbitMQ()
         needs.start(self, bus)
         self.assertEqual([LOOPBACK] * 2, listening_addresses(bus.pid), "for AMQP, and for other nodes")
@@ -44,4 +44,4 @@ class TestRabbitMQ(base.BaseTestCase):
         bus.close()
         assert directory is not None
         self.assertFalse(directory.exists())
-        self.assertEqual([], [one for one in [pid, *children] if machine.alive(one)])
+        self.assertEqual([], [process for process in [pid, *children] if machine.alive(process)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a device profile's group to what an accelerator is charged as."""
+"""Which resource is charged for the group of a device profile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestResourceMap(base.BaseTestCase):
     def test_one_class(self) -> None:
         self.assertEqual({"fpga": 1}, resource_map("FPGA: fpga").deltas(group("FPGA")))
 
-    def test_a_model_beside_its_family(self) -> None:
+    def test_a_model_and_its_family(self) -> None:
         rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
         self.assertEqual({"gpu": 1, "gpu.A100": 1}, rules.deltas(group("PGPU", CUSTOM_A100="required")))
         for other in (group("PGPU"), group("PGPU", CUSTOM_A100="forbidden"), group("PGPU", CUSTOM_V100="required")):
@@ -70,7 +70,7 @@ class TestResourceMap(base.BaseTestCase):
         self.assertIn("resource_rule", str(error))
         self.assertEqual({}, resource_map("FPGA: fpga", refuses=False).deltas(group("CUSTOM_SSD")))
 
-    def test_rule_for_what_is_not_counted(self) -> None:
+    def test_rule_for_an_uncounted_resource(self) -> None:
         rules = ("CUSTOM_SSD: ssd", "PGPU: gpu", "PGPU: gpu.H100")
         for resource_class, missing in (("CUSTOM_SSD", "ssd"), ("PGPU", "gpu.H100")):
             error = self.assertRaises(ClassNotCounted, resource_map(*rules).deltas, group(resource_class))
@@ -80,7 +80,7 @@ class TestResourceMap(base.BaseTestCase):
         self.assertEqual({"gpu": 1}, lenient.deltas(group("PGPU")))
 
     def test_several_classes(self) -> None:
-        """By the accelerator's own class where that is known, else by the first, as Cyborg itself does."""
+        """The accelerator's own class determines it if it is known, otherwise the first one, as in Cyborg."""
         rules, both = resource_map("FPGA: fpga", "PGPU: gpu"), group("FPGA", "PGPU")
         self.assertEqual({"gpu": 1}, rules.deltas(both, "PGPU"))
         self.assertEqual({"fpga": 1}, rules.deltas(both))
@@ -90,7 +90,7 @@ class TestResourceMap(base.BaseTestCase):
         self.assertEqual({"fpga", "gpu"}, resource_map("A: fpga", "B: gpu", "C: ssd").resources)
 
     def test_default(self) -> None:
-        """Cyborg's own classes have rules; what [quota] resources lists by default is charged."""
+        """Cyborg's own classes have rules; the default of [quota] resources is charged."""
         conf = cfg.ConfigOpts()
         cyborg_quota.conf.register_opts(conf)
         conf([], default_config_files=[], default_config_dirs=[])

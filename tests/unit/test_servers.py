@@ -1,4 +1,4 @@
-"""The private servers themselves: started, killed, restarted and left, for real."""
+"""The private servers: started, killed, restarted and closed, with the real programs."""
 
 import os
 import signal
@@ -70,8 +70,8 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
         os.waitpid(child, 0)
         self.assertEqual([(1,)], self.execute(server, "SELECT 1"))
 
-    def test_dies_with_its_killed_owner_and_is_swept(self):
-        self.make().close()  # skips where there is no such server
+    def test_dies_with_its_killed_owner_and_is_removed(self):
+        self.make().close()  # skips if there is no such server
         code = (
             "import sys, time; from tests import servers;"
             "server = servers.KINDS[int(sys.argv[1])](); server.start();"
@@ -89,11 +89,11 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
             owner.kill()
         machine.wait_until(lambda: not machine.alive(int(pid)), 10)
         self.assertFalse(machine.alive(int(pid)))
-        # Whoever starts a server next puts away what dead owners left.
+        # The next owner that starts a server removes what dead owners left.
         self.make().close()
         self.assertFalse(Path(directory).exists())
 
-    def test_a_bad_setting_is_told_in_one_line_with_the_log(self):
+    def test_a_bad_setting_is_one_line_with_the_log(self):
         self.make().close()
         server = self.kind(settings={"no_such_setting": "1"})
         self.addCleanup(server.close)
@@ -123,7 +123,7 @@ class TestRun(testtools.TestCase):
         self.assertEqual(143, self.run_module("--", "sh", "-c", "kill $$", **given).returncode)
         self.assertEqual(127, self.run_module("--", "no-such-command", **given).returncode)
 
-    def test_a_given_url_is_used_as_it_is(self):
+    def test_a_given_url_is_used_unchanged(self):
         given = {kind.variable: f"given-{kind.name}" for kind in servers.KINDS}
         done = self.run_module("--", "env", **given)
         for name, value in given.items():
@@ -140,7 +140,7 @@ class TestRun(testtools.TestCase):
         self.assertEqual([], [pid for pid in pids if machine.alive(pid)])
 
     def test_sigterm_while_the_command_is_started(self):
-        """By the command itself, as soon as it is there."""
+        """The signal is sent by the command, as soon as it runs."""
         given = {kind.variable: "given" for kind in servers.KINDS}
         for _ in range(3):
             done = self.run_module("--", "sh", "-c", "echo $$; kill $PPID; exec sleep 60", **given)
@@ -149,7 +149,7 @@ class TestRun(testtools.TestCase):
 
 
 class TestMissing(testtools.TestCase):
-    """A machine without the servers: imitated by a search path with nothing in it."""
+    """A machine without the servers, simulated by an empty search path."""
 
     def setUp(self):
         super().setUp()
@@ -165,7 +165,7 @@ class TestMissing(testtools.TestCase):
         self.stderr = self.useFixture(fixtures.StringStream("said")).stream
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.stderr))
 
-    def test_goes_on_without(self):
+    def test_continues_without(self):
         self.assertEqual(0, command.run(["true"]))
         self.assertNotIn(servers.MariaDB.variable, command._run_command.call_args.args[1])
 
@@ -188,14 +188,14 @@ class TestPort(testtools.TestCase):
         self.assertLess(machine.free_port(), lowest)
 
     def test_is_given_once(self):
-        """Also while nobody is bound to it."""
+        """Even while no process is bound to it."""
         port = machine.free_port()
         with mock.patch.object(machine, "PORTS", range(port, port + 1)):
             self.assertRaises(servers.ServerError, machine.free_port)
 
 
 class TestDirectory(testtools.TestCase):
-    def test_in_use_is_not_swept(self):
+    def test_a_directory_in_use_is_not_removed(self):
         directory, lock = machine.new_directory(durable=True)
         self.addCleanup(machine.remove_if_abandoned, directory)
         with lock:

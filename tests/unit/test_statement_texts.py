@@ -31,7 +31,7 @@ from cyborg_quota.db import (
     reservations,
     usages,
 )
-from cyborg_quota.db.dialects import postgresql
+from cyborg_quota.db.dialects import postgresql, postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
@@ -232,6 +232,12 @@ def single_statements() -> dict[str, Run]:
     }
 
 
+def server_functions() -> Iterator[tuple[str, Run]]:
+    """PostgreSQL's functions. The text of a released function must not change: its name contains a version."""
+    for name, definition in postgresql_functions.DEFINITIONS.items():
+        yield f"function {name}", lambda c, text=definition: c.exec_driver_sql(text)  # type: ignore[misc]
+
+
 def charges() -> Iterator[tuple[str, Run]]:
     def bulk(connection: Any, changes: Sequence[Change]) -> None:
         connection.rowcount = len(changes)
@@ -382,7 +388,7 @@ GROUPS = {
     "sqlite": PORTABLE,
     "mariadb": (in_one_statement, *PORTABLE),
     "mysql": (charges, paths, imports),  # the others are those of MariaDB
-    "postgresql": (in_one_statement, with_contention, *PORTABLE),
+    "postgresql": (server_functions, in_one_statement, with_contention, *PORTABLE),
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a trace, and counting what becomes of it: pure, no database."""
+"""The reader of traces, and the count of outcomes, without a database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TraceCase(base.BaseTestCase):
         return Trace(str(self.path))
 
     def wrong(self, reason: str, *lines: bytes, line: int, header: bytes = HEADER) -> None:
-        """Reading ends at ``line`` for ``reason``, and all that stands before was given out."""
+        """Assert that reading ends at ``line`` with ``reason``, after all earlier events were returned."""
         found = []
         error = self.assertRaises(TraceError, lambda: found.extend(self.trace(*lines, header=header)))
         self.assertEqual(line, error.line)
@@ -73,7 +73,8 @@ class ReaderTest(TraceCase):
             ("event 'attach' is none of", b"5,attach,c,p,gpu,1\n"),
             ("event 'Reserve' is none of", b"5,Reserve,c,p,gpu,1\n"),
             ("amount '0' is not", b"5,reserve,c,p,gpu,0\n"),
-            ("amount '-1' is not", b"5,reserve,c,p,gpu,-1\n"),
+            ("amount '-2147483648' is not", b"5,reserve,c,p,gpu,-2147483648\n"),
+            ("amount '--1' is not", b"5,reserve,c,p,gpu,--1\n"),
             ("amount '1.5' is not", b"5,reserve,c,p,gpu,1.5\n"),
             ("amount ' 1' is not", b"5,reserve,c,p,gpu, 1\n"),
             ("amount '2147483648' is not", b"5,reserve,c,p,gpu,2147483648\n"),
@@ -94,7 +95,7 @@ class ReaderTest(TraceCase):
             self.wrong(reason, good, bad, good, line=3)
         self.wrong("not UTF-8", good, good, b"\xff", line=4)
 
-    def test_what_is_no_file(self) -> None:
+    def test_not_a_file(self) -> None:
         directory = str(self.path.parent)
         for path in (str(self.path), directory, "/dev/null", "a\0b", ""):
             error = self.assertRaises(TraceError, Trace, path)
@@ -105,7 +106,7 @@ class ReaderTest(TraceCase):
         error = self.assertRaises(TraceError, Trace, str(self.path) + "\n2026 INFO all is well")
         self.assertNotIn("\n", str(error))
 
-    def test_what_is_appended_while_it_is_read_is_not_of_this_trace(self) -> None:
+    def test_lines_appended_while_it_is_read_are_ignored(self) -> None:
         trace = self.trace(b"0,reserve,c,p,gpu,1\n")
         with self.path.open("ab") as file:
             file.write(b"1,commit,c,p,gpu,1\n")
@@ -116,7 +117,7 @@ class FuzzTest(TraceCase):
     @settings(max_examples=150, deadline=None)
     @given(st.binary(max_size=200), st.integers(0, 2**32))
     def test_any_bytes_are_events_or_a_typed_error(self, noise: bytes, seed: int) -> None:
-        # A good trace with noise written over a piece of it.
+        # A valid trace, a part of which is overwritten with noise.
         text = bytearray(EXAMPLE.read_bytes())
         start = random.Random(seed).randrange(len(text))
         text[start : start + len(noise)] = noise
@@ -164,13 +165,21 @@ class TallyTest(TraceCase):
         self.assertEqual({"admitted": 2, "rolled_back": 1, "released": 1}, dict(counted.totals))
         self.assertEqual(0, counted.held["p", "gpu"])
 
+    def test_a_negative_reserve_frees_when_it_is_committed(self) -> None:
+        held = ("reserve", "a", 5), ("commit", "a", 5), ("reserve", "n", -2)
+        self.assertEqual(5, self.count(*held).held["p", "gpu"])
+        self.assertEqual(5, self.count(*held, ("rollback", "n", -2)).held["p", "gpu"])
+        self.assertEqual(3, self.count(*held, ("commit", "n", -2)).held["p", "gpu"])
+        self.assertEqual(5, self.count(*held, ("commit", "n", -2), ("release", "n", -2)).held["p", "gpu"])
+
     def test_the_series_of_a_chart(self) -> None:
         trace = self.trace(
             b"0,reserve,a,p,gpu,2\n", b"1,commit,a,p,gpu,2\n", b"2,reserve,b,p,gpu,9\n", b"3,release,a,p,gpu,2\n"
         )
-        held, refusals = charts.series(trace, {4})
-        self.assertEqual({("p", "gpu"): [(0.0, 0), (0.0, 2), (3.0, 0)]}, held)
-        self.assertEqual({("p", "gpu"): [(2.0, 2)]}, refusals)
+        (panel,) = charts.replay_panels(trace, {4}, {("p", "gpu"): 2})
+        self.assertEqual(("p", "gpu", 2), (panel.project_id, panel.resource, panel.limit))
+        self.assertEqual(([0.0, 1.0, 2.0, 3.0], [2, 2, 2, 0]), (panel.held.times, panel.held.amounts))
+        self.assertEqual(([0, 0, 1, 0], 1), (panel.held.refused, panel.held.total_refused))
 
 
 class ExampleTest(base.BaseTestCase):

@@ -51,7 +51,7 @@ rows = st.lists(
         delta=st.integers(-5, 5).filter(bool),
     ),
     max_size=6,
-    unique_by=lambda one: one.id,
+    unique_by=lambda item: item.id,
 )
 
 
@@ -69,19 +69,20 @@ class TestDecide(base.BaseTestCase):
     @given(st.sampled_from(CALLS), rows)
     def test_all_or_only_the_overdue(self, call: str, given_rows: list[Row]) -> None:
         plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
-        overdue = {one.id for one in given_rows if one.state == "reserved" and one.overdue}
+        overdue = {given_row.id for given_row in given_rows if given_row.state == "reserved" and given_row.overdue}
         moved = {move.row.id: move.to for move in plan.moves}
         self.assertEqual(overdue, {number for number, to in moved.items() if to == "expired"})
         if plan.error is not None:
             self.assertEqual(overdue, set(moved))
 
     @given(st.sampled_from(CALLS), rows)
-    def test_done_twice_is_done_once(self, call: str, given_rows: list[Row]) -> None:
-        """What the first call led to, the second finds done, and answers alike."""
+    def test_a_repeated_call_is_a_no_op(self, call: str, given_rows: list[Row]) -> None:
+        """A row that is already in the state to which the call leads is found done, with the same answer."""
         plan = transitions.decide(call, given_rows)  # type: ignore[arg-type]
         after = {move.row.id: move.to for move in plan.moves}
         again = [
-            row(one.id, state=after.get(one.id, one.state), delta=one.delta) for one in given_rows
+            row(given_row.id, state=after.get(given_row.id, given_row.state), delta=given_row.delta)
+            for given_row in given_rows
         ]
         second = transitions.decide(call, again)  # type: ignore[arg-type]
         self.assertEqual(type(plan.error), type(second.error))
@@ -113,14 +114,14 @@ class TestDecide(base.BaseTestCase):
 
 class TestEffect(base.BaseTestCase):
     @given(st.sampled_from((None, *STATES)), st.sampled_from(STATES), st.integers(-9, 9))
-    def test_states_hold_what_they_hold(self, before: str | None, after: str, delta: int) -> None:
-        """However it came there, a state counts the same: an effect is the difference of two states."""
+    def test_effect_is_the_difference_of_two_states(self, before: str | None, after: str, delta: int) -> None:
+        """The counters depend on the state and not on its history: an effect is the difference of two states."""
         there = transitions.effect(None, after, delta)  # type: ignore[arg-type]
         from_nothing = transitions.effect(None, before, delta) if before else (0, 0)  # type: ignore[arg-type]
         step = transitions.effect(before, after, delta)  # type: ignore[arg-type]
         self.assertEqual(there, (from_nothing[0] + step[0], from_nothing[1] + step[1]))
 
-    def test_what_each_state_holds(self) -> None:
+    def test_counters_of_each_state(self) -> None:
         expected = {"reserved": {3: (3, 0), -3: (0, 0)}, "committed": {3: (0, 3), -3: (0, -3)}}
         for state, delta in itertools.product(STATES, (3, -3)):
             held = transitions.effect(None, state, delta)
@@ -128,55 +129,55 @@ class TestEffect(base.BaseTestCase):
             self.assertTrue(state in LIVE_STATES or held == (0, 0))
 
 
-class TestPresentLife(base.BaseTestCase):
-    """Which rows a consumer or a group means. ``ended_after`` is the highest id at the moment when a row ended."""
+class TestCurrentAttempt(base.BaseTestCase):
+    """The rows that a consumer or a group selects. ``ended_after`` is the highest ID at the time when a row ended."""
 
-    def assert_meant(self, expected: list[int], *stored: Row) -> None:
+    def assert_selected(self, expected: list[int], *stored: Row) -> None:
         for order in itertools.permutations(stored):
             found = transitions.current_attempt(order)
-            self.assertEqual(expected, [one.id for one in found])
+            self.assertEqual(expected, [item.id for item in found])
 
     def test_none(self) -> None:
-        self.assert_meant([])
+        self.assert_selected([])
 
-    def test_what_ended_before_is_history(self) -> None:
+    def test_rows_that_ended_before_the_attempt_are_ignored(self) -> None:
         old = row(1, consumer="a", state="released", ended_after=1)
-        self.assert_meant([2], old, row(2, consumer="b"))
+        self.assert_selected([2], old, row(2, consumer="b"))
 
-    def test_what_ended_after_it_began_is_meant(self) -> None:
+    def test_rows_that_ended_during_the_attempt_are_selected(self) -> None:
         lost = row(1, consumer="a", state="expired", ended_after=2)
-        self.assert_meant([1, 2], lost, row(2, consumer="b"))
+        self.assert_selected([1, 2], lost, row(2, consumer="b"))
 
-    def test_a_consumer_tried_again_is_one(self) -> None:
+    def test_a_retried_consumer_is_selected_once(self) -> None:
         first = row(1, consumer="a", state="rolled_back", ended_after=1)
-        self.assert_meant([2], first, row(2, consumer="a"))
+        self.assert_selected([2], first, row(2, consumer="a"))
 
     def test_a_live_row_wins_whatever_its_id(self) -> None:
-        """Two nodes of a cluster number their rows apart."""
+        """Two nodes of a Galera cluster assign IDs independently."""
         for state in LIVE_STATES:
             ended = row(9, consumer="a", state="rolled_back", ended_after=9)
-            self.assert_meant([2], ended, row(2, consumer="a", state=state))
+            self.assert_selected([2], ended, row(2, consumer="a", state=state))
 
     def test_each_resource_for_itself(self) -> None:
-        self.assert_meant([1, 2], row(1, consumer="a"), row(2, consumer="a", resource="fpga"))
+        self.assert_selected([1, 2], row(1, consumer="a"), row(2, consumer="a", resource="fpga"))
 
     def test_without_consumers_each_row_is_one(self) -> None:
-        self.assert_meant([1, 2], row(1), row(2))
+        self.assert_selected([1, 2], row(1), row(2))
 
-    def test_what_is_committed_stays_meant(self) -> None:
-        self.assert_meant([1, 2], row(1, consumer="a", state="committed"), row(2, consumer="b"))
+    def test_committed_rows_stay_selected(self) -> None:
+        self.assert_selected([1, 2], row(1, consumer="a", state="committed"), row(2, consumer="b"))
 
     def test_all_ended(self) -> None:
         first = row(1, consumer="a", state="released", ended_after=1)
-        self.assert_meant([2], first, row(2, consumer="b", state="expired", ended_after=7))
+        self.assert_selected([2], first, row(2, consumer="b", state="expired", ended_after=7))
 
     def test_ended_by_an_earlier_release(self) -> None:
-        """It recorded only the time, which is compared with that of the row that began the present life."""
+        """It recorded only the time, which is compared with that of the first row of the current attempt."""
         new = row(2, consumer="b", created_at=at(9))
-        self.assert_meant([2], row(1, consumer="a", state="released", ended_at=at(5)), new)
-        self.assert_meant([1, 2], row(1, consumer="a", state="released", ended_at=at(9)), new)
-        # What was made later has ended later, whatever the times say.
-        self.assert_meant([2, 3], row(3, consumer="a", state="released", ended_at=at(5)), new)
+        self.assert_selected([2], row(1, consumer="a", state="released", ended_at=at(5)), new)
+        self.assert_selected([1, 2], row(1, consumer="a", state="released", ended_at=at(9)), new)
+        # Rows that were made later have ended later, whatever the times.
+        self.assert_selected([2, 3], row(3, consumer="a", state="released", ended_at=at(5)), new)
 
     STORED = st.lists(
         st.builds(
@@ -196,19 +197,19 @@ class TestPresentLife(base.BaseTestCase):
             st.integers(0, 9),
         ),
         max_size=8,
-        unique_by=lambda one: (one.state in LIVE_STATES and one.consumer) or one.id,
+        unique_by=lambda item: (item.state in LIVE_STATES and item.consumer) or item.id,
     )
 
     @given(STORED)
-    def test_live_rows_are_always_meant(self, stored: list[Row]) -> None:
+    def test_live_rows_are_always_selected(self, stored: list[Row]) -> None:
         found = transitions.current_attempt(stored)
-        self.assertLessEqual({one for one in stored if one.state in LIVE_STATES}, set(found))
-        consumers = [one.consumer for one in found]
+        self.assertLessEqual({row for row in stored if row.state in LIVE_STATES}, set(found))
+        consumers = [item.consumer for item in found]
         self.assertEqual(len(set(consumers)), len(consumers))
         self.assertEqual(bool(stored), bool(found))
 
     @given(STORED)
     def test_no_clock_decides(self, stored: list[Row]) -> None:
-        timeless = [one._replace(created_at=None, ended_at=None) for one in stored]
-        found = [one.id for one in transitions.current_attempt(stored)]
-        self.assertEqual(found, [one.id for one in transitions.current_attempt(timeless)])
+        timeless = [row._replace(created_at=None, ended_at=None) for row in stored]
+        found = [item.id for item in transitions.current_attempt(stored)]
+        self.assertEqual(found, [item.id for item in transitions.current_attempt(timeless)])

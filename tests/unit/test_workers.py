@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/workers.yaml shares out the whole suite: no test is left out, none is run twice."""
+"""tools/workers.yaml covers the whole suite: every test runs in exactly one worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKERS = TESTS.parent / "tools/workers.yaml"
 
 class TestWorkers(base.BaseTestCase):
     def test_each_module_has_one(self) -> None:
-        patterns = [pattern for one in yaml.safe_load(WORKERS.read_text()) for pattern in one["worker"]]
+        patterns = [pattern for worker in yaml.safe_load(WORKERS.read_text()) for pattern in worker["worker"]]
         modules = sorted(TESTS.rglob("test_*.py"))
         self.assertGreater(len(modules), 50)
         for path in modules:

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import new_reservations, usages
+from cyborg_quota.db import usages
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change, ChargeShape
+from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
-
-MAX_ROWS: Final = 16
-"""The most reservations of one single-statement transaction."""
-
-MAX_CHANGES: Final = 8
-"""The most usage rows of one single-statement transaction."""
 
 MIN_BULK_ROWS: Final = 8
 """From this number of usage rows, the statement of ``charge_bulk`` is faster than one statement for each row."""
@@ -114,8 +108,16 @@ class Dialect:
         """
         return None
 
-    def warn_not_prepared(self, reason: str) -> None:
-        """Log that the server has lost a prepared statement, if the operator can prevent this."""
+    def report_no_single_statements(self, reason: str) -> None:
+        """Log that the server cannot run single-statement transactions, if the operator can change this."""
+
+    def missing_functions(self, connection: sa.Connection) -> list[str]:
+        """The server's functions that this release uses and that do not exist."""
+        return []
+
+    def create_functions(self, connection: sa.Connection) -> list[str]:
+        """Create the server's functions that are missing. Returns the privileges that the user lacks for it."""
+        return []
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         """Make each later statement a transaction of its own. Makes no round trip.
@@ -162,60 +164,3 @@ class Dialect:
     def schema_lock(self, connection: sa.Connection) -> contextlib.AbstractContextManager[None]:
         """Exclude other upgrades of the schema until the transaction ends."""
         return contextlib.nullcontext()
-
-
-class ReserveForm(NamedTuple):
-    """What the text of a single-statement reserve depends on."""
-
-    size: int
-    has_consumers: bool
-    has_source: bool
-    shapes: tuple[ChargeShape, ...]
-
-
-def reserve_form(
-    rows: Sequence[NewReservation], changes: Sequence[Change]
-) -> tuple[ReserveForm, dict[str, Any]] | None:
-    """The form of a reserve and its parameters; None if it has too many rows."""
-    if not 0 < len(rows) <= MAX_ROWS or not 0 < len(changes) <= MAX_CHANGES:
-        return None
-    first = rows[0]
-    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
-    has_source = new_reservations.have_source(rows)
-    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
-    return ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters
-
-
-class SettleForm(NamedTuple):
-    """What the text of a single-statement commit or rollback depends on."""
-
-    size: int
-    after: State
-    shapes: tuple[ChargeShape, ...]
-
-
-def settle_form(
-    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
-) -> tuple[SettleForm, dict[str, Any]] | None:
-    """The form of a commit or rollback and its parameters; None if it has too many rows."""
-    if not 0 < len(uuids) <= MAX_ROWS or not 0 < len(changes) <= MAX_CHANGES:
-        return None
-    parameters: dict[str, Any] = {"b_grace": grace}
-    for index, uuid in enumerate(sorted(uuids)):
-        parameters[f"b_{index}"] = uuid
-    return SettleForm(len(uuids), after, _add_changes(parameters, changes)), parameters
-
-
-def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[ChargeShape, ...]:
-    """Add the parameters of the changes to ``parameters``. Returns the shapes of the changes."""
-    shapes = []
-    for index, change in enumerate(changes):
-        parameters.update(usages.arguments(change, f"_{index}"))
-        shapes.append(usages.charge_shape(change))
-    return tuple(shapes)
-
-
-def reserve_values(form: ReserveForm, state: State) -> list[dict[str, sa.ColumnElement[Any]]]:
-    """The values of the rows that a single-statement reserve inserts."""
-    shared = new_reservations.shared_values(sa.literal_column(f"'{state}'"))
-    return [{**shared, **new_reservations.row_values(index, has_source=form.has_source)} for index in range(form.size)]

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from oslo_db import exception as oslo_exc
@@ -27,15 +27,7 @@ from sqlalchemy.ext.compiler import compiles
 from cyborg_quota import exceptions
 from cyborg_quota.db import errors, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects.base import (
-    MIN_BULK_ROWS,
-    Dialect,
-    ReserveForm,
-    SettleForm,
-    reserve_form,
-    reserve_values,
-    settle_form,
-)
+from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
@@ -45,6 +37,12 @@ from cyborg_quota.types import RESERVED, State
 
 _FIRST_VERSION: Final = (10, 6, 2)
 """The first version of MariaDB that can prepare a compound statement. MySQL cannot."""
+
+_MAX_ROWS: Final = 16
+"""The most reservations of one single-statement transaction."""
+
+_MAX_CHANGES: Final = 8
+"""The most usage rows of one single-statement transaction."""
 
 _MAX_ROWS_PER_CHARGE: Final = 64
 
@@ -130,13 +128,13 @@ class MariaDB(Dialect):
     def reserve_in_one(
         self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
     ) -> bool | None:
-        form = reserve_form(rows, changes)
+        form = _reserve_form(rows, changes)
         return None if form is None else _reserve_block(form[0]).run(connection, form[1])
 
     def settle_in_one(
         self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
     ) -> bool | None:
-        form = settle_form(uuids, after, grace, changes)
+        form = _settle_form(uuids, after, grace, changes)
         return None if form is None else _settle_block(form[0]).run(connection, form[1])
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
@@ -308,10 +306,67 @@ class _Names(dict[str, str]):
         return "?"
 
 
+class _ReserveForm(NamedTuple):
+    """What the text of a single-statement reserve depends on."""
+
+    size: int
+    has_consumers: bool
+    has_source: bool
+    shapes: tuple[ChargeShape, ...]
+
+
+def _reserve_form(
+    rows: Sequence[NewReservation], changes: Sequence[Change]
+) -> tuple[_ReserveForm, dict[str, Any]] | None:
+    """The form of a reserve and its parameters; None if it has too many rows."""
+    if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
+        return None
+    first = rows[0]
+    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
+    has_source = new_reservations.have_source(rows)
+    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
+    return _ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters
+
+
+class _SettleForm(NamedTuple):
+    """What the text of a single-statement commit or rollback depends on."""
+
+    size: int
+    after: State
+    shapes: tuple[ChargeShape, ...]
+
+
+def _settle_form(
+    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+) -> tuple[_SettleForm, dict[str, Any]] | None:
+    """The form of a commit or rollback and its parameters; None if it has too many rows."""
+    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
+        return None
+    parameters: dict[str, Any] = {"b_grace": grace}
+    for index, uuid in enumerate(sorted(uuids)):
+        parameters[f"b_{index}"] = uuid
+    return _SettleForm(len(uuids), after, _add_changes(parameters, changes)), parameters
+
+
+def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[ChargeShape, ...]:
+    """Add the parameters of the changes to ``parameters``. Returns the shapes of the changes."""
+    shapes = []
+    for index, change in enumerate(changes):
+        parameters.update(usages.arguments(change, f"_{index}"))
+        shapes.append(usages.charge_shape(change))
+    return tuple(shapes)
+
+
+def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
+    """The values of the rows that a single-statement reserve inserts."""
+    shared = new_reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
+    return [{**shared, **new_reservations.row_values(index, has_source=form.has_source)} for index in range(form.size)]
+
+
 @functools.lru_cache(maxsize=256)
-def _reserve_block(form: ReserveForm) -> _Block:
+def _reserve_block(form: _ReserveForm) -> _Block:
     def build() -> tuple[sa.Select[Any] | None, Sequence[_Step]]:
-        values = reserve_values(form, RESERVED)
+        values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
         return guard, [(insert, form.size), *_charges(form.shapes)]
@@ -320,7 +375,7 @@ def _reserve_block(form: ReserveForm) -> _Block:
 
 
 @functools.lru_cache(maxsize=256)
-def _settle_block(form: SettleForm) -> _Block:
+def _settle_block(form: _SettleForm) -> _Block:
     def build() -> tuple[None, Sequence[_Step]]:
         settle = reservations.settle_in_flight_update(form.size, form.after)
         return None, [(settle, form.size), *_charges(form.shapes)]

@@ -115,6 +115,15 @@ def version() -> str:
         ) from None
 
 
+def is_installed() -> bool:
+    """Whether there is a Cyborg in this Python environment, of any version."""
+    try:
+        importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def is_tested(version_text: str) -> bool:
     """Whether the tests run with this version of Cyborg."""
     return _major(version_text) in TESTED

@@ -66,17 +66,17 @@ WITH RECURSIVE path(project_id, parent_id, distance) AS
 FROM projects 
 WHERE projects.project_id = CAST(%(b_project)s AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
 FROM projects 
-WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_2, path.distance + 1 AS anon_3 
+WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT 'path' AS kind, path.project_id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS anon_1, CAST(path.distance AS SIGNED INTEGER) AS distance, CAST(NULL AS SIGNED INTEGER) AS anon__1, CAST(NULL AS SIGNED INTEGER) AS anon__2 
-FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id, quota_usages.resource, CAST(quota_usages.used AS SIGNED INTEGER) AS used, CAST(quota_usages.reserved AS SIGNED INTEGER) AS reserved, CAST(quota_usages.subtree AS SIGNED INTEGER) AS subtree 
+ SELECT 'path' AS kind, path.project_id AS project_id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(path.distance AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
+FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(quota_usages.used AS SIGNED INTEGER) AS value_1, CAST(quota_usages.reserved AS SIGNED INTEGER) AS value_2, CAST(quota_usages.subtree AS SIGNED INTEGER) AS value_3 
 FROM quota_usages 
 WHERE quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT 'limit' AS kind, project_limits.project_id, project_limits.resource, CAST(project_limits.most AS SIGNED INTEGER) AS most, CAST(NULL AS SIGNED INTEGER) AS anon_1, CAST(NULL AS SIGNED INTEGER) AS anon__3 
+FROM path) UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM project_limits 
 WHERE project_limits.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS anon_1, limit_defaults.resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS most, CAST(NULL AS SIGNED INTEGER) AS anon__4, CAST(NULL AS SIGNED INTEGER) AS anon__5 
+FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM limit_defaults
 ;
 

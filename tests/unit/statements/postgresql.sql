@@ -1,320 +1,233 @@
--- single statement: reserve one row
-PREPARE cyborg_quota_bb7b6686a966687a1b02 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $15 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged
+-- function cyborg_quota_reserve_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_reserve_v1(
+    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    charge bigint[];
+    charged integer := 0;
+    before bigint[];
+    after bigint[];
+    contended boolean := p_locks = 2;
+BEGIN
+    IF EXISTS (
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
+    ) THEN
+        RETURN 0;
+    END IF; 
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = 1 THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            IF charged > 0 THEN
+                UPDATE @schema@.quota_usages
+                    SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
+                        subtree = subtree - p_charges[i][5]
+                    FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN 0;
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
+    END LOOP;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+    ) SELECT
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8]
+    FROM generate_subscripts(p_rows, 1) AS i; 
+    IF contended THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$function$
 ;
-EXECUTE cyborg_quota_bb7b6686a966687a1b02 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+
+-- function cyborg_quota_settle_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_settle_v1(
+    p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    charge bigint[];
+    charged integer := 0;
+    before bigint[];
+    after bigint[];
+    contended boolean := p_locks = 2;
+    settled integer;
+BEGIN
+    IF p_state = 'committed' THEN
+        UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    ELSE
+        UPDATE @schema@.reservations
+            SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
+                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    END IF;
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    IF settled = 0 THEN
+        RETURN 0;
+    ELSIF settled < cardinality(p_uuids) THEN
+        RAISE SQLSTATE 'QU001' USING MESSAGE = 'a reservation is not in flight';
+    END IF; 
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = 1 THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row refuses the change';
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
+    END LOOP; 
+    IF contended THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$function$
+;
+
+-- single statement: reserve one row
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-PREPARE cyborg_quota_a2f7f1ebd916a91bc226 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $14 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged
-;
-EXECUTE cyborg_quota_a2f7f1ebd916a91bc226 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-PREPARE cyborg_quota_cce8e9156f787ec76d3f (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, VARCHAR, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $8), subtree=(quota_usages.subtree + $9) WHERE quota_usages.id = $10 AND quota_usages.generation = $11 AND quota_usages.used + quota_usages.reserved <= $12 AND quota_usages.subtree <= $13 AND quota_usages.reserved <= $14 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $15 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6, $7 AS anon_7 
-FROM charged
-;
-EXECUTE cyborg_quota_cce8e9156f787ec76d3f (5, %s, 1, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
-PREPARE cyborg_quota_dd9e59dbc3ce5cd2f789 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, VARCHAR, BOOLEAN, VARCHAR, INTEGER, VARCHAR, SMALLINT) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL AND (SELECT 1 
-FROM reservations AS holder_1 
-WHERE holder_1.project_id = $14 AND holder_1.consumer_id = $15 AND holder_1.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged UNION ALL SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $17 AS anon_7, charged.id, charged.resource, $18 AS anon_8, $15 AS anon_9, $19 AS anon_10, $20 AS anon_11 
-FROM charged
-;
-EXECUTE cyborg_quota_dd9e59dbc3ce5cd2f789 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s, %s, %s, 1, %s, 2) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve in a tree
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 0) > 0 -- COMMIT
+;
 
 -- single statement: reserve without bounds
-PREPARE cyborg_quota_3fe0bde0b77409f9c537 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $12 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $13 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged
-;
-EXECUTE cyborg_quota_3fe0bde0b77409f9c537 (5, %s, 1, %s, %s, 1, 1, 1, 1, 101, 2147483646, %s, %s) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-PREPARE cyborg_quota_9dc9c542259e28deed95 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, INTEGER, INTEGER, VARCHAR, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC') WHERE quota_usages.id = $7 AND quota_usages.generation = $8 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $9 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $10 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged
-;
-EXECUTE cyborg_quota_9dc9c542259e28deed95 (5, %s, 1, %s, %s, 1, 1, 101, %s, %s) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+;
 
 -- single statement: commit
-PREPARE cyborg_quota_ca3a8cf6376cd1e63a65 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $6 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
-;
-EXECUTE cyborg_quota_ca3a8cf6376cd1e63a65 (-2, 2, 1, %s, 0, %s, 101, 2) -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
-PREPARE cyborg_quota_d87e660732a72db10c3d (BIGINT, BIGINT, INTEGER, VARCHAR, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid IN ($4, $5) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$6 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $7 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 2 THEN CASE WHEN (quota_usages.generation = $8 AND quota_usages.reserved >= $9) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
-;
-EXECUTE cyborg_quota_d87e660732a72db10c3d (-2, 2, 1, %s, %s, 0, %s, 101, 2) -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two resources
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+;
 
 -- single statement: roll back
-PREPARE cyborg_quota_bd63c9b97c258b2f0cd7 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, BOOLEAN, INTEGER, BIGINT, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
-FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING CASE WHEN $6 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), subtree=(quota_usages.subtree + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8 AND quota_usages.subtree >= $9) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1
-;
-EXECUTE cyborg_quota_bd63c9b97c258b2f0cd7 (-2, -2, 1, %s, 0, %s, 101, 2, 2) -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
+SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+;
 
 -- single statement, checking for contention: reserve one row
-PREPARE cyborg_quota_5ed774ced23fc8a6b6fc (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_5ed774ced23fc8a6b6fc (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row without a consumer
-PREPARE cyborg_quota_3d7ae3542a26edac835a (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_3d7ae3542a26edac835a (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row with a source
-PREPARE cyborg_quota_b789e3bbc9b35783c11e (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, VARCHAR, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $8), subtree=(quota_usages.subtree + $9) WHERE quota_usages.id = $10 AND quota_usages.generation = $11 AND quota_usages.used + quota_usages.reserved <= $12 AND quota_usages.subtree <= $13 AND quota_usages.reserved <= $14 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $15 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $8 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6, $7 AS anon_7 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_b789e3bbc9b35783c11e (5, %s, 1, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500, %s) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve two rows
-PREPARE cyborg_quota_6ca03dad2d6154dbf764 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, VARCHAR, VARCHAR, INTEGER, VARCHAR, SMALLINT) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL AND (SELECT 1 
-FROM reservations AS holder_1 
-WHERE holder_1.project_id = $14 AND holder_1.consumer_id = $15 AND holder_1.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged UNION ALL SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $16 AS anon_7, charged.id AS id, charged.resource AS resource, $17 AS anon_8, $15 AS anon_9, $18 AS anon_10, $19 AS anon_11 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_6ca03dad2d6154dbf764 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s, %s, 1, %s, 2) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve in a tree
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 1)) -- COMMIT
+;
 
 -- single statement, checking for contention: reserve without bounds
-PREPARE cyborg_quota_7d9987470b352884fe6d (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, VARCHAR) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $12 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $7 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_7d9987470b352884fe6d (5, %s, 1, %s, %s, 1, 1, 1, 1, 101, 2147483646, %s) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve a negative amount
-PREPARE cyborg_quota_6e82bbe9d76687c09420 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, INTEGER, INTEGER, VARCHAR) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC') WHERE quota_usages.id = $7 AND quota_usages.generation = $8 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $9 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - 0 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go), 
-made AS 
-(INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id AS project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id AS id, charged.resource AS resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged)
- SELECT 
-FROM charged UNION ALL SELECT 
-FROM charged 
-WHERE charged.lets_go
-;
-EXECUTE cyborg_quota_6e82bbe9d76687c09420 (5, %s, 1, %s, %s, 1, 1, 101, %s) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve too many rows
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+;
 
 -- single statement, checking for contention: commit
-PREPARE cyborg_quota_adc6fc049b4cadc99080 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, INTEGER, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
-counted AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $6 AND quota_usages.reserved >= $7) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - $2)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
- SELECT 
-FROM counted UNION ALL SELECT 
-FROM counted 
-WHERE counted.lets_go
-;
-EXECUTE cyborg_quota_adc6fc049b4cadc99080 (-2, 2, 1, %s, 0, 101, 2) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two
-PREPARE cyborg_quota_729f533a9f9397c34027 (BIGINT, BIGINT, INTEGER, VARCHAR, VARCHAR, BIGINT, INTEGER, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid IN ($4, $5) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$6 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
-counted AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), used=(quota_usages.used + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 2 THEN CASE WHEN (quota_usages.generation = $7 AND quota_usages.reserved >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - $2)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
- SELECT 
-FROM counted UNION ALL SELECT 
-FROM counted 
-WHERE counted.lets_go
-;
-EXECUTE cyborg_quota_729f533a9f9397c34027 (-2, 2, 1, %s, %s, 0, 101, 2) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two resources
+SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+;
 
 -- single statement, checking for contention: roll back
-PREPARE cyborg_quota_839bc0224597b17f5c99 (BIGINT, BIGINT, INTEGER, VARCHAR, BIGINT, INTEGER, BIGINT, BIGINT) AS WITH ended AS 
-(UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
-FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = $4 AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -$5 * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1 AND (SELECT 1 
-FROM quota_usages AS other 
-WHERE other.id = $3) IS NOT NULL RETURNING reservations.id), 
-counted AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $1), subtree=(quota_usages.subtree + $2) WHERE quota_usages.id = $3 AND CASE (SELECT count(*) AS count_1 
-FROM ended) WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN (quota_usages.generation = $6 AND quota_usages.reserved >= $7 AND quota_usages.subtree >= $8) THEN 1 ELSE mod(1, quota_usages.id - quota_usages.id) END ELSE mod(1, quota_usages.id - quota_usages.id) END = 1 RETURNING CASE WHEN (EXISTS (SELECT 1 
-FROM quota_usages AS before 
-WHERE before.id = quota_usages.id AND before.reserved = quota_usages.reserved - $1 AND before.used = quota_usages.used - 0)) THEN false ELSE set_config('synchronous_commit', 'off', true) = 'off' END AS lets_go)
- SELECT 
-FROM counted UNION ALL SELECT 
-FROM counted 
-WHERE counted.lets_go
-;
-EXECUTE cyborg_quota_839bc0224597b17f5c99 (-2, -2, 1, %s, 0, 101, 2, 2) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
+SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+;
 
 -- single statement, contended: reserve one row
-PREPARE cyborg_quota_bb7b6686a966687a1b02 (BIGINT, VARCHAR, INTEGER, VARCHAR, VARCHAR, SMALLINT, BIGINT, BIGINT, INTEGER, INTEGER, BIGINT, BIGINT, BIGINT, VARCHAR, BOOLEAN) AS WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + $7), subtree=(quota_usages.subtree + $8) WHERE quota_usages.id = $9 AND quota_usages.generation = $10 AND quota_usages.used + quota_usages.reserved <= $11 AND quota_usages.subtree <= $12 AND quota_usages.reserved <= $13 AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = $14 AND holder_0.consumer_id = $4 AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN $15 THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + $1 * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, $2 AS anon_2, charged.id, charged.resource, $3 AS anon_3, $4 AS anon_4, $5 AS anon_5, $6 AS anon_6 
-FROM charged
-;
-EXECUTE cyborg_quota_bb7b6686a966687a1b02 (5, %s, 1, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500, %s, %s) -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 2) > 0 -- COMMIT
 ;
 SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
 ;
 
 -- single statement through a pooler: reserve one row
-SET LOCAL statement_timeout = 8000; WITH charged AS 
-(UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + CAST(%(b_reserved_0)s AS BIGINT)), subtree=(quota_usages.subtree + CAST(%(b_subtree_0)s AS BIGINT)) WHERE quota_usages.id = CAST(%(b_id_0)s AS INTEGER) AND quota_usages.generation = CAST(%(b_generation_0)s AS INTEGER) AND quota_usages.used + quota_usages.reserved <= CAST(%(b_max_held_0)s AS BIGINT) AND quota_usages.subtree <= CAST(%(b_max_subtree_0)s AS BIGINT) AND quota_usages.reserved <= CAST(%(b_max_reserved_0)s AS BIGINT) AND (SELECT 1 
-FROM reservations AS holder_0 
-WHERE holder_0.project_id = CAST(%(b_project)s AS VARCHAR) AND holder_0.consumer_id = CAST(%(b_consumer_id_0)s AS VARCHAR) AND holder_0.live = 1 
- LIMIT 1) IS NULL RETURNING quota_usages.id, quota_usages.project_id, quota_usages.resource, CASE WHEN CAST(%(b_is_hot)s AS BOOLEAN) THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE false END AS lets_go)
- INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, charged.project_id, (statement_timestamp() AT TIME ZONE 'UTC' + CAST(%(b_ttl)s AS BIGINT) * INTERVAL '1 microsecond') AS utc_after_2, 'reserved', 1, CAST(%(b_uuid_0)s AS VARCHAR) AS anon_2, charged.id, charged.resource, CAST(%(b_delta_0)s AS INTEGER) AS anon_3, CAST(%(b_consumer_id_0)s AS VARCHAR) AS anon_4, CAST(%(b_group_id_0)s AS VARCHAR) AS anon_5, CAST(%(b_claim_ordinal_0)s AS SMALLINT) AS anon_6 
-FROM charged -- COMMIT
+SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
 ;
 
 -- charge
@@ -633,17 +546,17 @@ WITH RECURSIVE path(project_id, parent_id, distance) AS
 FROM projects 
 WHERE projects.project_id = CAST(%(b_project)s AS VARCHAR(255)) AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS parent_id, 0 AS distance UNION ALL SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
 FROM projects 
-WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_2, path.distance + 1 AS anon_3 
+WHERE projects.project_id = path.parent_id AND (projects.origin IS NULL OR projects.origin = %(b_origin)s)) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT 'path' AS kind, path.project_id, CAST(NULL AS VARCHAR(255)) AS anon_1, CAST(path.distance AS BIGINT) AS distance, CAST(NULL AS BIGINT) AS anon__1, CAST(NULL AS BIGINT) AS anon__2 
-FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id, quota_usages.resource, CAST(quota_usages.used AS BIGINT) AS used, CAST(quota_usages.reserved AS BIGINT) AS reserved, CAST(quota_usages.subtree AS BIGINT) AS subtree 
+ SELECT 'path' AS kind, path.project_id AS project_id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(path.distance AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
+FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(quota_usages.used AS BIGINT) AS value_1, CAST(quota_usages.reserved AS BIGINT) AS value_2, CAST(quota_usages.subtree AS BIGINT) AS value_3 
 FROM quota_usages 
 WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id, project_limits.resource, CAST(project_limits.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon_1, CAST(NULL AS BIGINT) AS anon__3 
+FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM project_limits 
 WHERE project_limits.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS anon_1, limit_defaults.resource, CAST(limit_defaults.most AS BIGINT) AS most, CAST(NULL AS BIGINT) AS anon__4, CAST(NULL AS BIGINT) AS anon__5 
+FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_defaults
 ;
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which constraints a request would pass, without a database."""
+"""Which constraints a request would violate, without a database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ figures = st.dictionaries(
 requests = st.dictionaries(resources, st.integers(1, 9))
 
 
-class TestJudge(base.BaseTestCase):
+class TestFindViolations(base.BaseTestCase):
     def find_violations(self, limit: int, amount: int, scope: str = "project") -> list[Over]:
         constraint = Constraint("p", "gpu", limit, scope)  # type: ignore[arg-type]
         return enforcement.find_violations("p", [constraint], FIGURES, {"gpu": amount})
@@ -57,7 +57,7 @@ class TestJudge(base.BaseTestCase):
         given_figures: dict[tuple[str, str], Counters],
         request: dict[str, int],
     ) -> None:
-        """The explanation finds something exactly where a conditional UPDATE would have refused."""
+        """The violations are found exactly if the conditional UPDATE would refuse the request."""
         limits_by_scope = enforcement.limits_by_scope(given_constraints)
         refuses = False
         for (project_id, resource, scope), limit in limits_by_scope.items():
@@ -70,7 +70,7 @@ class TestJudge(base.BaseTestCase):
         self.assertEqual(sorted(found), found)
 
 
-class TestRooms(base.BaseTestCase):
+class TestLimitsByScope(base.BaseTestCase):
     def test_the_tightest_and_no_unlimited(self) -> None:
         found = enforcement.limits_by_scope(
             [
@@ -101,12 +101,12 @@ class TestOverflowing(base.BaseTestCase):
         self.assertEqual(["gpu"], enforcement.overflowing(held, {"gpu": 2, "fpga": MAX_AMOUNT}))
 
 
-class TestVeiled(base.BaseTestCase):
-    def test_the_own_usage_stays(self) -> None:
-        own = Over("p", "gpu", "project", 5, 1, 4, 1)
+class TestRedact(base.BaseTestCase):
+    def test_own_usage_is_shown(self) -> None:
+        own_violation = Over("p", "gpu", "project", 5, 1, 4, 1)
         above = Over("root", "gpu", "subtree", 5, 1, 4, 1, 9)
-        seen = enforcement.redact([own, above], "p")
-        self.assertEqual(repr(own), repr(seen[0]))
+        seen = enforcement.redact([own_violation, above], "p")
+        self.assertEqual(repr(own_violation), repr(seen[0]))
         self.assertEqual((None, None, None), (seen[1].used, seen[1].reserved, seen[1].subtree))
         self.assertEqual((5, 1), (seen[1].limit, seen[1].requested))
         for figure in ("used", "reserved", "subtree"):
@@ -114,7 +114,7 @@ class TestVeiled(base.BaseTestCase):
 
 
 class TestOverQuota(base.BaseTestCase):
-    """The error that carries them."""
+    """The error that contains them."""
 
     OVERS = (Over("p", "gpu", "project", 5, 1, 4, 1), Over("p", "fpga", "project", 0, 2, 0, 0))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweepers in lanes against those who settle the very reservations that become overdue. (SQLite has no lanes.)"""
+"""Sweepers with parallel lanes race against calls that settle the same overdue reservations. (SQLite has no lanes.)"""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class TestLanesRace(base.LedgerTestCase):
             name = f"p{number}"
             claims = [Claim(None, {"gpu": 2})] * EACH
             self.projects |= dict.fromkeys(self.engine.reserve_many(base.Context(name), claims), name)
-        # Two thirds are overdue; the others become so while they race.
+        # Two thirds are overdue; the others become overdue during the race.
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
         moment = _OVERDUE_IN[self.backend].format(f"(id % 100) * {int(SECONDS * 10_000)}")
         self.execute(f"UPDATE reservations SET expire = {moment} WHERE id % 3 = 0")
         self.engine.close()
 
     def sweep(self, engine: QuotaEngine) -> tuple[int, int]:
-        """Until the time is over; how many it counted, and the most lanes it had."""
+        """Expire until the time is over; returns the number expired, and the maximum number of lanes."""
         end = time.monotonic() + SECONDS * 1.5
         most = total = 0
 
@@ -56,7 +56,7 @@ class TestLanesRace(base.LedgerTestCase):
         return total, most
 
     def settle(self, part: int) -> dict[str, str]:
-        """Commit, roll back and extend a third of them each, and what came of it."""
+        """Commit, roll back and extend a third of them each; returns the results."""
         answers = {}
         for number, (uuid, name) in enumerate(self.projects.items()):
             if number % 3 != part:
@@ -90,7 +90,7 @@ class TestLanesRace(base.LedgerTestCase):
             "expired": {"expired"},
             "extended": {"reserved"},
             "committed": {"committed"},
-            "rolled_back": {"rolled_back", "expired"},  # what is expired is given back already
+            "rolled_back": {"rolled_back", "expired"},  # an expired reservation has been freed already
         }
         for answers in settled:
             for uuid, answer in answers.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sweeper that has a backlog before it: in lanes, where the database has more than one writer."""
+"""A sweeper with a backlog expires in parallel lanes, if the database supports several writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 4
 
 
 def lanes() -> int:
-    """How many lanes there are now."""
+    """Return the present number of lanes."""
     return sum(thread.name.startswith("expiry") for thread in threading.enumerate())
 
 
@@ -46,7 +46,7 @@ class LanesTestCase(base.LedgerTestCase):
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
     def assert_nothing_left_behind(self, engine: QuotaEngine) -> None:
-        """No lane, and no connection that somebody still has. (The next sweep waits for what is locked.)"""
+        """No lane is running, and no connection is in use. (The next expiry waits for locked rows.)"""
         self.assertEqual(0, lanes())
         database = hooks.database_of(engine)
         assert database._connections is not None
@@ -55,26 +55,26 @@ class LanesTestCase(base.LedgerTestCase):
 
 
 class TestCatchingUp(LanesTestCase):
-    def test_all_of_it_and_told_by_the_caller(self) -> None:
-        told: list[tuple[int, int]] = []
+    def test_everything_is_expired_and_progress_is_reported(self) -> None:
+        reports: list[tuple[int, int]] = []
         threads = set()
 
         def progress(count: int) -> None:
             threads.add(threading.current_thread())
-            told.append((count, lanes()))
+            reports.append((count, lanes()))
 
         engine = self.make_sweeper()
         self.assertEqual(len(self.uuids), engine.expire(base.ADMIN, progress=progress))
         self.assertEqual({threading.current_thread()}, threads)
-        self.assertEqual(len(self.uuids), sum(count for count, _ in told))
-        self.assertLessEqual(max(count for count, _ in told), BATCH)
-        most = max(running for _, running in told)
+        self.assertEqual(len(self.uuids), sum(count for count, _ in reports))
+        self.assertLessEqual(max(count for count, _ in reports), BATCH)
+        most = max(running for _, running in reports)
         self.assertEqual(0, most) if self.backend == "sqlite" else self.assertGreater(most, 1)
         self.assert_all_expired()
         self.assert_nothing_left_behind(engine)
 
     def test_few_connections(self) -> None:
-        """A pool of one or two: no lane, and nobody waits for ever."""
+        """With one or two connections there are no lanes, and no call waits for ever."""
         for number, size in enumerate((1, 2, 3)):
             engine = self.make_sweeper(max_pool_size=size, max_overflow=0, pool_timeout_seconds=5.0)
             if number:
@@ -85,16 +85,16 @@ class TestCatchingUp(LanesTestCase):
             self.assertEqual(len(self.uuids), engine.expire(base.ADMIN))
             self.assert_all_expired()
 
-    def test_the_caller_has_enough(self) -> None:
-        """What has begun is whole, and nothing of it stays open; the next sweep does the rest."""
+    def test_the_caller_stops_it(self) -> None:
+        """A batch that has begun is completed, and leaves no open transaction; the next expiry does the rest."""
         for stop_at in (BATCH, 3 * BATCH, 10 * BATCH):
             engine = self.make_sweeper()
-            told = 0
+            reports = 0
 
             def progress(count: int, stop_at: int = stop_at) -> None:
-                nonlocal told
-                told += count
-                if told >= stop_at:
+                nonlocal reports
+                reports += count
+                if reports >= stop_at:
                     raise Stop
 
             self.assertRaises(Stop, engine.expire, base.ADMIN, progress=progress)
@@ -105,8 +105,8 @@ class TestCatchingUp(LanesTestCase):
         self.assertEqual(before, self.make_sweeper().expire(base.ADMIN))
         self.assert_all_expired()
 
-    def test_somebody_charges(self) -> None:
-        """It goes on alone, in short batches."""
+    def test_while_another_call_charges(self) -> None:
+        """It continues with one lane, in short batches."""
         engine = self.make_sweeper()
         seen: list[int] = []
 
@@ -119,8 +119,8 @@ class TestCatchingUp(LanesTestCase):
         self.assertEqual(0, seen[-1] if self.backend == "sqlite" else min(seen[5:]))
         self.assert_all_expired()
 
-    def test_others_end_some_of_what_it_has_read(self) -> None:
-        """Each is counted by who ended it; and what was given more time stays."""
+    def test_others_end_some_of_the_rows_read(self) -> None:
+        """Each reservation is counted by the call that ended it; an extended reservation stays."""
         engine = self.make_sweeper()
         others = 0
 
@@ -153,12 +153,12 @@ class TestCatchingUp(LanesTestCase):
 
 
 class TestErrors(LanesTestCase):
-    """(Not on SQLite: it has no lanes.)"""
+    """(Not on SQLite, which has no lanes.)"""
 
     scenarios = fixtures.SCENARIOS[1:]
 
     def break_lanes(self, engine: QuotaEngine, after: int, times: int) -> None:
-        """COMMITs of lanes fail, ``times`` of them, after so many."""
+        """Let ``times`` COMMITs of lanes fail, after a number of others."""
         dialect = hooks.database_of(engine).engine.dialect
         commit = dialect.do_commit
         count = 0
@@ -174,14 +174,14 @@ class TestErrors(LanesTestCase):
         dialect.do_commit = commit_or_break  # type: ignore[method-assign]
         self.addCleanup(setattr, dialect, "do_commit", commit)
 
-    def test_a_lane_is_cut_off_for_a_moment(self) -> None:
+    def test_a_lane_is_disconnected_once(self) -> None:
         engine = self.make_sweeper()
         self.break_lanes(engine, 5, 2)
         self.assertEqual(len(self.uuids), engine.expire(base.ADMIN))
         self.assert_all_expired()
 
-    def test_a_lane_is_cut_off_for_good(self) -> None:
-        """The caller gets its error, as from a sweeper alone; the others' batches are whole."""
+    def test_a_lane_is_disconnected_permanently(self) -> None:
+        """The caller gets the error, as from a sweeper without lanes; the batches of the other lanes are complete."""
         engine = self.make_sweeper(retry_seconds=0.2)
         self.break_lanes(engine, 5, 10**6)
         self.assertRaises(exceptions.DatabaseUnavailable, engine.expire, base.ADMIN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backlog of expiry: read in the order of time, handed out by usage row."""
+"""The backlog of overdue reservations: read in the order of expiry, returned by usage row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = st.tuples(st.sampled_from(["p1", "p2", "p3"]), st.sampled_from(["fpga", "
 
 
 class Source:
-    """Overdue reservations of these (project_id, resource), in the order of time; ids are 0, 1, ..."""
+    """Overdue reservations of these (project_id, resource), in the order of expiry; IDs are 0, 1, ..."""
 
     def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
         self.rows = [(number, *key, 1, None) for number, key in enumerate(keys)]
@@ -52,11 +52,11 @@ class TestBacklog(base.BaseTestCase):
         among = collections.Counter(key for batch in batches for key in {row[1:3] for row in batch})
         sizes = collections.Counter(keys)
         for key, count in among.items():
-            # Of so many rows so many batches are its own, and what is left of it is in one more.
+            # A number of rows gives as many batches of its own; the rest is in one more batch.
             self.assertLessEqual(count, -(-sizes[key] // BATCH), (key, batches))
 
     def test_sorted_together_as_far_as_it_reads_ahead(self) -> None:
-        """A window is bounded, and the next one goes on behind it."""
+        """A window is bounded, and the next one starts after it."""
         source = Source([("p1", "gpu")] * 1000)
         backlog = OverdueReader(source.read, BATCH)
         while not backlog.is_full:

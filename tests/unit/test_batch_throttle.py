@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pace of upkeep: large batches while nobody reserves, short ones with a rest while somebody does."""
+"""The throttle of batches: large batches while no call reserves, short ones with pauses while calls reserve."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oslotest import base
 from cyborg_quota.ledger.expire import BatchThrottle
 
 
-class TestPace(base.BaseTestCase):
+class TestBatchThrottle(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.slept: list[float] = []
 
-    def test_nobody_reserves(self) -> None:
+    def test_without_reserves(self) -> None:
         pace = BatchThrottle(lambda: 7, 2000, self.slept.append)
         for _ in range(10):
             pace.rest(0.2)
@@ -28,8 +28,8 @@ class TestPace(base.BaseTestCase):
         pace.rest(0.001)
         self.assertEqual(3, pace.rows)
 
-    def test_somebody_reserves(self) -> None:
-        """A batch that took 100 ms becomes as small as may be; it rests, but not for long."""
+    def test_with_reserves(self) -> None:
+        """A batch that took 100 ms is reduced to the minimum size; the pause is short."""
         pace = BatchThrottle(itertools.count().__next__, 2000, self.slept.append)
         for _ in range(5):
             pace.rest(0.1)
@@ -37,7 +37,7 @@ class TestPace(base.BaseTestCase):
         self.assertEqual(5, len(self.slept))
         self.assertTrue(all(0 < seconds <= 0.1 for seconds in self.slept))
 
-    def test_it_grows_again_when_they_have_gone(self) -> None:
+    def test_it_grows_again_after_the_reserves(self) -> None:
         newest = [0]
         pace = BatchThrottle(lambda: newest[0], 2000, self.slept.append)
         for number in range(3):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conductor that died has left behind, made good by another. The records are what the test says they are."""
+"""Reservations that a crashed conductor has left are committed by another one. The records are set by the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import testscenarios
 from cyborg_quota.integrations.cyborg import recovery
 from cyborg_quota.integrations.cyborg.diff import Attached
 from tests import base
-from tests.functional.test_reconciling import Cloud
+from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -31,7 +31,7 @@ class TestCommitBound(base.LedgerTestCase):
     def states(self) -> dict[str | None, str]:
         return {row.consumer: row.state for row in self.quotas.list_reservations(base.ADMIN)}
 
-    def test_only_what_is_bound(self) -> None:
+    def test_only_bound_arqs(self) -> None:
         for arq in ("bound", "not bound", "our own", "of another project"):
             self.reserve(arq)
         self.cloud.bind("bound")
@@ -47,10 +47,10 @@ class TestCommitBound(base.LedgerTestCase):
         self.reserve("a", gpu=1, **{"gpu.A100": 1})
         self.cloud.bind("a", gpu=1, **{"gpu.A100": 1})
         self.assertEqual(1, self.recover())
-        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=one) for one in ("gpu", "gpu.A100")])
+        self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
 
     def test_overdue(self) -> None:
-        """Nobody ran meanwhile. It holds its place, whatever the limit is now."""
+        """No conductor ran in the meantime. It is charged, regardless of the present limit."""
         uuids = self.reserve("a")
         self.cloud.bind("a")
         self.make_overdue(*uuids)
@@ -59,8 +59,8 @@ class TestCommitBound(base.LedgerTestCase):
         self.assertEqual((1, 0), self.figures())
         self.assertEqual(0, self.quotas.expire(base.ADMIN))
 
-    def test_overdue_and_unbound_at_that_moment(self) -> None:
-        """Unbound and released behind the look: the release found nothing live, so the charge is taken back."""
+    def test_overdue_and_unbound_during_the_recovery(self) -> None:
+        """Unbound and released after the check: the release found nothing live, so the charge is released."""
         uuids = self.reserve("a")
         self.cloud.bind("a")
         self.make_overdue(*uuids)
@@ -76,8 +76,8 @@ class TestCommitBound(base.LedgerTestCase):
         self.assertEqual(0, self.recover())
         self.assertEqual((0, 0), self.figures())
 
-    def test_overdue_and_another_project_s_at_that_moment(self) -> None:
-        """It is bound to somebody else now, who is charged by that bind."""
+    def test_overdue_and_bound_for_another_project(self) -> None:
+        """It is bound for another project now, which that bind charges."""
         uuids = self.reserve("a")
         self.cloud.bind("a")
         self.make_overdue(*uuids)
@@ -91,25 +91,25 @@ class TestCommitBound(base.LedgerTestCase):
             self.assertEqual(0, self.recover())
         self.assertEqual((0, 0), self.figures())
 
-    def test_settled_at_that_moment(self) -> None:
-        """Its conductor lives, and was quicker; or it was unbound."""
+    def test_settled_during_the_recovery(self) -> None:
+        """Its conductor runs, and was faster; or it was unbound."""
         for settle in (self.quotas.commit, self.quotas.rollback):
             arq = settle.__name__
             self.reserve(arq)
             self.cloud.bind(arq)
             real = self.cloud.bound_of
 
-            def meanwhile(arqs: set[str], settle=settle, arq=arq, real=real) -> object:  # type: ignore[no-untyped-def]
+            def settle_before(arqs: set[str], settle=settle, arq=arq, real=real) -> object:  # type: ignore[no-untyped-def]
                 settle(self.context, consumer=arq)
                 return real(arqs)
 
-            self.cloud.bound_of = meanwhile  # type: ignore[assignment,method-assign]
+            self.cloud.bound_of = settle_before  # type: ignore[assignment,method-assign]
             self.recover()
             self.cloud.bound_of = real  # type: ignore[method-assign]
         self.assertEqual({"commit": "committed", "rollback": "rolled_back"}, self.states())
         self.assertEqual((1, 0), self.figures())
 
     def test_nothing_is_reserved(self) -> None:
-        """Cyborg is not asked."""
+        """Cyborg's records are not read."""
         self.cloud.bound_of = self.fail  # type: ignore[method-assign]
         self.assertEqual(0, self.recover())

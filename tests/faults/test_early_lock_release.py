@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL dies right after an answer; the row had been let go before the log was on disk. The answer holds.
+"""Early lock release: PostgreSQL is killed immediately after an answer. An answered call is not lost.
 
-The server writes its log by itself every ten seconds only: what nobody asked it to write is lost with it.
+A single-statement transaction releases its row locks before its log record is on disk, and waits for the disk before it
+answers. Here the server flushes its log every ten seconds only, so an answer that did not wait for the flush is lost.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 from unittest import mock
 
 import fixtures
@@ -25,13 +24,13 @@ from tests.faults.test_outages import OwnServerTestCase
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-WRITES_LOG = "SELECT FROM pg_logical_emit_message"
+FLUSHES_LOG = "SELECT FROM pg_logical_emit_message"
 
 
-class TestLetGo(OwnServerTestCase):
-    scenarios = [one for one in OwnServerTestCase.scenarios if one[0] == "postgresql"]
+class TestEarlyLockRelease(OwnServerTestCase):
+    scenarios = [scenario for scenario in OwnServerTestCase.scenarios if scenario[0] == "postgresql"]
 
-    looks_one_in = postgresql._CONTENTION_CHECK_INTERVAL
+    check_interval = postgresql._CONTENTION_CHECK_INTERVAL
 
     def setUp(self) -> None:
         super().setUp()
@@ -40,28 +39,15 @@ class TestLetGo(OwnServerTestCase):
         self.ledger = self.ledger_on(self.server)
         self.engine = self.new_engine()
         self.context = base.Context("p")
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the rows are made
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage rows exist
 
     def new_engine(self) -> QuotaEngine:
         engine = self.ledger.make_engine()
         self.addCleanup(engine.close)
         return engine
 
-    @contextlib.contextmanager
-    def statements(self, engine: QuotaEngine) -> Iterator[list[str]]:
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sql = hooks.database_of(engine).engine
-        sa.event.listen(sql, "before_cursor_execute", note)
-        yield sent
-        sa.event.remove(sql, "before_cursor_execute", note)
-
-    def waiting(self, call: Callable[[], object]) -> None:
-        """Make a call wait for its usage row, which somebody changes meanwhile; until it answers."""
+    def run_contended(self, call: Callable[[], object]) -> None:
+        """Make a call wait for its usage row, which another session changes; return when the call has answered."""
         errors: list[BaseException] = []
 
         def run() -> None:
@@ -75,157 +61,157 @@ class TestLetGo(OwnServerTestCase):
         with sql.connect() as connection:
             connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 5 WHERE resource = 'gpu'")
             thread.start()
-            self.wait_for_waiter(sql)
+            self.wait_for_lock_wait(sql)
             connection.commit()
         thread.join(20)
         self.assertEqual((False, []), (thread.is_alive(), errors))
 
-    def wait_for_waiter(self, sql: sa.Engine) -> None:
+    def wait_for_lock_wait(self, sql: sa.Engine) -> None:
         with sql.connect() as connection:
             for _ in range(500):
                 if connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar():
                     return
                 time.sleep(0.01)
-        self.fail("nobody waits for the row")
+        self.fail("no session waits for the row")
 
-    def die(self) -> None:
+    def crash_and_restart(self) -> None:
         self.server.kill()
         self.server.start()
 
     def states(self, consumer: str) -> list[str]:
-        return [one.state for one in self.ledger.engine.list_reservations(base.ADMIN, consumer=consumer)]
+        return [row.state for row in self.ledger.engine.list_reservations(base.ADMIN, consumer=consumer)]
 
-    def test_an_answer_lasts(self) -> None:
-        with self.statements(self.engine) as sent:
-            self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        self.assertThat(sent[-1], matchers.StartsWith(WRITES_LOG))
-        self.die()
+    def test_answered_calls_are_durable(self) -> None:
+        with hooks.recorded_statements(self.engine) as sent:
+            self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
+        self.assertThat(sent[-1], matchers.StartsWith(FLUSHES_LOG))
+        self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("a"))
         self.engine.extend(self.context, expire=600, consumer="a")
-        with self.statements(self.engine) as sent:
-            self.waiting(lambda: self.engine.commit(self.context, consumer="a"))
-        self.die()
+        with hooks.recorded_statements(self.engine) as sent:
+            self.run_contended(lambda: self.engine.commit(self.context, consumer="a"))
+        self.crash_and_restart()
         self.assertEqual(["committed"], self.states("a"))
 
-    def test_who_need_not_wait_writes_the_log_itself(self) -> None:
-        with self.statements(self.engine) as sent:
+    def test_without_contention_the_commit_flushes_the_log(self) -> None:
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.assertEqual([], [one for one in sent if one.startswith(WRITES_LOG)])
-        self.die()
+        self.assertEqual([], [statement for statement in sent if statement.startswith(FLUSHES_LOG)])
+        self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("a"))
 
-    def test_a_row_stays_hot_for_a_moment(self) -> None:
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-        with self.statements(self.engine) as sent:
+    def test_a_row_stays_contended_for_a_short_time(self) -> None:
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.assertThat(sent[-1], matchers.StartsWith(WRITES_LOG))
+        self.assertThat(sent[-1], matchers.StartsWith(FLUSHES_LOG))
         time.sleep(0.3)
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.assertEqual(1, len(sent))
 
-    def test_one_in_four_looks(self) -> None:
-        """Chance says which: nobody's row is always passed by."""
+    def test_one_call_in_four_checks_for_contention(self) -> None:
+        """The check is random, so that each row is checked sometimes."""
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
+            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
-        for chance, writes_log in ((0.26, False), (0.24, True)):
-            with self.statements(self.engine) as sent, mock.patch("random.random", return_value=chance):
-                self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-            self.assertEqual(writes_log, sent[-1].startswith(WRITES_LOG))
+        for rng, writes_log in ((0.26, False), (0.24, True)):
+            with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=rng):
+                self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+            self.assertEqual(writes_log, sent[-1].startswith(FLUSHES_LOG))
 
-    def test_a_cold_row_is_looked_at_once_more(self) -> None:
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+    def test_a_row_is_checked_once_more_after_the_contention(self) -> None:
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 0))
-        with self.statements(self.engine) as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
-        looking, *told = [one.split("(")[0] for one in sent]
-        self.assertEqual((1, 2), (len(set(told)), len(told)))
-        self.assertNotEqual(told[0], looking)
+        checking, *unchecked = [statement.split("(")[0] for statement in sent]
+        self.assertEqual((1, 2), (len(set(unchecked)), len(unchecked)))
+        self.assertNotEqual(unchecked[0], checking)
 
-    def make_hot(self) -> None:
+    def make_contended(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 60))
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}))
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
 
-    def test_whoever_knows_that_it_is_hot_lasts_too(self) -> None:
-        self.make_hot()
+    def test_calls_on_a_contended_row_are_durable(self) -> None:
+        self.make_contended()
         self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.engine.commit(self.context, consumer="b")
-        self.die()
+        self.crash_and_restart()
         self.assertEqual((["reserved"], ["committed"]), (self.states("a"), self.states("b")))
 
-    def test_the_control_of_a_reserve_that_knows(self) -> None:
-        self.make_hot()
+    def test_control_of_a_reserve_on_a_contended_row(self) -> None:
+        self.make_contended()
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.die()
+        self.crash_and_restart()
         self.assertEqual([], self.states("a"))
 
-    def test_the_control_of_a_commit_that_knows(self) -> None:
-        self.make_hot()
+    def test_control_of_a_commit_on_a_contended_row(self) -> None:
+        self.make_contended()
         uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.commit(self.context, uuids)
-        self.die()
+        self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("b"))
 
-    def test_the_control(self) -> None:
-        """Without its last statement, the answer does not."""
+    def test_control(self) -> None:
+        """Without its last statement, an answered call is lost."""
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        self.die()
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
+        self.crash_and_restart()
         self.assertEqual([], self.states("a"))
 
-    def test_who_finds_it_done_lasts_too(self) -> None:
-        """The connection breaks before the log is written; the same call looks, finds it done, and says so."""
-        lost = hooks.Interleaved(self.engine, WRITES_LOG, self.break_off)
+    def test_a_retry_that_finds_the_call_done_is_durable(self) -> None:
+        """The connection breaks before the log is flushed; the retry finds the call done, and flushes the log."""
+        lost = hooks.Interleaved(self.engine, FLUSHES_LOG, self.raise_disconnect)
         self.useFixture(lost)
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.assertTrue(lost.happened)
-        self.die()
+        self.crash_and_restart()
         self.assertEqual(["reserved"], self.states("a"))
 
-    def test_another_delivery_lasts_too(self) -> None:
-        """One process has charged, and dies before the log is written; another is asked the same."""
+    def test_a_second_delivery_is_durable(self) -> None:
+        """One process has charged, and crashes before the log is flushed; another process gets the same call."""
         other = self.new_engine()
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        self.waiting(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="b"))
-        self.waiting(lambda: self.engine.commit(self.context, consumer="b"))
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
+        self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="b"))
+        self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
         )
         other.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.die()
+        self.crash_and_restart()
         self.assertEqual((["reserved"], ["committed"]), (self.states("a"), self.states("b")))
 
-    def test_who_has_nothing_to_do_lasts_too(self) -> None:
+    def test_a_call_that_changes_nothing_is_durable(self) -> None:
         other = self.new_engine()
         other.get_usages(self.context)
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
-        self.waiting(lambda: self.engine.commit(self.context, consumer="b"))
+        self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
             fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
         )
         other.commit(self.context, consumer="b")
-        self.die()
+        self.crash_and_restart()
         self.assertEqual(["committed"], self.states("b"))
 
     ensure_durable = staticmethod(postgresql.ensure_durable)
 
-    def break_off(self) -> None:
+    def raise_disconnect(self) -> None:
         raise hooks.disconnect("postgresql")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody says nothing: a server that stands still, a lock that nobody gives back, a caller whose machine has died."""
+"""Peers that do not answer: a suspended server, a lock that is not released, a client whose machine has crashed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.faults.test_outages import OwnServerTestCase
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-IMPATIENT = {"statement_timeout_seconds": 1, "retry_seconds": 1.0, "connect_timeout_seconds": 1}
+SHORT_TIMEOUTS = {"statement_timeout_seconds": 1, "retry_seconds": 1.0, "connect_timeout_seconds": 1}
 
 
 class TestPaused(OwnServerTestCase):
-    """The server stands still: its kernel goes on to acknowledge, and no answer comes."""
+    """The server is suspended: its kernel still acknowledges packets, but no answer comes."""
 
-    def test_a_caller_is_told_in_time(self) -> None:
-        """Whoever waits on a pooled connection, and whoever opens a new one."""
+    def test_a_caller_gets_an_error_in_time(self) -> None:
+        """Callers on a pooled connection, and callers that open a new one."""
         server = self.start()
         times = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
         engine = self.ledger_on(server).make_engine(**times)
@@ -53,14 +53,17 @@ class TestPaused(OwnServerTestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(4, len(waited))
-        # One statement, never two: not one more of each way to do it, nor a second try when the time is over.
+        # One statement timeout, not two: no other variant of the call is tried, and no retry follows after the
+        # deadline.
         self.assertLess(max(waited), 7.0)
 
-    def test_in_the_first_words(self) -> None:
-        """Silent from the n-th statement of a process's life on: SQLAlchemy's questions, our settings, our check."""
+    def test_silent_from_an_early_statement(self) -> None:
+        """The server is silent from the n-th statement of a process on: SQLAlchemy's queries, our settings, our schema
+        check.
+        """
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "words")))
-        words = range(1, 5)
-        wires = {number: self.useFixture(Proxy(ledger.url)) for number in words}
+        numbers = range(1, 5)
+        wires = {number: self.useFixture(Proxy(ledger.url)) for number in numbers}
         waited: dict[int, float] = {}
 
         def call(number: int) -> None:
@@ -71,33 +74,33 @@ class TestPaused(OwnServerTestCase):
                 return False
 
             wire.is_cut = freeze
-            engine = ledger.make_engine(wire.url, **IMPATIENT)
+            engine = ledger.make_engine(wire.url, **SHORT_TIMEOUTS)
             began = time.monotonic()
             with contextlib.suppress(exceptions.DatabaseUnavailable):
                 engine.reserve(base.Context("p"), {"gpu": 1})
             waited[number] = time.monotonic() - began
             engine.close()
 
-        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in words]
+        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in numbers]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(15.0)
-        self.assertEqual([True] * len(words), [wires[number].is_dead for number in words])
-        self.assertEqual(set(words), set(waited))
+        self.assertEqual([True] * len(numbers), [wires[number].is_dead for number in numbers])
+        self.assertEqual(set(numbers), set(waited))
 
     def test_under_load(self) -> None:
         server = self.start()
         ledger = self.ledger_on(server)
-        outages.pause_server(ledger, server, 2.5, random.randrange(2**32), **IMPATIENT)
+        outages.pause_server(ledger, server, 2.5, random.randrange(2**32), **SHORT_TIMEOUTS)
         self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
 
 
 class TestSlow(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
-    def test_a_long_transaction_that_is_alive_is_left_alone(self) -> None:
-        """Nothing is shut down while the server says something, however long it takes all in all."""
+    def test_a_slow_transaction_is_not_interrupted(self) -> None:
+        """A connection is not closed while the server answers, however long the whole transaction takes."""
         engine = self.make_engine(statement_timeout_seconds=1)
         sleep = "SELECT SLEEP(0.6)" if self.backend == "mariadb" else "SELECT pg_sleep(0.6)"
         runs = []
@@ -110,8 +113,8 @@ class TestSlow(base.LedgerTestCase):
         hooks.database_of(engine).write(work)
         self.assertEqual([1], runs)
 
-    def test_a_row_that_is_never_given_back(self) -> None:
-        """A caller waits for it as long as one statement may take: not once more for each way to do it, and again."""
+    def test_a_row_lock_that_is_not_released(self) -> None:
+        """A caller waits for a locked row for one statement timeout; it tries no other variant, and does not retry."""
         engine = self.make_engine(statement_timeout_seconds=2, retry_seconds=1.0)
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
         sql = sa.create_engine(self.url, poolclass=sa.NullPool)
@@ -120,12 +123,12 @@ class TestSlow(base.LedgerTestCase):
             began = time.monotonic()
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
             self.assertLess(time.monotonic() - began, 3.5)
-        # (MariaDB does not notice that a client has given up: what waits there longer than that would be done.)
+        # (MariaDB does not notice that a client has gone: a statement that waits there longer would still be executed.)
         engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())
 
-    def test_two_rows_that_are_given_back_late(self) -> None:
-        """Each in time, and both together not: what the caller is told is what was done."""
+    def test_two_row_locks_that_are_released_late(self) -> None:
+        """Each lock is released in time, but both together take too long: the caller's result is what was done."""
         engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=1.0)
         trees.plant(hooks.database_of(engine), {"top": None, "p1": "top"})
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
@@ -138,9 +141,9 @@ class TestSlow(base.LedgerTestCase):
                 time.sleep(seconds)
 
         held = threading.Barrier(3)
-        # (MariaDB takes them by their ids, so the top one last, which was made second.)
-        live_rows_of_consumers = [threading.Thread(target=hold, args=one) for one in (("p1", 1.5), ("top", 3.3))]
-        for holder in live_rows_of_consumers:
+        # (MariaDB locks rows in the order of their IDs, so the row of "top", made second, is locked last.)
+        threads = [threading.Thread(target=hold, args=arguments) for arguments in (("p1", 1.5), ("top", 3.3))]
+        for holder in threads:
             holder.start()
         held.wait()
         try:
@@ -148,14 +151,14 @@ class TestSlow(base.LedgerTestCase):
             charged = 1
         except exceptions.DatabaseUnavailable:
             charged = 0
-        for holder in live_rows_of_consumers:
+        for holder in threads:
             holder.join()
         time.sleep(0.5)
         self.assertEqual((0, charged), self.figures())
 
 
 class TestCallerPaused(base.BackendTestCase):
-    """A caller stands still in the middle of a transaction, as one whose machine has died: nobody tells the server."""
+    """A client is suspended inside a transaction, as after a crash of its machine: the server is not notified."""
 
     scenarios = fixtures.SCENARIOS[1:]
 
@@ -167,11 +170,12 @@ class TestCallerPaused(base.BackendTestCase):
 
     @contextlib.contextmanager
     def paused(self, call: Callable[[QuotaEngine], object]) -> Iterator[None]:
-        """Somebody who has just changed a usage row in this call, and says nothing more; in the end he goes on."""
+        """Another client has changed a usage row in this call, and is suspended there; it is resumed at the end."""
 
         def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
-            engine = self.ledger.make_engine(statement_timeout_seconds=3)  # then the server waits a second, or two
-            hooks.database_of(engine)._runs_single_statements = False  # in one statement, nobody stands between two
+            # The server's timeout is then one or two seconds. A caller cannot be suspended inside a single statement.
+            engine = self.ledger.make_engine(statement_timeout_seconds=3)
+            hooks.database_of(engine)._runs_single_statements = False
             engine.get_usages(self.hot)
             with hooks.Interleaved(
                 engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True
@@ -188,11 +192,11 @@ class TestCallerPaused(base.BackendTestCase):
         with self.paused(lambda engine: engine.reserve(self.hot, {"gpu": 2}, consumer="c")):
             self.ledger.engine.reserve(self.hot, {"gpu": 4})
             self.assertEqual(4, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
-        # It was only slow: it does it all again, and is not charged twice.
+        # It was only slow: it repeats the whole call, and is not charged twice.
         self.assertEqual(6, self.ledger.engine.get_usages(self.hot)["gpu"].reserved)
         self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
 
-    def test_who_tells_of_limits(self) -> None:
+    def test_notices_between_two_statements(self) -> None:
         self.ledger.engine.reserve(self.hot, {"gpu": self.ledger.limits["gpu"] - 1})
         with self.paused(lambda engine: engine.notices(base.ADMIN)):
             self.ledger.engine.reserve(self.hot, {"gpu": 1})
@@ -202,7 +206,7 @@ class TestCallerIdle(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def test_between_two_calls(self) -> None:
-        """Whatever the call before was, it left no transaction open, and its connection serves the next one."""
+        """No call leaves a transaction open, and the connection serves the next call."""
         self.limits.limits[None, "gpu"] = 2
         calls: dict[str, Callable[[QuotaEngine], object]] = {
             "reserve": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
@@ -211,7 +215,7 @@ class TestCallerIdle(base.LedgerTestCase):
             "refused": lambda engine: self.assertRaises(
                 exceptions.OverQuota, engine.reserve, self.context, {"gpu": 2}, consumer="d"
             ),
-            "of nobody": lambda engine: self.assertRaises(
+            "of an unknown consumer": lambda engine: self.assertRaises(
                 exceptions.ReservationNotFound, engine.commit, self.context, consumer="x"
             ),
             "usages": lambda engine: engine.get_usages(self.context),
@@ -221,7 +225,7 @@ class TestCallerIdle(base.LedgerTestCase):
         opened: list[int] = []
         engines = {}
         for name, call in calls.items():
-            # (The server is to wait for one second, or two.)
+            # (The server waits for one second, or two.)
             engine = engines[name] = self.make_engine(statement_timeout_seconds=3)
             call(engine)
             sa.event.listen(hooks.database_of(engine).engine, "connect", lambda *_: opened.append(1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger against Cyborg's records: what is found, what is repaired. The records are what the test says they are."""
+"""The ledger compared with Cyborg's records: what is found, and what is repaired. The records are set by the test."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Cloud:
 
 
 class TestCompare(plain.BaseTestCase):
-    """Without any ledger."""
+    """The comparison, without a ledger."""
 
     def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
         report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
-        return [one.problem for one in report.differences]
+        return [difference.problem for difference in report.differences]
 
     def test_kinds(self) -> None:
         bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
@@ -71,8 +71,8 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual([], self.problems({}, bound))
         self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
 
-    def test_by_a_rule_that_is_gone(self) -> None:
-        """Its resource is none of the rules' any more. Of whom Cyborg does not know, it may be anything."""
+    def test_by_a_removed_rule(self) -> None:
+        """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
         old = Charge("1", "p1", "vgpu", 1)
         new = Charge("2", "p1", "gpu", 1)
         bound = Attached("a", "p1", "i", {"gpu": 1})
@@ -83,15 +83,15 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
 
     def test_no_project(self) -> None:
-        """An ARQ of before Cyborg kept projects can be charged to nobody."""
+        """An ARQ from before Cyborg stored projects cannot be charged."""
         self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
 
     def test_compared(self) -> None:
-        bound = [Attached(one, "p1", "i", {"gpu": 1}) for one in "abc"]
-        charges = {one: [Charge(one, "p1", "gpu" if one < "e" else "fpga", 1)] for one in "cde"}
+        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
+        charges = {arq: [Charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
         report = compare(charges, (), bound, ("gpu",))
         self.assertEqual(4, report.compared)
-        self.assertEqual(["a", "b", "d"], [one.arq for one in report.differences])
+        self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
 
     def test_shown(self) -> None:
         self.assertEqual("nothing", format_amounts({}))
@@ -99,7 +99,7 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", format_amounts(amounts))
 
 
-class ReconcilingTestCase(base.LedgerTestCase):
+class ReconcilerTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.cloud = Cloud()
@@ -120,10 +120,10 @@ class ReconcilingTestCase(base.LedgerTestCase):
         return uuids
 
     def found(self) -> list[tuple[str, str]]:
-        return [(one.arq, one.problem) for one in self.reconciler().find().differences]
+        return [(difference.arq, difference.problem) for difference in self.reconciler().find().differences]
 
 
-class TestFind(ReconcilingTestCase):
+class TestDifferences(ReconcilerTestCase):
     def test_nothing(self) -> None:
         self.cloud.bind("a")
         self.charge("a")
@@ -147,7 +147,7 @@ class TestFind(ReconcilingTestCase):
         self.assertEqual([30], self.waits)
 
     def test_grace(self) -> None:
-        """What settles meanwhile was in flight: each way."""
+        """Differences that settle within the grace period were binds in progress, in each direction."""
         self.cloud.bind("late commit")
         self.charge("late release")
 
@@ -159,7 +159,7 @@ class TestFind(ReconcilingTestCase):
         self.assertEqual([], self.found())
 
     def test_another_difference_than_before_the_grace(self) -> None:
-        """Released, and charged again: not the same difference."""
+        """Released, and charged again: this is not the same difference."""
         self.charge("a")
 
         def again() -> None:
@@ -174,8 +174,8 @@ class TestFind(ReconcilingTestCase):
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         self.assertEqual([], self.found())
 
-    def test_others_are_left_alone(self) -> None:
-        """What no rule charges, and what has no consumer, is none of Cyborg's."""
+    def test_other_charges_are_not_changed(self) -> None:
+        """Charges by no rule, and charges without a consumer, do not belong to Cyborg."""
         self.charge("by hand", fpga=1)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assertEqual([], self.found())
@@ -189,13 +189,13 @@ class TestFind(ReconcilingTestCase):
             self.assertEqual([("ghost", "not attached")], self.found())
 
 
-class TestHeal(ReconcilingTestCase):
+class TestHeal(ReconcilerTestCase):
     def heal(self, **named: object) -> list[str]:
         reconciler = self.reconciler()
-        return [one.arq for one in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
 
     def test_each_kind(self) -> None:
-        self.limits.limits[None, "gpu"] = 0  # limits do not undo what is attached
+        self.limits.limits[None, "gpu"] = 0  # limits do not undo an attachment
         self.limits.limits["p2", "gpu"] = 9
         self.cloud.bind("free")
         self.charge("ghost", "p2")
@@ -210,33 +210,33 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual([], self.found())
 
     def test_a_rule_was_changed(self) -> None:
-        """Its resource is another, or one less: what the old rule had charged is released."""
+        """Its resource is another one, or one less: what the old rule had charged is released."""
         for arq, before in (("replaced", {"fpga": 1}), ("dropped", {"gpu": 1, "fpga": 1})):
             self.charge(arq, **before)
             self.cloud.bind(arq)
         self.assertEqual([("dropped", "wrong amount"), ("replaced", "wrong amount")], self.found())
         self.assertEqual(["dropped", "replaced"], self.heal())
-        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=one) for one in ("gpu", "fpga")])
+        self.assertEqual([(2, 0), (0, 0)], [self.figures(resource=name) for name in ("gpu", "fpga")])
         self.assertEqual([], self.found())
 
     def test_groups(self) -> None:
-        """What is adopted can be released by its instance, as what was bound."""
+        """An adopted charge can be released by its instance, like that of a bind."""
         self.cloud.bind("a", instance="i1")
         self.cloud.bind("b", instance="i2")
         self.heal()
         self.quotas.release(self.context, group="i2")
         self.assertEqual((1, 0), self.figures())
 
-    def test_unbound_at_that_moment(self) -> None:
-        """Unbound, and released, after the look: the charge that comes too late is taken back."""
+    def test_unbound_during_the_repair(self) -> None:
+        """Unbound, and released, after the comparison: the charge that comes too late is released."""
         self.cloud.bind("a")
         report = self.reconciler().find()
         del self.cloud.arqs["a"]
         self.reconciler().heal(report)
         self.assertEqual((0, 0), self.figures())
 
-    def test_bound_at_that_moment(self) -> None:
-        """A charge that nobody had released serves the next bind: it is released, and charged again."""
+    def test_bound_during_the_repair(self) -> None:
+        """A charge that was not released is used by the next bind: it is released, and charged again."""
         self.charge("a")
         report = self.reconciler().find()
         self.cloud.bind("a")
@@ -244,8 +244,8 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual((1, 0), self.figures())
         self.assertEqual([], self.found())
 
-    def test_bound_otherwise_at_that_moment(self) -> None:
-        """Not ours to say; the next reconciliation sees what came of it."""
+    def test_bound_differently_during_the_repair(self) -> None:
+        """Not repaired now; the next reconciliation sees the result."""
         self.cloud.bind("a")
         report = self.reconciler().find()
         self.quotas.reserve(self.context, {"gpu": 2}, consumer="a")
@@ -253,7 +253,7 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual((0, 2), self.figures())
 
     def after_release(self, meanwhile: Callable[[], object]) -> mock._patch[mock.Mock]:
-        """Something happens right behind the first release."""
+        """Call ``act`` immediately after the first release."""
         real, things = self.engine.release, [meanwhile]
 
         def release(*arguments: Any, **named: Any) -> None:
@@ -263,8 +263,8 @@ class TestHeal(ReconcilingTestCase):
 
         return mock.patch.object(self.engine, "release", side_effect=release)
 
-    def test_bound_otherwise_when_it_was_released(self) -> None:
-        """It is not said to be repaired, nor to be as it was; and the others are."""
+    def test_bound_differently_after_its_release(self) -> None:
+        """It is reported neither as repaired nor as unchanged; the others are reported as repaired."""
         for arq in ("a", "b"):
             self.charge(arq, gpu=2)
             self.cloud.bind(arq)
@@ -275,15 +275,16 @@ class TestHeal(ReconcilingTestCase):
         ):
             changed = self.reconciler().heal(report)
         self.assertEqual(
-            [("a", "released, not charged"), ("b", "wrong amount")], [(one.arq, one.problem) for one in changed]
+            [("a", "released, not charged"), ("b", "wrong amount")],
+            [(difference.arq, difference.problem) for difference in changed],
         )
         self.assertEqual((1, 3), self.figures())
         text = "\n".join(logged.output)
         self.assertIn("Not repaired, only released: ARQ a: wrong amount; charged p1 gpu=2, attached p1 gpu=1: ", text)
         self.assertNotIn("Repaired: ARQ a", text)
 
-    def test_bound_at_that_moment_and_charged_otherwise(self) -> None:
-        """After all others were repaired: that one is told, and the list is still returned."""
+    def test_bound_during_the_repair_and_charged_differently(self) -> None:
+        """After all others were repaired: this one is reported as an error, and the list is still returned."""
         self.charge("a")
         self.cloud.bind("b")
         report = self.reconciler().find()
@@ -293,12 +294,12 @@ class TestHeal(ReconcilingTestCase):
             self.assertLogs(reconciler_module.LOG.logger, "WARNING") as logged,
         ):
             changed = self.reconciler().heal(report)
-        self.assertEqual(["a", "b"], [one.arq for one in changed])
+        self.assertEqual(["a", "b"], [difference.arq for difference in changed])
         self.assertIn("ARQ a was bound during the repair, but could not be charged: Consumer 'a'", logged.output[-1])
         self.assertEqual((1, 3), self.figures())
 
     def test_repeated(self) -> None:
-        """By two hosts at once, or by one that died in the middle."""
+        """By two hosts concurrently, or by one that crashed in the middle."""
         self.cloud.bind("a")
         self.charge("ghost")
         report = self.reconciler().find()
@@ -315,12 +316,12 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual((11, 11, 50), (error.changes, error.compared, error.share))
         self.assertIn("--force", str(error))
         self.assertEqual((0, 0), self.figures())
-        told: list[int] = []
-        reconciler.heal(report, force=True, progress=told.append)
+        counts: list[int] = []
+        reconciler.heal(report, force=True, progress=counts.append)
         self.assertEqual((11, 0), self.figures())
-        self.assertEqual(11, sum(told))
+        self.assertEqual(11, sum(counts))
 
-    def test_a_few_changes_never_ask(self) -> None:
+    def test_a_few_changes_need_no_force(self) -> None:
         for number in range(10):
             self.cloud.bind(f"a{number}")
         reconciler = self.reconciler(share=0)
@@ -337,7 +338,7 @@ class TestHeal(ReconcilingTestCase):
         self.assertIn("ARQ ghost (not attached): was charged p1 gpu=1, is charged nothing", text)
 
     def test_down_in_the_middle(self) -> None:
-        """What was done is done; the rest is found again."""
+        """Finished repairs stay; the rest is found again."""
         self.cloud.bind("a", instance="i1")
         self.cloud.bind("b", "p2", instance="i2")
         report = self.reconciler().find()
@@ -355,7 +356,7 @@ class TestHeal(ReconcilingTestCase):
         self.assertEqual([("b", "not charged")], self.found())
 
 
-class TestSources(ReconcilingTestCase):
+class TestSources(ReconcilerTestCase):
     """Two Cyborgs, and a caller that gives no source, on one ledger."""
 
     def of(self, source: str) -> Reconciler:
@@ -367,7 +368,7 @@ class TestSources(ReconcilingTestCase):
         self.quotas.adopt(base.ADMIN, [Claim(arq, deltas or {"gpu": 1}, source=source)], "p1")
 
     def live(self) -> dict[str | None, str | None]:
-        """{consumer: source} of what is charged."""
+        """Return {consumer: source} of the charges."""
         return {row.consumer: row.source for row in self.quotas.list_reservations(base.ADMIN, state="committed")}
 
     def test_only_its_own_are_released(self) -> None:
@@ -375,14 +376,17 @@ class TestSources(ReconcilingTestCase):
             self.adopt(f"ghost of {source}", source)
         reconciler = self.of("east")
         report = reconciler.find()
-        found = {one.arq: (one.is_own, one.is_certain, one.sources) for one in report.differences}
+        found = {
+            difference.arq: (difference.is_own, difference.is_certain, difference.sources)
+            for difference in report.differences
+        }
         self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, False, "none")}, found)
         for options in ({"only_certain": True}, {"force": True}):
             reconciler.heal(self.of("east").find(), **options)
             self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
 
     def test_claimed(self) -> None:
-        """What a comparison looks at: of accelerators, or of what is bound."""
+        """Only the charges that a comparison covers: of accelerators, or of bound ARQs."""
         self.cloud.bind("bound")
         self.adopt("bound", None, fpga=1)
         self.adopt("ghost", None)
@@ -395,29 +399,29 @@ class TestSources(ReconcilingTestCase):
         [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
         self.assertEqual("ghost", done.arq)
 
-    def test_of_what_is_bound(self) -> None:
-        """Charged by another source, or by none, otherwise than it is attached: told, and left alone."""
+    def test_of_bound_arqs(self) -> None:
+        """Charged with another source, or without one, and different from the attachment: reported, not changed."""
         for arq, source in (("none", None), ("west", "west"), ("east", "east")):
             self.cloud.bind(arq, gpu=1)
             self.adopt(arq, source, gpu=2)
         report = self.of("east").find()
-        self.assertEqual(["wrong amount"] * 3, [one.problem for one in report.differences])
-        self.assertEqual(["east"], [one.arq for one in self.of("east").heal(report, force=True)])
+        self.assertEqual(["wrong amount"] * 3, [difference.problem for difference in report.differences])
+        self.assertEqual(["east"], [difference.arq for difference in self.of("east").heal(report, force=True)])
         self.assertEqual({"none": None, "west": "west", "east": "east"}, self.live())
 
-    def test_what_is_charged_by_a_repair(self) -> None:
+    def test_source_of_a_charge_by_a_repair(self) -> None:
         self.cloud.bind("free")
         self.of("east").heal(self.of("east").find())
         self.assertEqual({"free": "east"}, self.live())
 
 
-class TestCertain(ReconcilingTestCase):
+class TestCertain(ReconcilerTestCase):
     def certain(self) -> list[str]:
         reconciler = self.reconciler()
-        return [one.arq for one in reconciler.heal(reconciler.find(), only_certain=True)]
+        return [difference.arq for difference in reconciler.heal(reconciler.find(), only_certain=True)]
 
-    def test_only_what_is_gone_or_unbound(self) -> None:
-        """Not what Cyborg is about to bind or to unbind, nor what it has bound and the ledger has not."""
+    def test_only_deleted_or_unbound_arqs(self) -> None:
+        """Not ARQs that Cyborg is about to bind or unbind, nor bound ARQs without a charge."""
         self.cloud.others = {"is being unbound"}
         self.cloud.bind("not charged")
         self.cloud.bind("wrong amount", gpu=2)
@@ -439,13 +443,13 @@ class TestCertain(ReconcilingTestCase):
         self.assertEqual(lost, len(reconciler.heal(reconciler.find(), force=True)))
 
     def test_an_empty_record(self) -> None:
-        """A wrong database, or a new one: nothing is released, be it ever so little."""
+        """A wrong database, or a new one: nothing is released, however few they are."""
         self.cloud.others = set()
         self.charge("a")
         self.assert_shrunk(1, 1, is_empty=True)
 
     def test_a_shrunken_record(self) -> None:
-        """An old backup has less than half of what is charged."""
+        """An old backup has less than half of the charged ARQs."""
         for number in range(11):
             self.charge(f"a{number}")
             if number < 5:
@@ -453,7 +457,7 @@ class TestCertain(ReconcilingTestCase):
         self.assert_shrunk(6, 11, is_empty=False)
 
     def test_half_is_not_shrunken(self) -> None:
-        """Nor are a few: an outage at the end of an instance leaves as many."""
+        """A small number is not either: an outage at the end of an instance leaves as many."""
         for count, bound in ((12, 6), (5, 0)):
             for number in range(count):
                 self.charge(f"{count} {number}")

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserve and settle as one statement, on the servers that can: what it does, and when the ordinary way takes over."""
+"""Reserve and settle in a single statement, where the database supports it; otherwise in several."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
@@ -21,88 +18,112 @@ from tests import base, fixtures, hooks, trees
 load_tests = testscenarios.load_tests_apply_scenarios
 
 
-class AtOnceTestCase(base.LedgerTestCase):
-    """PostgreSQL's statement comes in two: most calls do not look whether others wait (db/scripts.py)."""
+SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE|SELECT FROM generate_series\(1,) cyborg_quota_"
 
-    looks_one_in = 10**9
+
+class SingleStatementTestCase(base.LedgerTestCase):
+    """On PostgreSQL, a call has two forms: most calls use the one that does not check for contention."""
+
+    check_interval = 10**9
     scenarios = [
         *fixtures.SCENARIOS[1:],
-        *((f"{name}, looking", {**one, "looks_one_in": 1}) for name, one in fixtures.SCENARIOS if name == "postgresql"),
+        *(
+            (f"{name}, checking", {**scenario, "check_interval": 1})
+            for name, scenario in fixtures.SCENARIOS
+            if name == "postgresql"
+        ),
     ]
 
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.looks_one_in)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         self.limits.limits[None, "gpu"] = 10
-        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the rows are made
+        self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
         self.database = hooks.database_of(self.engine)
 
-    @contextmanager
-    def statements(self) -> Iterator[list[str]]:
-        """What the engine sends, but for PREPARE."""
-        sent: list[str] = []
-
-        def note(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith("PREPARE"):
-                sent.append(statement)
-
-        sa.event.listen(self.database.engine, "before_cursor_execute", note)
-        try:
-            yield sent
-        finally:
-            sa.event.remove(self.database.engine, "before_cursor_execute", note)
-
-    def assert_at_once(self, sent: list[str], times: int) -> None:
+    def assert_single_statements(self, sent: list[str], times: int) -> None:
         self.assertEqual(times, len(sent), sent)
         for statement in sent:
-            self.assertRegex(statement, "^EXECUTE cyborg_quota_")
+            self.assertRegex(statement, SINGLE_STATEMENT)
 
 
-_POSTGRESQL = [one for one in AtOnceTestCase.scenarios if one[1]["backend"] == "postgresql"]
+_POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["backend"] == "postgresql"]
 
 
-class TestVariants(AtOnceTestCase):
+class TestVariants(SingleStatementTestCase):
     scenarios = _POSTGRESQL
 
-    def test_who_looks(self) -> None:
-        for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
-            claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
-            call(self.context, self.quotas.reserve_many(self.context, claims))
-        prepared = self.database.read(
-            lambda connection: (
-                connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
-            )
-        )
-        self.assertGreaterEqual(len(prepared), 4)
-        self.assertEqual({self.looks_one_in == 1}, {"AS before" in statement for statement in prepared})
+    def test_contention_check(self) -> None:
+        with hooks.recorded_statements(self.engine) as sent:
+            for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
+                claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
+                call(self.context, self.quotas.reserve_many(self.context, claims))
+        self.assert_single_statements(sent, 4)
+        self.assertEqual({self.check_interval == 1}, {"generate_series" in statement for statement in sent})
 
 
-class TestAttach(AtOnceTestCase):
+class TestAttach(SingleStatementTestCase):
     def test_reserve_commit_and_rollback(self) -> None:
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
             self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
             self.quotas.reserve(self.context, {"gpu": 4})
-        self.assert_at_once(sent, 5)
+        self.assert_single_statements(sent, 5)
         self.assertEqual((2, 4), self.figures())
 
     def test_eight_consumers(self) -> None:
         claims = [Claim(f"arq {number}", {"gpu": 1}) for number in range(8)]
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             uuids = self.quotas.reserve_many(self.context, claims, group="instance")
             self.quotas.commit(self.context, uuids)
-        self.assert_at_once(sent, 2)
+        self.assert_single_statements(sent, 2)
         self.assertEqual((8, 0), self.figures())
+
+    def test_two_resources(self) -> None:
+        self.engine.rollback(
+            self.context, self.engine.reserve(self.context, {"fpga": 1, "gpu": 1})
+        )  # the rows are made
+        with hooks.recorded_statements(self.engine) as sent:
+            uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 2}, consumer="a")
+            self.quotas.commit(self.context, uuids)
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"fpga": 3, "gpu": 4}))
+            self.quotas.reserve(self.context, {"gpu": 5, "fpga": 6}, consumer="b")
+        self.assert_single_statements(sent, 5)
+        self.assertEqual((2, 5), self.figures())
+
+    def test_in_a_tree(self) -> None:
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 9
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the ancestors' rows
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
+            self.quotas.reserve(self.context, {"gpu": 4})
+        self.assert_single_statements(sent, 5)
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 6, "middle": 6, "top": 6}, trees.subtrees(connection, "gpu"))
+
+    def test_names_with_every_special_character(self) -> None:
+        for number, name in enumerate(('"', "\\", "{", "}", ",", "NULL", "'", "%s", "%", ":x", "a b", "\\\"{},'")):
+            with hooks.recorded_statements(self.engine) as sent:
+                self.quotas.reserve_many(self.context, [Claim(name, {"gpu": 1}, f"g{name}", source=f"s{name}")])
+            self.assert_single_statements(sent, 1)
+            stored = self.engine.list_reservations(base.ADMIN, consumer=name)
+            self.assertEqual(
+                [(name, f"g{name}", f"s{name}")], [(one.consumer, one.group, one.source) for one in stored]
+            )
+            self.engine.commit(self.context, consumer=name)
+            self.limits.limits[None, "gpu"] = 11 + number
 
     def test_a_claims_own_group(self) -> None:
         claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
-        with self.statements() as sent:
+        with hooks.recorded_statements(self.engine) as sent:
             self.quotas.reserve_many(self.context, claims, group="all")
-        self.assert_at_once(sent, 1)
+        self.assert_single_statements(sent, 1)
         stored = self.engine.list_reservations(base.ADMIN, state="reserved")
-        self.assertEqual([("a", "one"), ("b", "two"), ("c", "all")], [(one.consumer, one.group) for one in stored])
+        self.assertEqual([("a", "one"), ("b", "two"), ("c", "all")], [(row.consumer, row.group) for row in stored])
 
     def test_an_expiry_is_kept(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire=base.milliseconds(30))
@@ -112,7 +133,7 @@ class TestAttach(AtOnceTestCase):
         self.assertEqual((0, 0), self.figures())
 
 
-class TestRefused(AtOnceTestCase):
+class TestRefused(SingleStatementTestCase):
     def test_over_the_limit(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 9})
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
@@ -128,6 +149,28 @@ class TestRefused(AtOnceTestCase):
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 3), self.figures())
 
+    def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
+        """The rows before the one that refuses are as they were, also without the multi-statement transaction."""
+        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.limits.subtree_limits["top", "gpu"] = 3
+        self.quotas.reserve(self.context, {"gpu": 2})
+        before = hooks.tables(self.sql)["reservations"]
+        with (
+            mock.patch.object(self.database, "_once", side_effect=KeyError("the multi-statement transaction")),
+            hooks.recorded_statements(self.engine) as sent,
+        ):
+            self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
+        self.assert_single_statements(sent, 1)
+        self.assertEqual(before, hooks.tables(self.sql)["reservations"])
+        with self.sql.connect() as connection:
+            self.assertEqual({"p1": 2, "middle": 2, "top": 2}, trees.subtrees(connection, "gpu"))
+        self.assert_invariants()
+
+    def test_the_second_of_two_resources_refuses(self) -> None:
+        self.quotas.reserve(self.context, {"fpga": 1, "gpu": 9})
+        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"fpga": 1, "gpu": 2})
+        self.assertEqual((0, 9), self.figures())
+
     def test_the_consumer_holds_something(self) -> None:
         first = self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq")
         self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq"))
@@ -137,15 +180,15 @@ class TestRefused(AtOnceTestCase):
         )
         self.assertEqual((0, 2), self.figures())
 
-    def test_a_part_of_the_consumers_claim_is_left(self) -> None:
-        """Its first row has ended: no unique key stands in the way."""
+    def test_part_of_the_consumers_claim_has_ended(self) -> None:
+        """The first row of the claim has ended, so no unique key prevents the reserve."""
         uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 1}, consumer="arq")
         self.quotas.rollback(self.context, uuids[:1])
         self.assertRaises(
             exceptions.ReservationConflict, self.quotas.reserve, self.context, {"fpga": 1}, consumer="arq"
         )
 
-    def test_somebody_else_has_settled_one_of_two(self) -> None:
+    def test_another_process_has_settled_one_of_two(self) -> None:
         claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})]
         uuids = self.quotas.reserve_many(self.context, claims)
         self.make_engine().rollback(self.context, uuids[:1])
@@ -153,7 +196,10 @@ class TestRefused(AtOnceTestCase):
         self.assertEqual(["rolled_back", "reserved"], self.states(*uuids))
 
     def test_the_counter_has_drifted(self) -> None:
-        """The reservation could end, its row refuses: neither happens at once, and the ordinary way counts anew."""
+        """The usage row refuses, so the statement changes nothing.
+
+        The multi-statement transaction then recounts the row.
+        """
         uuids = self.quotas.reserve(self.context, {"gpu": 2})
         self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1")
         self.engine.commit(self.context, uuids)
@@ -161,10 +207,10 @@ class TestRefused(AtOnceTestCase):
         self.assert_invariants()
 
     def test_the_usage_row_is_gone(self) -> None:
-        """Neither ends at once: nobody would count it."""
+        """The statement settles nothing, because no counter would change with it."""
         uuids = self.quotas.reserve(self.context, {"gpu": 2})
         self.execute("DELETE FROM quota_usages")
-        with mock.patch.object(self.database, "_once", side_effect=KeyError("the ordinary way")):
+        with mock.patch.object(self.database, "_once", side_effect=KeyError("multi-statement transaction")):
             self.assertRaises(KeyError, self.engine.commit, self.context, uuids)
         self.assertEqual(["reserved"], self.states(*uuids))
 
@@ -180,32 +226,25 @@ class TestRefused(AtOnceTestCase):
             self.assertEqual({"p1": 3, "top": 4}, trees.subtrees(connection, "gpu"))
 
 
-class TestPrepared(AtOnceTestCase):
+class TestPrepared(SingleStatementTestCase):
+    """MariaDB's blocks are prepared statements."""
+
+    scenarios = [item for item in fixtures.SCENARIOS if item[0] == "mariadb"]
+
     def test_a_pooler_has_changed_the_session(self) -> None:
-        """Prepared statements that are gone: the ordinary way from then on, and the caller notices nothing."""
+        """The prepared statements are gone: calls use the multi-statement transaction from then on, and succeed."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.database.write(self._forget)
+        self.database.write(self._deallocate)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
         self.assertEqual((3, 0), self.figures())
 
-    def _forget(self, connection: sa.Connection) -> None:
+    def _deallocate(self, connection: sa.Connection) -> None:
         for name in connection.info["cyborg_quota_prepared"]:
             connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
 
-    def test_no_room_to_prepare_the_look(self) -> None:
-        """It does without."""
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        known: list[int] = []
-        self.database.read(lambda connection: known.append(len(connection.info["cyborg_quota_prepared"])))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.prepared._MAX_PREPARED", known[0]))
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
-        with self.statements() as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-        self.assert_at_once(sent, 2)
-
     def test_many_shapes(self) -> None:
-        """A connection prepares a bounded number; what comes after goes the ordinary way."""
+        """A connection prepares a bounded number of statements; further shapes use the multi-statement transaction."""
         self.limits.limits[None, "gpu"] = 10_000
         for size in range(1, 17):
             for consumers in (True, False):
@@ -219,33 +258,33 @@ class TestPrepared(AtOnceTestCase):
         self.assertLessEqual(known[0], 64)
 
 
-class TestKilled(AtOnceTestCase):
-    """PostgreSQL's driver is told which statements are transactions of their own."""
+class TestInterrupted(SingleStatementTestCase):
+    """A connection in autocommit mode is interrupted by a signal. (PostgreSQL's driver keeps the mode.)"""
 
     scenarios = _POSTGRESQL
 
-    def test_between_two_ways(self) -> None:
-        """A script fails, and the signal strikes while its connection is put back to the ordinary way."""
-        self.useFixture(hooks.Interleaved(self.engine, "EXECUTE ", self.fail_and_strike))
+    def test_while_it_leaves_autocommit(self) -> None:
+        """A call fails, and a signal arrives while its connection leaves autocommit mode."""
+        self.useFixture(hooks.Interleaved(self.engine, "SELECT ", self.fail_and_interrupt))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
         postgresql._driver_connection = self.driver
         with self.assertRaises(ZeroDivisionError):
-            self.database.write(self.half)
+            self.database.write(self.fail_after_update)
         self.assert_invariants()
 
-    def test_between_two_hands(self) -> None:
-        """Nobody holds the connection, and it goes to the pool by itself, as it is."""
+    def test_between_two_calls(self) -> None:
+        """The connection belongs to no thread, and returns to the pool in autocommit mode."""
         self.engine.reserve(self.context, {"gpu": 1})
         _, kept = self.database._acquire()
         self.assertTrue(kept.autocommit)
         del kept
         gc.collect()
         with self.assertRaises(ZeroDivisionError):
-            self.database.write(self.half)
+            self.database.write(self.fail_after_update)
         self.assert_invariants()
 
-    def test_given_to_the_pool(self) -> None:
+    def test_returned_to_the_pool(self) -> None:
         idle, kept = self.database._acquire()
         idle.put(kept)
         idle._may_keep = False
@@ -255,24 +294,24 @@ class TestKilled(AtOnceTestCase):
 
     driver = staticmethod(postgresql._driver_connection)
 
-    def fail_and_strike(self) -> None:
-        def strike(_connection: sa.Connection) -> None:
+    def fail_and_interrupt(self) -> None:
+        def interrupt(_connection: sa.Connection) -> None:
             raise KeyboardInterrupt
 
         self.addCleanup(setattr, postgresql, "_driver_connection", self.driver)
-        postgresql._driver_connection = strike
+        postgresql._driver_connection = interrupt
         raise ValueError
 
-    def half(self, connection: sa.Connection) -> None:
+    def fail_after_update(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
         raise ZeroDivisionError
 
 
-class TestKilledInABlock(AtOnceTestCase):
-    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "mariadb"]
+class TestInterruptedInABlock(SingleStatementTestCase):
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
 
     def test_before_it_is_rolled_back(self) -> None:
-        """A block fails half way, and the signal strikes before anything is done about it."""
+        """A block fails, and a signal arrives before it is rolled back."""
 
         def fail(connection: sa.Connection) -> None:
             connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")

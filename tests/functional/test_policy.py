@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may set a project's limit. CERN: the administrator of its parent, and not one further up."""
+"""Who may set a project's limit. CERN's rule: the administrator of its parent, and not one further up."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.functional import test_limits
 
 @dataclasses.dataclass
 class User(base.Context):
-    """A context with roles, as Cyborg's own has them."""
+    """A context with roles, like that of Cyborg."""
 
     roles: Any = ()
 
 
-class AuthorityTestCase(test_limits.LimitsTestCase):
+class PolicyTestCase(test_limits.LimitsTestCase):
     scenarios: list[Any] = []
 
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 0)
-        self.grow({"atlas": None, "physics": "atlas", "higgs": "physics", "simulation": "physics"})
+        self.make_tree({"atlas": None, "physics": "atlas", "higgs": "physics", "simulation": "physics"})
         for project_id, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
             self.set(project_id, limit)
         self.rules = pathlib.Path(self.useFixture(fx.TempDir()).path, "policy.yaml")
@@ -53,7 +53,7 @@ class AuthorityTestCase(test_limits.LimitsTestCase):
         return True
 
 
-class TestWhoMaySet(AuthorityTestCase):
+class TestWhoMaySet(PolicyTestCase):
     def test_an_admin_may_everywhere(self) -> None:
         for project_id in (None, "atlas", "higgs", "unknown"):
             self.admin.set_limit(base.ADMIN, "gpu", 50 if project_id == "atlas" else 0, project_id)
@@ -78,15 +78,15 @@ class TestWhoMaySet(AuthorityTestCase):
         for context in (base.Context("physics"), User("physics", roles=None), object()):
             self.assertFalse(self.may(context, "higgs"))
 
-    def test_the_parent_of_a_root_is_nobody(self) -> None:
-        """oslo.policy compares texts: a context of no project must not become the parent of a root."""
+    def test_the_parent_of_a_root_matches_no_context(self) -> None:
+        """oslo.policy compares strings: a context without a project must not match the missing parent of a root."""
         for project_id in (None, "None", ""):
             self.assertFalse(self.may(User(project_id, roles=["admin"]), "atlas"))
-        self.grow({"None": None, "child": "None"})
+        self.make_tree({"None": None, "child": "None"})
         self.assertFalse(self.may(User(None, roles=["admin"]), "child", 0))
         self.assertTrue(self.may(User("None", roles=["admin"]), "child", 0))
 
-    def test_defaults_and_the_tree_are_an_admin_s(self) -> None:
+    def test_only_an_admin_sets_defaults_and_the_tree(self) -> None:
         parent = User("physics", roles=["admin"])
         self.assertFalse(self.may(parent, None))
         for call, args in (
@@ -102,31 +102,31 @@ class TestWhoMaySet(AuthorityTestCase):
         self.assertTrue(self.may(context, "higgs"))
         self.assertFalse(self.may(oslo_context.RequestContext(overwrite=False), "higgs"))
 
-    def test_it_is_asked_again_when_the_project_has_moved_meanwhile(self) -> None:
-        """Between the question and the write the project gets another parent, whose administrator was not asked."""
+    def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
+        """Between the check and the write, the project is moved below another parent."""
         asked = []
         may_set = policy.Policy.may_set
 
-        def late(one: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(one, context, project_id, parent_id)
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
             if not asked:
                 self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
             asked.append(parent_id)
             return answer
 
         self.set("physics", 20)
-        self.patch(policy.Policy, "may_set", late)
+        self.patch(policy.Policy, "may_set", check_then_move)
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 
-    def test_an_engine_without_a_configuration_asks_for_an_admin(self) -> None:
+    def test_an_engine_without_a_configuration_requires_an_admin(self) -> None:
         self.engine._authority = policy.Policy()
         self.admin = self.engine.administration
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertTrue(self.may(base.ADMIN, "higgs"))
 
 
-class TestPolicyFile(AuthorityTestCase):
+class TestPolicyFile(PolicyTestCase):
     def write(self, text: str) -> None:
         self.rules.write_text(text)
         self.engine._authority = policy.Policy(self.conf)
@@ -148,7 +148,7 @@ class TestPolicyFile(AuthorityTestCase):
         error = self.assertRaises(exceptions.ConfigurationError, self.may, base.ADMIN, "higgs")
         self.assertIn("[oslo_policy] policy_file", str(error))
 
-    def test_oslo_policy_s_tools_find_the_rule(self) -> None:
+    def test_the_tools_of_oslo_policy_find_the_rule(self) -> None:
         (rule,) = policy.list_rules()
         self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
         self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))

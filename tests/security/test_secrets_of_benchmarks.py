@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks and soaks show no password: not in a table, a JSON file, a traceback, a process's arguments."""
+"""Benchmarks and soak tests show no password: in a table, a JSON file, a traceback, or a process's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOAK = ("tests.faults.soak", "--only", "commit-lost", "--minutes", "0.01")
 
 
 def run(where: pathlib.Path, module: str, *arguments: str, **environ: str) -> tuple[int, str, str]:
-    """Run it with ``--json``: its exit status, what it printed, and the file, empty where it left none."""
+    """Run it with ``--json``; returns its exit status, its output, and the file ("" if there is none)."""
     file = where / "figures.json"
     command = [sys.executable, "-m", module, *arguments, "--json", str(file)]
     ended = subprocess.run(
@@ -39,7 +39,7 @@ def run(where: pathlib.Path, module: str, *arguments: str, **environ: str) -> tu
 
 
 class TestRuns(base.BaseTestCase):
-    """On a server that answers, whose password the program is given."""
+    """On a server that answers, with the right password."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -48,10 +48,10 @@ class TestRuns(base.BaseTestCase):
         self.assertNotIn(self.password, ("", "None"))
 
     def assert_hidden(self, *command: str) -> None:
-        status, said, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command)
-        self.assertEqual(0, status, said)
+        status, output, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command)
+        self.assertEqual(0, status, output)
         self.assertTrue(json.loads(written))
-        for text in (said, written):
+        for text in (output, written):
             self.assertIn("mariadb" if command[0] == "benchmarks" else "commit-lost", text)
             self.assertNotIn(self.password, text)
 
@@ -63,23 +63,23 @@ class TestRuns(base.BaseTestCase):
 
 
 class TestFailures(base.BaseTestCase):
-    """On a server that is not there: with a traceback, through all libraries between."""
+    """On a server that is down: the traceback passes through all libraries."""
 
-    def test_what_is_said(self) -> None:
+    def test_output(self) -> None:
         schemes = {"MARIADB": "mysql+pymysql", "POSTGRESQL": "postgresql+psycopg2"}
         urls = {
             f"CYBORG_QUOTA_TEST_{name}": f"{scheme}://root:{QUOTED}@127.0.0.1:{closed_port()}/db"
             for name, scheme in schemes.items()
         }
         for command in ((*BENCHMARK, "--on", "mariadb"), (*BENCHMARK, "--on", "postgresql"), SOAK):
-            status, said, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command, **urls)
-            self.assertEqual(1, status, said)
-            self.assertIn("Error", said)
-            self.assertEqual([], pieces_in(said + written), said)
+            status, output, written = run(pathlib.Path(self.useFixture(fx.TempDir()).path), *command, **urls)
+            self.assertEqual(1, status, output)
+            self.assertIn("Error", output)
+            self.assertEqual([], pieces_in(output + written), output)
 
 
 class TestCinder(base.BaseTestCase):
-    """A Python in the place of Cinder's, which tells what it was given."""
+    """A program that replaces Cinder's Python, and prints its arguments and its input."""
 
     def setUp(self) -> None:
         super().setUp()

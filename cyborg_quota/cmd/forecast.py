@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage forecast: when projects reach their limits, if the trend of the last days continues."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd.db import open_database
+from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.cmd.simulate import present_limits
+from cyborg_quota.types import UNLIMITED
+
+if TYPE_CHECKING:
+    from cyborg_quota.replay import forecast as forecasts
+
+COLUMNS = ("project_id", "resource", "held", "limit", "per_day", "reaches_limit_at", "earliest", "latest")
+_DAY: Final = 86400
+_MAX_DAYS: Final = 36500
+_DEFAULT_DAYS: Final = 30
+
+
+class Forecast(base.Lister):
+    """Show when projects reach their limits, if the trend of the last days continues.
+
+    Fits a straight line (ordinary least squares) to the largest amount that each
+    project held on each of the last days. Prints a row for each project whose
+    usage rises: per_day is the slope, reaches_limit_at is the time at which the
+    line reaches the limit, and earliest and latest are its 95 % interval (latest
+    is empty if it is after the time of --within). A project without a significant
+    trend is not shown, nor is one that has reached its limit. Where limits include
+    the descendants of a project, so does held.
+    """
+
+    example = "cyborg-quota usage forecast --days 14 --resource gpu -f json"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        arguments.add_project(parser)
+        parser.add_argument("--resource", metavar="NAME", help="only this resource")
+        parser.add_argument(
+            "--days",
+            type=_days,
+            metavar="N",
+            help=f"fit the last N days, at least 5 and at most [quota] purge_age (default: {_DEFAULT_DAYS}, or less if "
+            "the history is shorter)",
+        )
+        parser.add_argument(
+            "--within",
+            type=_days,
+            default=365,
+            metavar="DAYS",
+            help="only projects that reach their limit within this time (default: 365)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        from cyborg_quota.replay import forecast
+
+        self._check(parsed_args)
+        limits = {
+            (record.project_id, record.resource): record.usage.limit
+            for record in self.engine.list_usages(self.context)
+            if record.usage.limit is not None and record.usage.limit != UNLIMITED
+        }
+        with open_database(self.conf, untimed=True) as database:
+            peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), self._ancestors())
+        selected = {
+            key: series
+            for key, series in peaks.items()
+            if parsed_args.project in (None, key[0]) and parsed_args.resource in (None, key[1])
+        }
+        return COLUMNS, [_row(one, now) for one in forecast.forecast(selected, limits, parsed_args.within)]
+
+    def _check(self, parsed_args: argparse.Namespace) -> None:
+        from cyborg_quota import validation
+        from cyborg_quota.replay import forecast
+
+        for field in ("project", "resource"):
+            if getattr(parsed_args, field) is not None:
+                validation.check_name(field, getattr(parsed_args, field))
+        if parsed_args.days is not None and parsed_args.days < forecast.MIN_DAYS:
+            raise BadUsage(f"--days {parsed_args.days}: a trend needs at least {forecast.MIN_DAYS} days.")
+
+    def _days(self, days: int | None) -> int:
+        """The number of days to use. Older reservations are deleted when they end, which looks like a rising trend."""
+        stored = self.conf.quota.purge_age // _DAY
+        if days is not None and days > stored:
+            raise BadUsage(
+                f"--days {days}: [quota] purge_age keeps the history of the last {stored} days. Raise it, or give less."
+            )
+        return min(stored, _DEFAULT_DAYS) if days is None else days
+
+    def _ancestors(self) -> Callable[[str], Sequence[str]]:
+        if self.conf.limits.driver != "database":
+            return lambda _project_id: ()
+        limits = present_limits(self)
+        if not limits.model.bounds_subtree:
+            return lambda _project_id: ()
+        return lambda project_id: limits.tree.path(project_id)[1:]
+
+
+def _row(one: forecasts.Forecast, now: datetime.datetime) -> tuple[Any, ...]:
+    def moment(days: float | None) -> formats.Optional:
+        return formats.timestamp(None if days is None else now + datetime.timedelta(days=days))
+
+    times = (moment(one.reached), moment(one.earliest), moment(one.latest))
+    return (one.project_id, one.resource, one.held, one.limit, round(one.per_day, 3), *times)
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if not 0 < days <= _MAX_DAYS:
+        raise argparse.ArgumentTypeError(f"{days} is not between 1 and {_MAX_DAYS} days")
+    return days

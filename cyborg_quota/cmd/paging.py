@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options --limit, --marker and --resource of commands that print rows by project and resource."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from cyborg_quota.cmd.errors import BadUsage
+
+Row = TypeVar("Row")
+
+DEFAULT_MARKER: Final = "(default)"
+"""Names the rows without a project: the default limits."""
+
+
+def add_paging(parser: argparse.ArgumentParser, *, resources: bool = True) -> None:
+    """Add the options. ``resources``: the rows have a resource."""
+    add_limit(parser)
+    parser.add_argument(
+        "--marker",
+        nargs="+",
+        metavar=("ID", "RESOURCE") if resources else "ID",
+        help="start after the last row of this project"
+        + (", or of this project and resource: those of the last row of the previous page" if resources else ""),
+    )
+    if resources:
+        add_resource(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="print at most N rows")
+
+
+def add_resource(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--resource", metavar="NAME", help="only this resource")
+
+
+def page(
+    parsed_args: argparse.Namespace, rows: Iterable[Row], key: Callable[[Row], tuple[str | None, str | None]]
+) -> list[Row]:
+    """The rows that the options select. ``key`` gives the project and the resource of a row.
+
+    Raises BadUsage if no row has the marker: an empty page would mean that the list has ended.
+    """
+    selected = list(rows)
+    resource = getattr(parsed_args, "resource", None)
+    if resource is not None:
+        selected = [row for row in selected if key(row)[1] == resource]
+    marker = parsed_args.marker
+    if marker is not None:
+        if len(marker) > (2 if "resource" in parsed_args else 1):
+            raise BadUsage("--marker takes the project of a row, and its resource if the rows have one.")
+        after = [index for index, row in enumerate(selected) if _is_at(key(row), marker)]
+        if not after:
+            raise BadUsage(f"--marker {' '.join(map(ascii, marker))}: the list has no such row.")
+        selected = selected[after[-1] + 1 :]
+    return selected if parsed_args.limit is None else selected[: parsed_args.limit]
+
+
+def _is_at(key: tuple[str | None, str | None], marker: list[str]) -> bool:
+    project_id, resource = key
+    name = DEFAULT_MARKER if project_id is None else project_id
+    return [name, resource][: len(marker)] == marker
+
+
+def at_least_one(text: str) -> int:
+    """Parse a positive integer."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def at_least_zero(text: str) -> int:
+    """Parse an integer of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is less than 0")
+    return number

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of projects on the command line: resolved with Keystone, if [oslo_limit] has credentials for it.
+
+Commands only declare their arguments (see arguments.py). base.py calls ``resolve`` before a command runs, so that
+take_action finds ids in ``project`` and ``parent``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cliff import columns
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.cmd import formats
+from cyborg_quota.cmd.errors import BadUsage
+
+if TYPE_CHECKING:
+    from cyborg_quota.limits.keystone_projects import Project, ProjectDirectory
+
+LOG = logging.getLogger(__name__)
+
+ID_COLUMN: Final = "project_id"
+NAME_COLUMN: Final = "project_name"
+
+_LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_MAX_SHOWN: Final = 5
+_NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
+_FORCE: Final = "If it is the id of a project nevertheless, add --force."
+
+
+def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory:
+    """The projects of Keystone. Imports openstacksdk, which takes a second. No I/O. Raises ConfigurationError."""
+    try:
+        from cyborg_quota.limits.keystone_projects import ProjectDirectory
+    except ImportError as error:
+        raise exceptions.ConfigurationError(
+            f"[oslo_limit] is set, and names of projects need {error.name}: pip install 'cyborg_quota[keystone]'."
+        ) from None
+    return ProjectDirectory.from_conf(conf)
+
+
+def require_directory(shell: Any, what: str) -> ProjectDirectory:
+    """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
+    if not shell.uses_keystone:
+        raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
+    directory: ProjectDirectory = shell.directory
+    return directory
+
+
+def resolve(shell: Any, parsed: argparse.Namespace) -> None:
+    """Replace the names in ``project`` and ``parent`` by ids. Raises UnknownProject, AmbiguousProject, BadUsage."""
+    domain = getattr(parsed, "project_domain", None)
+    given = [name for name in ("project", "parent") if getattr(parsed, name, None) is not None]
+    if domain is not None:
+        if not given:
+            raise BadUsage("--project-domain needs a project.")
+        require_directory(shell, "--project-domain")
+    for name in given:
+        text = validation.check_name("project_id", getattr(parsed, name))
+        checked = name == "project" and getattr(parsed, "must_exist", False)
+        if not (checked and parsed.force_project):
+            text = _resolve(shell, text, domain, checked=checked)
+        setattr(parsed, name, text)
+
+
+def _resolve(shell: Any, text: str, domain: str | None, *, checked: bool) -> str:
+    """The id of a project given by id or name. ``checked``: Keystone must know it; otherwise the ledger suffices.
+
+    An id that the ledger has needs no request, so that commands work on it while Keystone is unavailable, and after
+    Keystone has deleted the project.
+    """
+    if not checked and domain is None and _LOOKS_LIKE_ID.fullmatch(text):
+        return text
+    if not shell.uses_keystone:
+        return text
+    if not checked and domain is None and shell.engine.administration.is_known_project(shell.context, text):
+        return text
+    try:
+        project: Project = shell.directory.find(text, domain)
+        return project.project_id
+    except exceptions.UnknownProject as error:
+        hint = _FORCE if checked and domain is None else ""
+        raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
+    except exceptions.ProjectLookupFailed as error:
+        if checked and domain is None:
+            raise exceptions.ProjectLookupFailed(
+                error.reason, hint="To use an id without Keystone, add --force."
+            ) from None
+        raise
+
+
+def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
+    """A line for stderr if a command is about to set the first limit of a project, and Keystone has not confirmed it.
+
+    Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
+    """
+    if not getattr(parsed, "reports_new_project", False) or parsed.project is None:
+        return None
+    if (shell.uses_keystone and not parsed.force_project) or shell.engine.administration.is_known_project(
+        shell.context, parsed.project
+    ):
+        return None
+    notice = f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before."
+    remedy = " If the id is wrong, remove the limit with `limit unset`."
+    return notice if getattr(parsed, "dry_run", False) else notice + remedy
+
+
+def require_known(shell: Any, project_ids: Collection[str]) -> None:
+    """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
+    if not shell.uses_keystone or not project_ids:
+        return
+    unknown = shell.directory.unknown(project_ids)
+    if unknown:
+        more = ", ".join(map(ascii, unknown[1:_MAX_SHOWN])) + (", ..." if len(unknown) > _MAX_SHOWN else "")
+        others = f"Nor has it {len(unknown) - 1} others: {more}. " if len(unknown) > 1 else ""
+        raise exceptions.UnknownProject(unknown[0], None, hint=f"{others}To import nevertheless, add --force.")
+
+
+def with_names(shell: Any, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The table with a column of names after that of the ids. Names that Keystone does not have are None."""
+    directory = require_directory(shell, "--names")
+    if ID_COLUMN not in column_names:
+        raise BadUsage("--names: this table has no projects.")
+    index = list(column_names).index(ID_COLUMN)
+    ids = [_plain(row[index]) for row in rows]
+    try:
+        known = directory.names({project_id for project_id in ids if project_id is not None})
+    except exceptions.ProjectLookupFailed as error:
+        LOG.warning("The names of the projects are unknown: %s", error)
+        known = {}
+    named = [
+        [*row[: index + 1], formats.Optional(known.get(project_id)), *row[index + 1 :]]
+        for row, project_id in zip(rows, ids, strict=True)
+    ]
+    return [*column_names[: index + 1], NAME_COLUMN, *column_names[index + 1 :]], named
+
+
+def _plain(value: Any) -> Any:
+    return value.machine_readable() if isinstance(value, columns.FormattableColumn) else value

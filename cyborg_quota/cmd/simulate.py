@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit simulate: what other limits would have refused, for a trace or for the ledger's own history."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd.errors import BadUsage, Located
+from cyborg_quota.cmd.limit_file import read_document
+from cyborg_quota.cmd.replay_export import add_chart, add_since, exported
+
+if TYPE_CHECKING:
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.replay.simulation import Comparison
+    from cyborg_quota.replay.traces import Trace
+
+LEDGER: Final = "ledger"
+COLUMNS = (
+    "project_id",
+    "resource",
+    "refused_before",
+    "refused_after",
+    "peak",
+    "limit_before",
+    "limit_after",
+    "bound_by",
+)
+_PROGRESS_EVENTS: Final = 1000
+
+
+class Simulate(base.Lister):
+    """Show which claims of a trace other limits would have refused. Writes nothing.
+
+    NEW.yaml has the format of `limit import`; what it does not mention stays as
+    it is now. The trace is run in memory, once under the present limits and once
+    under the new ones. Prints a row for each project and resource, the most
+    refusals first: refused_before and refused_after are the numbers of refused
+    claims, peak is the largest amount that was held under the present limits, and
+    bound_by is the project whose new limit refused most of the claims. Where
+    limits include the descendants of a project, so does peak. If the enforcement
+    model does not allow the new limits, prints the rows, then the reasons, and
+    exits with 1.
+    """
+
+    example = (
+        "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
+        "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json"
+    )
+    _refusal: exceptions.LimitRefused | None = None
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin")
+        parser.add_argument(
+            "--against",
+            required=True,
+            metavar="TRACE|ledger",
+            help="a trace file (see `replay`), or the word ledger for the history of the configured ledger",
+        )
+        add_since(parser)
+        add_chart(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        name = ascii("stdin" if parsed_args.file == "-" else parsed_args.file)
+        try:
+            content = read_document(parsed_args.file)
+            problems: list[str] = []
+            simulated = rows(self, parsed_args, content, problems)
+        except exceptions.InvalidDocument as error:
+            raise Located(name, error) from None
+        if problems:
+            self._refusal = exceptions.LimitRefused(problems)
+        return COLUMNS, simulated
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the rows first, then raise the refusal of the enforcement model."""
+        super().run(parsed_args)
+        if self._refusal is not None:
+            self.app.stdout.flush()
+            raise self._refusal
+        return self.status
+
+
+def rows(
+    command: base.Lister, parsed_args: argparse.Namespace, content: object, problems: list[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """Simulate a document of limits; returns the rows. ``problems`` gets the reasons why the new limits are refused.
+
+    Raises InvalidDocument, UnknownResource, BadUsage, TraceError, and Located for an event that is impossible.
+    """
+    if parsed_args.since is not None and parsed_args.against != LEDGER:
+        raise BadUsage("--since needs --against ledger: a trace is read from its start.")
+    if parsed_args.chart is not None:
+        from cyborg_quota.replay import charts
+
+        charts.require(parsed_args.chart)
+    before, after, found = _limit_sets(command, content)
+    if problems is not None:
+        problems += found
+    with _trace(command, parsed_args) as trace:
+        comparison = _compare(trace, before, after, records=parsed_args.chart is not None)
+    outcomes = comparison.outcomes()
+    unknown = set(after.tree.resources) - set(command.conf.quota.resources) - {one.resource for one in outcomes}
+    unknown -= set(before.tree.resources)
+    if unknown:
+        raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
+    if parsed_args.chart is not None:
+        _draw(parsed_args, comparison)
+    return [
+        (
+            outcome.project_id,
+            outcome.resource,
+            outcome.refused_before,
+            outcome.refused_after,
+            outcome.peak,
+            formats.Limit(outcome.limit_before),
+            formats.Limit(outcome.limit_after),
+            formats.Optional(outcome.bound_by),
+        )
+        for outcome in outcomes
+    ]
+
+
+def present_limits(command: base.Lister) -> LimitSet:
+    """The limits that are in force, in memory. Raises InvalidRequest for a limit driver that cannot list them."""
+    from cyborg_quota.limits import document
+    from cyborg_quota.limits.database import DatabaseLimitDriver
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.limits.limit_tree import LimitTree
+
+    driver = DatabaseLimitDriver.from_conf(command.conf)
+    if command.conf.limits.driver != "database":
+        limits = command.engine.administration.list_limits(command.context)
+        return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
+    stored = document.read(command.engine.administration.export_limits(command.context))
+    tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
+    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited")
+
+
+def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
+    """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
+    from cyborg_quota.ledger import limit_changes
+    from cyborg_quota.limits import document
+    from cyborg_quota.limits.database import DatabaseLimitDriver
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.limits.limit_tree import LimitTree
+
+    wanted = document.read(content)
+    before = present_limits(command)
+    driver = DatabaseLimitDriver.from_conf(command.conf)
+    is_database = command.conf.limits.driver == "database"
+    tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
+    after = LimitSet(tree, driver.model, before.missing_is_unlimited)
+    return before, after, limit_changes.find_problems(driver, tree, changes)
+
+
+@contextlib.contextmanager
+def _trace(command: base.Lister, parsed_args: argparse.Namespace) -> Iterator[Trace]:
+    from cyborg_quota.replay.traces import Trace
+
+    if parsed_args.against != LEDGER:
+        yield Trace(parsed_args.against)
+        return
+    with exported(command.conf, parsed_args.since) as (file, _):
+        yield Trace(file.name)
+
+
+def _compare(trace: Trace, before: LimitSet, after: LimitSet, *, records: bool) -> Comparison:
+    from cyborg_quota.replay.simulation import Comparison
+
+    comparison = Comparison(before, after, records=records)
+    with base.progress_bar(max(trace.lines - 1, 0), "events") as progress:
+        for event in trace:
+            try:
+                comparison.add(event)
+            except exceptions.QuotaError as error:
+                raise Located(f"{trace.name}, line {event.line}", error) from error
+            if event.line % _PROGRESS_EVENTS == 0:
+                progress(_PROGRESS_EVENTS)
+    return comparison
+
+
+def _draw(parsed_args: argparse.Namespace, comparison: Comparison) -> None:
+    from cyborg_quota.replay import charts
+
+    panels = [
+        charts.Panel(
+            *key,
+            held=after,
+            limit=comparison.after.limits.limit(*key),
+            before=before,
+            limit_before=comparison.before.limits.limit(*key),
+        )
+        for key, (before, after) in comparison.series.items()
+    ]
+    name = "the ledger" if parsed_args.against == LEDGER else os.path.basename(parsed_args.against)
+    title = f"{os.path.basename(parsed_args.file)} against {name}"
+    charts.draw(parsed_args.chart, title.encode("ascii", "backslashreplace").decode(), panels)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds options that nothing reads, by the rules of oslo-config-validator: oslo.config ignores them silently.
+
+A misspelled ``[limits] drivr = database`` would leave the default driver in force, which limits nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.metadata
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from oslo_config import cfg
+
+NAMESPACES: Final = ("cyborg_quota", "oslo.db", "oslo.limit", "oslo.log", "oslo.policy")
+"""The entry points in oslo.config.opts whose options a configuration file of cyborg_quota may contain."""
+
+_UNLISTED: Final = {
+    "oslo_limit": {"auth_type", "auth_section"},
+    "DEFAULT": {"transport_url", "control_exchange", "executor_thread_pool_size"},
+}
+"""Options of keystoneauth and oslo.messaging, which no namespace lists."""
+_UNCHECKED: Final = "oslo_messaging_"
+"""Groups of oslo.messaging are not checked: to list their options, it imports eventlet."""
+
+_ENVIRONMENT_GROUPS: Final = ("cyborg", "database", "limits", "notices", "quota")
+_MAX_NAMED: Final = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Findings:
+    """Sentences without a full stop. They contain names only: a value may be a password."""
+
+    unknown: list[str]
+    deprecated: list[str]
+
+
+def find(conf: cfg.ConfigOpts, environment: Mapping[str, str] = os.environ) -> Findings:
+    """Compare the files and the environment that ``conf`` was read from with the options that exist.
+
+    The options are those of NAMESPACES, and those that are registered on ``conf`` (by a limit driver of another
+    package, for example).
+    """
+    known, deprecated = _options()
+    unknown_found, deprecated_found = [], []
+    for place, group, name in (*_in_files(conf), *_in_environment(environment, known)):
+        # (A deprecated name can also be one that is registered: oslo.config lists both.)
+        if group.startswith(_UNCHECKED) or name in known.get(group, ()) or _is_registered(conf, group, name):
+            continue
+        if name in deprecated.get(group, {}):
+            deprecated_found.append(f"[{group}] {name} in {place} is now {deprecated[group][name]}")
+        else:
+            unknown_found.append(f"[{group}] {name} in {place} is no option{_hint(group, name, known)}")
+    return Findings(_shortened(unknown_found), _shortened(deprecated_found))
+
+
+def _options() -> tuple[dict[str, set[str]], dict[str, dict[str, str]]]:
+    """The names of all options by group, and the deprecated names with what replaces them."""
+    known: dict[str, set[str]] = {group: set(names) for group, names in _UNLISTED.items()}
+    deprecated: dict[str, dict[str, str]] = {}
+    for point in importlib.metadata.entry_points(group="oslo.config.opts"):
+        if point.name not in NAMESPACES:
+            continue
+        for group, options in point.load()():
+            group_name = _group(getattr(group, "name", group) or "DEFAULT")
+            for option in options:
+                known.setdefault(group_name, set()).update((option.name, option.dest))
+                for old in option.deprecated_opts:
+                    names = deprecated.setdefault(_group(old.group or group_name), {})
+                    names[str(old.name or option.name)] = f"[{group_name}] {option.name}"
+    return known, deprecated
+
+
+def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
+    for path in _files(conf):
+        sections: dict[str, Any] = {}
+        cfg.ConfigParser(path, sections).parse()
+        for section, options in sections.items():
+            for name in options:
+                yield path, _group(section), name
+
+
+def _files(conf: cfg.ConfigOpts) -> list[str]:
+    directories: Iterable[str] = conf.config_dir or ()
+    found = list(conf.config_file or ())
+    for directory in directories:
+        found += sorted(entry.path for entry in os.scandir(directory) if entry.name.endswith(".conf"))
+    return found
+
+
+def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]]) -> Iterator[tuple[str, str, str]]:
+    """The variables OS_GROUP__OPTION of our groups. (Other programs use the prefix OS_ too.)"""
+    for variable in sorted(environment):
+        prefix, separator, name = variable.partition("__")
+        group = prefix.removeprefix("OS_").lower()
+        if separator and prefix.startswith("OS_") and group in _ENVIRONMENT_GROUPS:
+            names = {option.replace("-", "_").upper(): option for option in known.get(group, ())}
+            yield "the environment", group, names.get(name, name)
+
+
+def _is_registered(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    if group == "DEFAULT":
+        name = name.replace("-", "_")
+        return name in conf and not isinstance(conf[name], cfg.ConfigOpts.GroupAttr)
+    return group in conf and name.replace("-", "_") in conf[group]
+
+
+def _hint(group: str, name: str, known: Mapping[str, set[str]]) -> str:
+    if group not in known:
+        similar = difflib.get_close_matches(group, known, 1)
+        return f" (did you mean the group [{similar[0]}]?)" if similar else ""
+    similar = difflib.get_close_matches(name, known[group], 1)
+    return f" (did you mean {similar[0]}?)" if similar else ""
+
+
+def _group(name: str) -> str:
+    return name if name == "DEFAULT" else name.lower()
+
+
+def _shortened(sentences: list[str]) -> list[str]:
+    if len(sentences) <= _MAX_NAMED:
+        return sentences
+    return [*sentences[:_MAX_NAMED], f"and {len(sentences) - _MAX_NAMED} more"]

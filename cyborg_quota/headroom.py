@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headroom of a project: the largest amount that a reserve made now would be granted. Pure: the caller reads.
+
+A reserve of one resource is one reservation, so the conditions on it are an upper bound of its amount each. Where
+several bounds are equal, the one that the error of a larger reserve would name is reported: limits first, nearest to
+the project first; then the width of the counter; then the cap on open reservations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
+
+_AMPLE: Final = MAX_AMOUNT // 2
+"""Without any limit, the width of the counter is reported as a bound only if less than this amount is left."""
+
+
+class OpenReservations(NamedTuple):
+    """The open reservations of a resource of a project, and their cap ([quota] max_open_reservations)."""
+
+    number: int
+    cap: int
+
+
+def compute(
+    path: Sequence[str],
+    resource: str,
+    constraints: Iterable[Constraint],
+    counters: Mapping[tuple[str, str], Counters],
+    open_reservations: OpenReservations,
+) -> Headroom:
+    """What fits into ``path[0]``. ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge.
+
+    The keys of ``counters`` are (project_id, resource); a missing key is zero.
+    """
+    project_id = path[0]
+    own = counters.get((project_id, resource), Counters())
+    bounds = _limits(path, resource, constraints, counters)
+    width = MAX_AMOUNT - own.used - own.reserved
+    if bounds or width < _AMPLE:
+        bounds.append(Headroom(max(0, width), project_id, "counter", MAX_AMOUNT))
+    number, cap = open_reservations
+    if cap != UNLIMITED and number >= cap:
+        # A reserve that leaves ``reserved`` within half of the cap is granted without a count of the reservations.
+        # (Above the cap, that is possible only after the cap was lowered.)
+        bounds.append(Headroom(max(0, cap // 2 - own.reserved), project_id, "open_reservations", cap))
+    return min(bounds, key=_fits, default=Headroom(None))
+
+
+def _limits(
+    path: Sequence[str],
+    resource: str,
+    constraints: Iterable[Constraint],
+    counters: Mapping[tuple[str, str], Counters],
+) -> list[Headroom]:
+    """The bound of each constraint, nearest to the leaf first."""
+    distance = {project_id: index for index, project_id in enumerate(path)}
+    bounds = []
+    for constraint in constraints:
+        project_id, scope, limit = constraint.project_id, constraint.scope, constraint.limit
+        if constraint.resource != resource or limit == UNLIMITED or (scope == "project" and project_id != path[0]):
+            continue
+        now = counters.get((project_id, resource), Counters())
+        held = now.subtree if scope == "subtree" else now.used + now.reserved
+        bounds.append(Headroom(max(0, limit - held), project_id, scope, limit))
+    return sorted(bounds, key=lambda bound: (distance.get(str(bound.bound_by), len(path)), bound.scope))
+
+
+def no_limit_set(project_id: str) -> Headroom:
+    """Nothing fits, because this project of the path has no limit (a reserve raises LimitNotSet)."""
+    return Headroom(0, project_id, "project", None)
+
+
+class Bundles(NamedTuple):
+    """How many bundles fit (None: unlimited), and the resource that bounds their number."""
+
+    number: int | None
+    resource: str | None
+
+
+def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bundles:
+    """The largest n such that a reserve of n times ``bundle`` ({resource: amount}, at least 1 each) would be granted.
+
+    Other reserves may take the amounts before the caller does.
+    """
+    counts = {
+        resource: fits // amount
+        for resource, amount in sorted(bundle.items())
+        if (fits := headrooms[resource].fits) is not None
+    }
+    if not counts:
+        return Bundles(None, None)
+    resource = min(counts, key=counts.__getitem__)
+    return Bundles(counts[resource], resource)
+
+
+def _fits(bound: Headroom) -> int:
+    assert bound.fits is not None
+    return bound.fits

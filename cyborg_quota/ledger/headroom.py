@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the headroom of one project, or of many. The rule is in cyborg_quota/headroom.py.
+
+With the limit driver ``database``, one statement reads the path, the counters, the limits and the number of open
+reservations, and so all of them at one moment. Other limit drivers are asked before or after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from cyborg_quota import headroom
+from cyborg_quota.db import path_state, projects
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
+from cyborg_quota.headroom import OpenReservations
+from cyborg_quota.limits.base import LimitDriver, PathLimits
+from cyborg_quota.types import Counters, Headroom
+
+
+class HeadroomReader:
+    """Reads headrooms. ``cap``: the maximum number of open reservations, or UNLIMITED."""
+
+    def __init__(self, database: Database, limits: LimitDriver, cap: int) -> None:
+        self._database = database
+        self._limits = limits
+        self._cap = cap
+
+    def read(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+        """The headroom of one project, by resource."""
+        parent_id = self._limits.parent_of(project_id)
+        state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
+        return self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+
+    def read_many(
+        self, project_ids: Collection[str], resources: Collection[str]
+    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
+        """The headroom of each of these projects, which have usage rows: one statement for a few hundred projects.
+
+        As stored: a parent that the source of limits reports, and that no charge has recorded yet, is not considered.
+        """
+        names = sorted(project_ids)
+        for start in range(0, len(names), path_state.MAX_PROJECTS):
+            states = self._read_states(names[start : start + path_state.MAX_PROJECTS])
+            limits = self._limits.get_limits_of_paths(states, resources)
+            for state, path_limits in zip(states, limits, strict=True):
+                yield state.project_ids[0], self._headrooms(state, path_limits, resources)
+
+    def _read_states(self, project_ids: Sequence[str]) -> list[PathState]:
+        # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
+        # compiled the statement, so that a batch took 2.8 times as long.)
+        origin = self._limits.origin
+        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, origin))
+
+    def _read_state(self, connection: Connection, project_id: str, parent_id: str | None) -> PathState:
+        """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
+        origin = self._limits.origin
+        state = path_state.read(connection, project_id, origin, count_open=True)
+        if parent_id is None or state.project_ids[1:2] == [parent_id]:
+            return state
+        parent = path_state.read(connection, parent_id, origin)
+        counted_by = projects.read_path(connection, project_id, []).project_ids
+        return _moved(state, parent, counted_by)
+
+    def _headrooms(self, state: PathState, limits: PathLimits, resources: Collection[str]) -> dict[str, Headroom]:
+        project_id = state.project_ids[0]
+        found = {}
+        for resource in resources:
+            if resource in limits.missing:
+                found[resource] = headroom.no_limit_set(limits.missing[resource])
+                continue
+            count = state.open_reservations.get((project_id, resource), 0)
+            found[resource] = headroom.compute(
+                state.project_ids, resource, limits.constraints, state.counters, OpenReservations(count, self._cap)
+            )
+        return found
+
+
+def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> PathState:
+    """The state after a move of the project, with what it holds, to another parent.
+
+    ``counted_by``: the project and its present ancestors, whose counters include its own.
+    """
+    project_id = state.project_ids[0]
+    counters: dict[tuple[str, str], Counters] = {**state.counters, **parent.counters}
+    for owner in parent.project_ids:
+        if owner not in counted_by:
+            for resource, held in _subtrees(state.counters, project_id).items():
+                now = counters.get((owner, resource), Counters())
+                counters[owner, resource] = dataclasses.replace(now, subtree=now.subtree + held)
+    return dataclasses.replace(
+        state,
+        project_ids=[project_id, *parent.project_ids],
+        counters=counters,
+        overrides={**state.overrides, **parent.overrides},
+    )
+
+
+def _subtrees(counters: Mapping[tuple[str, str], Counters], project_id: str) -> dict[str, int]:
+    return {resource: now.subtree for (owner, resource), now in counters.items() if owner == project_id}

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a trace against limits in memory, with the pure rules of the engine. No database is read or written.
+
+The memory use depends on the numbers of projects and of consumers that hold something, not on the length of the trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cyborg_quota import enforcement, exceptions, transitions
+from cyborg_quota.limits.limit_set import LimitSet
+from cyborg_quota.replay.series import Series
+from cyborg_quota.replay.totals import Key
+from cyborg_quota.replay.traces import Event
+from cyborg_quota.types import COMMITTED, LIVE_STATES, RESERVED, UNLIMITED, Claim, Constraint, Counters, Over, State
+
+_NO_COUNTERS: Final = Counters()
+
+
+class _Live(NamedTuple):
+    """The live reservation of a consumer. ``freed``: what a committed negative amount subtracts now (else 0)."""
+
+    key: Key
+    amount: int
+    row: transitions.Row
+
+
+class Simulation:
+    """The counters of a ledger under given limits, and what these limits refused.
+
+    The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are (project_id, resource). ``peak`` is the largest
+    amount that the limit of the project was compared with: its own, or that of its subtree.
+    """
+
+    def __init__(self, limits: LimitSet) -> None:
+        self.limits = limits
+        self.refused: Counter[Key] = Counter()
+        self.bound_by: dict[Key, Counter[str]] = {}
+        self.peak: dict[Key, int] = {}
+        self.counters: dict[Key, Counters] = {}
+        self.touched: Sequence[Key] = ()
+        self._live: dict[Key, _Live] = {}
+        self._skipped: set[Key] = set()
+        self._constraints: dict[Key, tuple[list[Key], list[Constraint]]] = {}
+        self._freed: dict[Key, dict[int, int]] = {}
+
+    def held(self, key: Key) -> int:
+        """The amount that the limit of the project is compared with."""
+        now = self.counters.get(key, _NO_COUNTERS)
+        return now.subtree if self.limits.model.bounds_subtree else now.used + now.reserved
+
+    def add(self, event: Event) -> bool:
+        """Apply one event. False: it is a reserve, and was refused. ``touched`` has the keys that it may have changed.
+
+        After a refused reserve, the other events of its consumer are skipped. Raises the errors of the engine:
+        ReservationConflict, UsageOverflow, and for a commit what ``transitions`` raises.
+        """
+        holder = (event.project_id, event.consumer)
+        self.touched = ()
+        if event.kind == "reserve":
+            return self._reserve(event, holder)
+        if holder in self._skipped:
+            return True
+        live = self._live.get(holder)
+        if live is None:
+            if event.kind == "commit":
+                raise exceptions.ReservationNotFound(event.consumer)
+            return True
+        plan = transitions.decide(event.kind, [live.row])
+        if plan.error is not None:
+            raise plan.error
+        for move in plan.moves:
+            self._move(holder, live, move.to)
+        return True
+
+    def _reserve(self, event: Event, holder: Key) -> bool:
+        self._skipped.discard(holder)
+        key = (event.project_id, event.resource)
+        live = self._live.get(holder)
+        if live is not None:
+            if (live.key, live.amount) != (key, event.amount):
+                raise exceptions.ReservationConflict(
+                    event.consumer, {live.key[1]: live.amount}, {event.resource: event.amount}
+                )
+            return True
+        request = enforcement.requested([Claim(event.consumer, {event.resource: event.amount})])
+        path, constraints = self._path(key)
+        violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
+        if violations:
+            self._refuse(key, holder, path, violations)
+            return False
+        for resource in enforcement.overflowing({event.resource: self.counters.get(key, _NO_COUNTERS)}, request):
+            raise exceptions.UsageOverflow(event.project_id, resource, event.amount)
+        row = transitions.Row(event.line, event.consumer, 0, *key, event.amount, RESERVED, overdue=False)
+        self._live[holder] = _Live(key, event.amount, row)
+        self._charge(key, *transitions.effect(None, RESERVED, event.amount))
+        return True
+
+    def _refuse(self, key: Key, holder: Key, path: Sequence[Key], violations: Iterable[Over]) -> None:
+        def rank(over: Over) -> tuple[int, int]:
+            own = (over.project_id, over.resource)
+            return over.limit - self.held(own), path.index(own)
+
+        self._skipped.add(holder)
+        self.refused[key] += 1
+        self.bound_by.setdefault(key, Counter())[min(violations, key=rank).project_id] += 1
+        self.touched = path
+
+    def _move(self, holder: Key, live: _Live, state: State) -> None:
+        row = live.row
+        reserved, used = transitions.effect(row.state, state, live.amount)
+        freed = self._freed.get(live.key, {})
+        if row.state == COMMITTED and live.amount < 0:
+            used = freed.pop(row.id)  # what it still subtracted
+        elif state == COMMITTED and live.amount < 0:
+            self._freed.setdefault(live.key, freed)[row.id] = -live.amount
+        self._charge(live.key, reserved, used, committed=row.id)
+        if state in LIVE_STATES:
+            self._live[holder] = live._replace(row=row._replace(state=state))
+        else:
+            del self._live[holder]
+
+    def _charge(self, key: Key, reserved: int, used: int, committed: int = 0) -> None:
+        """Add to the counters of a project and its ancestors. ``used`` is clamped at 0, as the ledger does (I2)."""
+        now = self.counters.get(key, _NO_COUNTERS)
+        if now.used + used < 0:
+            freed = self._freed.get(key, {})
+            entries = [transitions.Freed(*entry) for entry in freed.items()]
+            for reduction in transitions.adjust(-now.used - used, entries, [committed]):
+                freed[reduction.id] -= reduction.amount
+            used = -now.used
+        self.counters[key] = Counters(now.used + used, now.reserved + reserved, now.subtree)
+        self.touched, _ = self._path(key)
+        for name in self.touched:
+            counters = self.counters.get(name, _NO_COUNTERS)
+            self.counters[name] = Counters(counters.used, counters.reserved, counters.subtree + used + reserved)
+            self.peak[name] = max(self.peak.get(name, 0), self.held(name))
+
+    def _path(self, key: Key) -> tuple[list[Key], list[Constraint]]:
+        known = self._constraints.get(key)
+        if known is None:
+            project_ids, constraints = self.limits.constraints(*key)
+            known = self._constraints[key] = ([(project_id, key[1]) for project_id in project_ids], constraints)
+        return known
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What two sets of limits do to the claims of one project for one resource.
+
+    ``peak`` is the largest amount that was held under the limits before. A limit None is not set. ``bound_by`` is the
+    project whose limit after refused the most claims.
+    """
+
+    project_id: str
+    resource: str
+    refused_before: int
+    refused_after: int
+    peak: int
+    limit_before: int | None
+    limit_after: int | None
+    bound_by: str | None
+
+
+class Comparison:
+    """Runs two simulations side by side. ``series``: the amounts held, by key, if ``records``."""
+
+    def __init__(self, before: LimitSet, after: LimitSet, *, records: bool = False) -> None:
+        self.before = Simulation(before)
+        self.after = Simulation(after)
+        self._records = records
+        self.series: dict[Key, tuple[Series, Series]] = {}
+
+    def add(self, event: Event) -> None:
+        """Apply one event to both. Raises the errors of Simulation.add."""
+        for index, simulation in enumerate((self.before, self.after)):
+            is_refused = not simulation.add(event)
+            if not self._records:
+                continue
+            for key in simulation.touched:
+                if key not in self.series:
+                    self.series[key] = (Series(), Series())
+                is_own = key == (event.project_id, event.resource)
+                self.series[key][index].add(event.time, simulation.held(key), refused=int(is_refused and is_own))
+
+    def outcomes(self) -> list[Outcome]:
+        """One for each project and resource that was charged or refused, and for their ancestors; the worst first."""
+        runs = (self.before, self.after)
+        keys = {key for run in runs for key in (*run.counters, *run.refused)}
+        return sorted((self._outcome(key) for key in keys), key=_badness)
+
+    def _outcome(self, key: Key) -> Outcome:
+        bound_by = self.after.bound_by.get(key)
+        return Outcome(
+            *key,
+            self.before.refused[key],
+            self.after.refused[key],
+            self.before.peak.get(key, 0),
+            self.before.limits.limit(*key),
+            self.after.limits.limit(*key),
+            None if bound_by is None else min(bound_by, key=lambda name: (-bound_by[name], name)),
+        )
+
+
+def _badness(outcome: Outcome) -> tuple[Any, ...]:
+    """The sort key: the most claims refused first, then the highest peak relative to the limit."""
+    limit = outcome.limit_after
+    share = 0.0 if limit == UNLIMITED else outcome.peak / max(limit or 0, 1)
+    return -outcome.refused_after, -outcome.refused_before, -share, outcome.project_id, outcome.resource

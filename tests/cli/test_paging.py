@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--limit, --marker and --resource of every list command; --depth of limit tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cli import base
+
+PROJECTS = ("a", "b", "c")
+
+
+class PagingTest(base.CliTestCase):
+    """Three projects below `top`, with limits of two resources."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database\nenforcement_model = strict_two_level")
+        self.call("limit", "set", "--default", "gpu=9", "fpga=9")
+        self.call("project", "add", "top")
+        for project in PROJECTS:
+            self.call("project", "add", project, "--parent", "top")
+            self.call("limit", "set", "--project", project, "gpu=2", "fpga=2")
+            self.good("reserve", "--project", project, "gpu=2", "fpga=2")
+
+    def pages(self, size: int, *command: str) -> list[dict[str, Any]]:
+        """All rows, read page by page as a program would."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            marker: list[str] = []
+            if rows:
+                name = rows[-1]["project_id"] or "(default)"
+                marker = ["--marker", name] + ([rows[-1]["resource"]] if "resource" in rows[-1] else [])
+            page = self.good(*command, "--limit", str(size), *marker)
+            self.assertLessEqual(len(page), size)
+            if not page:
+                return rows
+            rows += page
+
+    def test_pages_add_up_to_the_list(self) -> None:
+        for command in (("usage", "list"), ("limit", "list"), ("limit", "tree"), ("project", "list")):
+            whole = self.good(*command)
+            self.assertGreater(len(whole), 3, command)
+            for size in (1, 2, 100):
+                self.assertEqual(whole, self.pages(size, *command), (command, size))
+        for project in PROJECTS:
+            self.call("limit", "set", "--project", project, "gpu=1", "fpga=1")
+        over = self.call("limit", "over", "-f", "value", "-c", "project_id", "-c", "resource", "--marker", "b", "fpga")
+        self.assertEqual((1, "b gpu\nc fpga\nc gpu\n"), (over.status, over.out))
+
+    def test_the_pages_of_reservations(self) -> None:
+        whole = self.good("reservation", "list")
+        first = self.good("reservation", "list", "--limit", "4")
+        rest = self.good("reservation", "list", "--limit", "4", "--marker", first[-1]["uuid"])
+        self.assertEqual(whole, first + rest)
+        self.assertIn("was not found", self.refused(1, "reservation", "list", "--marker", "no-such-uuid"))
+
+    def test_one_resource(self) -> None:
+        for command in (("usage", "list"), ("limit", "list"), ("limit", "tree"), ("reservation", "list")):
+            whole = self.good(*command)
+            gpus = self.good(*command, "--resource", "gpu")
+            self.assertEqual([row for row in whole if row["resource"] == "gpu"], gpus)
+            self.assertTrue(0 < len(gpus) < len(whole))
+        rows = self.good("usage", "list", "--resource", "gpu", "--marker", "a", "--limit", "1")
+        self.assertEqual(["b"], [row["project_id"] for row in rows])
+        self.assertEqual(
+            ["gpu"], [row["resource"] for row in self.good("usage", "list", "--project", "a", "--resource", "gpu")]
+        )
+
+    def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
+        rows = self.good("limit", "list", "--marker", "(default)")
+        self.assertEqual("a", rows[0]["project_id"])
+
+    def test_depth(self) -> None:
+        self.assertEqual({"top"}, {row["project_id"] for row in self.good("limit", "tree", "--depth", "0")})
+        self.assertEqual(self.good("limit", "tree"), self.good("limit", "tree", "--depth", "1"))
+        self.assertEqual(
+            {"a"}, {row["project_id"] for row in self.good("limit", "tree", "--project", "a", "--depth", "0")}
+        )
+
+    def test_bad_input(self) -> None:
+        for command in (
+            ("usage", "list"),
+            ("limit", "list"),
+            ("limit", "tree"),
+            ("limit", "over"),
+            ("project", "list"),
+        ):
+            self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
+            for bad in ("0", "-1", "x"):
+                self.misused(*command, f"--limit={bad}")
+        self.assertIn("--marker takes", self.refused(2, "usage", "list", "--marker", "a", "gpu", "x"))
+        self.assertIn("--marker takes", self.refused(2, "project", "list", "--marker", "a", "gpu"))
+        self.misused("limit", "tree", "--depth=-1")

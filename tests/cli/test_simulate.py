@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit simulate: it refuses what a replay through the engine refuses, under each enforcement model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+import random
+from typing import Any
+
+import yaml
+
+from tests import fixtures
+from tests.cli import base
+from tests.cli.test_replay import EXAMPLE, HEADER
+
+COLUMNS = [
+    "project_id",
+    "resource",
+    "refused_before",
+    "refused_after",
+    "peak",
+    "limit_before",
+    "limit_after",
+    "bound_by",
+]
+TREE: dict[str, Any] = {
+    "defaults": {"gpu": 9, "fpga": 4},
+    "projects": [
+        {
+            "id": "top",
+            "limits": {"gpu": 8, "fpga": -1},
+            "children": [
+                {"id": "left", "limits": {"gpu": 5, "fpga": 3}},
+                {"id": "right", "limits": {"gpu": 3, "fpga": 2}},
+            ],
+        },
+        {"id": "alone", "limits": {"gpu": 2}},
+    ],
+}
+
+
+def random_trace(seed: int, events: int = 150) -> list[str]:
+    """Lines of a trace that the engine accepts; some reserves repeat a live one, some free what was committed."""
+    chooser = random.Random(seed)
+    lines, live = [], {}
+    for number in range(events):
+        project = chooser.choice(["top", "left", "right", "alone", "unknown"])
+        if not live or chooser.random() < 0.45:
+            consumer, amount = f"c{number}", chooser.choice([1, 1, 2, 3, -1, -2])
+            live[consumer] = [project, chooser.choice(["gpu", "gpu", "fpga"]), amount, "reserve"]
+            event = "reserve"
+        else:
+            consumer = chooser.choice(sorted(live))
+            events_after = {"reserve": ["commit", "commit", "rollback", "release", "reserve"]}
+            event = chooser.choice(events_after.get(live[consumer][3], ["release", "commit"]))
+        project, resource, amount, state = live[consumer]
+        lines.append(f"{number},{event},{consumer},{project},{resource},{amount}")
+        live[consumer][3] = "commit" if event == "commit" else state
+        if event in ("rollback", "release"):
+            del live[consumer]
+    return lines
+
+
+class SimulateCase(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database")
+
+    def trace(self, *lines: str) -> str:
+        path = self.directory / "trace.csv"
+        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    def limits(self, content: Any) -> str:
+        path = self.directory / "new.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    def simulate(self, content: Any, against: str, *argv: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = (
+            self.good("limit", "simulate", self.limits(content), "--against", against, *argv) or []
+        )
+        return rows
+
+
+class SameAsReplayTest(SimulateCase):
+    """The reference is a replay of the same trace, through the engine, on a ledger that has the new limits."""
+
+    def replay(self, trace: str, serial: int) -> dict[tuple[str, str], int]:
+        """The number of refused claims of a replay on an empty ledger with TREE, by (project_id, resource)."""
+        url = fixtures.fresh_url("sqlite", f"reference{serial}")
+        self.configure(f"sqlite_synchronous = false\n{self.options}", url=url)
+        self.good("db", "sync")
+        self.assertEqual(0, self.call("limit", "import", self.limits(TREE)).status)
+        ended = self.call("replay", trace, "-f", "json")
+        self.assertEqual(0, ended.status, ended.err)
+        self.configure(self.options)
+        return {(row["project_id"], row["resource"]): row["refused"] for row in ended.json["projects"]}
+
+    def test_each_enforcement_model(self) -> None:
+        total = 0
+        for serial, model in enumerate(("flat", "strict_two_level", "strict_hierarchy")):
+            self.options = f"[limits]\ndriver = database\nenforcement_model = {model}"
+            self.configure(self.options)
+            for seed in range(3):
+                trace = self.trace(*random_trace(10 * serial + seed))
+                rows = self.simulate(TREE, trace)
+                simulated = {(row["project_id"], row["resource"]): row["refused_after"] for row in rows}
+                expected = self.replay(trace, 10 * serial + seed)
+                self.assertEqual(expected, {key: simulated[key] for key in expected}, (model, seed))
+                self.assertEqual(0, sum(simulated[key] for key in simulated.keys() - expected.keys()))
+                total += sum(expected.values())
+        self.assertGreater(total, 50)
+
+    def test_limits_that_are_missing(self) -> None:
+        """Where no limit is set, the engine refuses; with [limits] missing = unlimited it does not."""
+        trace = self.trace("0,reserve,a,p,tpu,1", "0,reserve,b,p,gpu,1")
+        (gpu, tpu) = sorted(self.simulate({"defaults": {"gpu": 5}}, trace), key=lambda row: str(row["resource"]))
+        self.assertEqual(
+            [1, 0, None, 5], [gpu[name] for name in ("refused_before", "refused_after", "limit_before", "limit_after")]
+        )
+        self.assertEqual(
+            [1, 1, None, None],
+            [tpu[name] for name in ("refused_before", "refused_after", "limit_before", "limit_after")],
+        )
+        self.configure("[limits]\ndriver = database\nmissing = unlimited")
+        rows = self.simulate({"defaults": {"gpu": 5}}, trace)
+        self.assertEqual(
+            [(0, 0, -1)] * 2, [(row["refused_before"], row["refused_after"], row["limit_before"]) for row in rows]
+        )
+
+
+class RowsTest(SimulateCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database\nmissing = unlimited")
+
+    def test_the_shipped_trace(self) -> None:
+        rows = self.simulate({"defaults": {"gpu": 4}}, EXAMPLE)
+        self.assertEqual(COLUMNS, list(rows[0]))
+        refused = {(row["project_id"], row["resource"]): row["refused_after"] for row in rows}
+        self.assertEqual({("edge", "gpu"): 1, ("film", "gpu"): 1, ("lab", "gpu"): 1, ("edge", "fpga"): 0}, refused)
+        self.assertEqual(0, rows[-1]["refused_after"])
+        self.assertEqual([], self.good("usage", "list") or [])
+
+    def test_the_limit_of_an_ancestor_binds(self) -> None:
+        self.call("limit", "import", self.limits(TREE))
+        trace = self.trace(
+            "0,reserve,a,left,gpu,2", "1,commit,a,left,gpu,2", "2,reserve,b,right,gpu,2", "3,reserve,c,left,gpu,1"
+        )
+        new = {"projects": [{"id": "top", "limits": {"gpu": 3}, "children": [
+            {"id": "left", "limits": {"gpu": 2}}, {"id": "right", "limits": {"gpu": 1}}]}]}  # fmt: skip
+        rows = {row["project_id"]: row for row in self.simulate(new, trace)}
+        self.assertEqual(dict(zip(COLUMNS, ["right", "gpu", 0, 1, 2, 3, 1, "right"], strict=True)), rows["right"])
+        self.assertEqual(dict(zip(COLUMNS, ["left", "gpu", 0, 1, 3, 5, 2, "left"], strict=True)), rows["left"])
+        self.assertEqual(dict(zip(COLUMNS, ["top", "gpu", 0, 0, 5, 8, 3, None], strict=True)), rows["top"])
+        self.configure("[limits]\ndriver = database\nenforcement_model = strict_two_level\nmissing = unlimited")
+        new["projects"][0]["children"] = [{"id": "left"}, {"id": "right"}]
+        rows = {row["project_id"]: row for row in self.rows_of_refused({"projects": new["projects"]}, trace)}
+        self.assertEqual("top", rows["right"]["bound_by"])
+
+    def rows_of_refused(self, content: Any, trace: str) -> list[dict[str, Any]]:
+        """The rows, although the enforcement model does not allow the limits."""
+        ended = self.call("limit", "simulate", self.limits(content), "--against", trace, "-f", "json")
+        self.assertEqual(1, ended.status)
+        self.assertIn("cyborg-quota: Not allowed: the limit of left in gpu would be 5", ended.err)
+        rows: list[dict[str, Any]] = json.loads(ended.out)
+        return rows
+
+    def test_a_worse_project_comes_first(self) -> None:
+        trace = self.trace(
+            *(
+                f"0,reserve,{project}{number},{project},gpu,1"
+                for project, count in (("a", 3), ("b", 5), ("c", 2))
+                for number in range(count)
+            )
+        )
+        rows = self.simulate({"defaults": {"gpu": 2}}, trace)
+        self.assertEqual([("b", 3), ("a", 1), ("c", 0)], [(row["project_id"], row["refused_after"]) for row in rows])
+
+    def test_every_format(self) -> None:
+        argv = ("limit", "simulate", self.limits({"defaults": {"gpu": 4}}), "--against", EXAMPLE)
+        self.assertIn("| film       | gpu      |              0 |             1 |", self.call(*argv).out)
+        self.assertEqual("unlimited", self.call(*argv).out.splitlines()[3].split("|")[6].strip())
+        rows = list(csv.DictReader(io.StringIO(self.call(*argv, "-f", "csv").out)))
+        self.assertEqual(("4", "-1"), (rows[0]["limit_after"], rows[0]["limit_before"]))
+        self.assertEqual(4, len(yaml.safe_load(self.call(*argv, "-f", "yaml").out)))
+        self.assertEqual("1\n1\n1\n0\n", self.call(*argv, "-f", "value", "-c", "refused_after").out)
+
+    def test_other_limit_drivers(self) -> None:
+        for options, before in (("driver = noop", 0), ("driver = config\nlimits = gpu:4", 3)):
+            self.configure(f"[limits]\n{options}")
+            rows = self.simulate({"defaults": {"gpu": 0}}, EXAMPLE)
+            self.assertEqual(before, sum(row["refused_before"] for row in rows))
+            self.assertLess(10, sum(row["refused_after"] for row in rows))
+
+    def test_against_the_ledger(self) -> None:
+        for consumer in ("a", "b", "c"):
+            self.good("reserve", "--project", "p", "--consumer", consumer, "gpu=2")
+        (row,) = self.simulate({"defaults": {"gpu": 3}}, "ledger")
+        self.assertEqual(["p", "gpu", 0, 2, 6, -1, 3, "p"], list(row.values()))
+        self.assertEqual([row], self.simulate({"defaults": {"gpu": 3}}, "ledger", "--since", "1h"))
+
+    def test_the_dry_run_of_an_import(self) -> None:
+        argv = ("limit", "import", self.limits({"defaults": {"gpu": 3}}), "--against", EXAMPLE)
+        rows = self.good(*argv, "--dry-run")
+        self.assertEqual(COLUMNS, list(rows[0]))
+        self.assertEqual([], self.good("limit", "list") or [])
+        self.assertIn("--against needs --dry-run", self.refused(2, *argv))
+        self.assertIn("need --against", self.refused(2, "limit", "import", argv[2], "--since", "1d"))
+
+
+class BadInputTest(SimulateCase):
+    def test_bad_arguments(self) -> None:
+        new = self.limits({"defaults": {"gpu": 3}})
+        self.misused("limit", "simulate", new)
+        for bad in ("-1d", "0d", "1", "1w", "d", "99999999999d", "400000d"):
+            self.misused("limit", "simulate", new, "--against", "ledger", f"--since={bad}")
+        self.assertIn("--since needs", self.refused(2, "limit", "simulate", new, "--against", EXAMPLE, "--since", "1d"))
+        nowhere = str(self.directory / "none")
+        self.assertIn("No such file", self.refused(2, "limit", "simulate", new, "--against", nowhere))
+        self.assertIn("Cannot read", self.refused(2, "limit", "simulate", nowhere, "--against", EXAMPLE))
+        self.assertIn("--chart", self.refused(2, "limit", "simulate", new, "--against", EXAMPLE, "--chart", "x.jpg"))
+
+    def test_bad_traces(self) -> None:
+        new = self.limits({"defaults": {"gpu": 3}})
+        for lines, status, part in (
+            (["-1,reserve,a,p,gpu,1"], 2, "line 2: time '-1' is not"),
+            (["1,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1"], 2, "line 3: time 0 is before 1"),
+            (["0,reserve,a,p,gpu,0"], 2, "line 2: amount '0' is not"),
+            (["0,commit,nobody,p,gpu,1"], 1, "line 2: Reservation 'nobody' was not found"),
+            (["0,reserve,a,p,gpu,1", "0,reserve,a,p,gpu,2"], 1, "line 3: Consumer 'a' already holds gpu=1"),
+            (["0,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1", "0,rollback,a,p,gpu,1"], 1, "line 4: Reservation"),
+        ):  # fmt: skip
+            self.assertIn(part, self.refused(status, "limit", "simulate", new, "--against", self.trace(*lines)))
+        self.assertIn("the header", self.refused(2, "limit", "simulate", new, "--against", new))
+        self.assertIn("regular file", self.refused(2, "limit", "simulate", new, "--against", "/dev/null"))
+
+    def test_bad_limits(self) -> None:
+        for content, part in (
+            ({"defaults": {"gpuu": 3}}, "Unknown resource 'gpuu'"),
+            ({"defaults": {"gpu": "many"}}, "must be an integer"),
+            (["gpu"], "must be a mapping"),
+        ):
+            self.assertIn(part, self.refused(2, "limit", "simulate", self.limits(content), "--against", EXAMPLE))
+        broken = self.directory / "broken.yaml"
+        broken.write_text("{")
+        self.assertIn("YAML", self.refused(2, "limit", "simulate", str(broken), "--against", EXAMPLE))
+
+
+class ChartTest(SimulateCase):
+    def test_png_and_svg(self) -> None:
+        for name, start in (("new.png", b"\x89PNG"), ("new.svg", b"<?xml")):
+            path = self.directory / name
+            self.simulate({"defaults": {"gpu": 4}}, EXAMPLE, "--chart", str(path))
+            self.assertEqual(start, path.read_bytes()[: len(start)])
+
+    def test_names_that_a_formula_or_a_terminal_would_interpret(self) -> None:
+        trace = self.trace("0,reserve,a,_a$x$,gpu,1", "0,reserve,b,<b>&,gpu,9", "0,reserve,c," + "é" * 99 + ",gpu,1")
+        path = self.directory / "new.svg"
+        self.simulate({"defaults": {"gpu": 4}}, trace, "--chart", str(path))
+        self.assertGreater(path.stat().st_size, 1000)
+
+
+class ExportTest(SimulateCase):
+    def test_a_replay_of_the_export(self) -> None:
+        self.configure()
+        self.assertEqual(0, self.call("replay", EXAMPLE).status)
+        before = self.good("usage", "list")
+        path = self.directory / "export.csv"
+        ended = self.call("replay", "export", str(path))
+        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+        self.assertEqual(path.read_text(), self.call("replay", "export").out)
+        self.configure(url=fixtures.fresh_url("sqlite", "exported"))
+        self.good("db", "sync")
+        self.assertEqual(0, self.call("replay", str(path)).status)
+        self.assertEqual(before, self.good("usage", "list"))
+
+    def test_bad_arguments(self) -> None:
+        self.misused("replay", "export", "--since", "yesterday")
+        for path in (str(self.directory), str(self.directory / "none/x.csv")):
+            self.assertIn("Cannot write", self.refused(2, "replay", "export", path))
+
+    def test_a_trace_with_the_name_of_the_command(self) -> None:
+        (self.directory / "export").write_text(HEADER)
+        self.assertEqual(0, self.call("replay", str(pathlib.Path(self.directory, "export"))).status)
+
+
+class ForecastTest(SimulateCase):
+    def grow(self, project: str, per_day: int, days: int = 20) -> None:
+        """A project that has reserved so many more on each of the last days, and still holds them."""
+        import datetime
+
+        import sqlalchemy as sa
+
+        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        for day in range(days):
+            (row,) = self.good("reserve", "--project", project, f"gpu={per_day}")
+            self.good("commit", row["uuid"])
+            moment = now - datetime.timedelta(days=days - day - 0.5)
+            with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+                connection.execute(
+                    sa.text("UPDATE reservations SET created_at = :t, updated_at = :t WHERE uuid = :u"),
+                    {"t": moment.isoformat(" ", "microseconds"), "u": row["uuid"]},
+                )
+
+    def test_a_rising_project(self) -> None:
+        self.call("limit", "set", "--default", "gpu=100")
+        self.grow("rising", 2, days=10)
+        self.good("reserve", "--project", "constant", "gpu=5")
+        (row,) = self.good("usage", "forecast")
+        self.assertEqual(["rising", "gpu", 20, 100, 2.0], list(row.values())[:5])
+        self.assertEqual(row["earliest"], row["latest"])  # the points are on the line
+        (same,) = self.good("usage", "forecast", "--project", "rising", "--resource", "gpu")
+        self.assertEqual((row["project_id"], row["held"]), (same["project_id"], same["held"]))
+        for argv in (["--project", "constant"], ["--resource", "fpga"], ["--within", "3"]):
+            self.assertEqual([], self.good("usage", "forecast", *argv))
+        self.assertEqual("", self.call("usage", "forecast", "--within", "3").out)
+
+    def test_the_limit_of_an_ancestor(self) -> None:
+        self.call("limit", "import", self.limits({"projects": [
+            {"id": "top", "limits": {"gpu": 30}, "children": [{"id": "leaf", "limits": {"gpu": 30}}]}]}))  # fmt: skip
+        self.grow("leaf", 2, days=8)
+        rows = self.good("usage", "forecast")
+        self.assertEqual(["leaf", "top"], [row["project_id"] for row in rows])
+        self.assertEqual(rows[0]["reaches_limit_at"], rows[1]["reaches_limit_at"])
+
+    def test_bad_arguments(self) -> None:
+        for bad in ("0", "-3", "x", "1e3"):
+            self.misused("usage", "forecast", f"--days={bad}")
+        self.assertIn("at least 5 days", self.refused(2, "usage", "forecast", "--days", "4"))
+        self.assertIn("purge_age", self.refused(2, "usage", "forecast", "--days", "31"))
+        self.assertIn("blank", self.refused(2, "usage", "forecast", "--project", " p"))

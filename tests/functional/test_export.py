@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The export of the ledger's history: a replay of the trace ends with the same counters, on each database."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import itertools
+import pathlib
+import random
+
+import fixtures as fx
+import testscenarios
+from oslotest import base as oslo_base
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db import history
+from cyborg_quota.db.database import Database
+from cyborg_quota.replay import export, forecast
+from cyborg_quota.replay.replay import Position, Replay
+from cyborg_quota.replay.traces import Event, Trace
+from cyborg_quota.types import MICROSECONDS
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+_serial = itertools.count()
+DAY = 86400
+LONG_AGO = "2001-01-01 00:00:00.000000"
+
+
+class ExportTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = Database(fixtures.settings(self.url))
+        self.addCleanup(self.database.close)
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+
+    def export(self, since_seconds: int | None = None) -> Trace:
+        path = self.directory / f"trace{next(_serial)}.csv"
+        with path.open("w+", encoding="utf-8", newline="") as file:
+            export.write(self.database, file, since_seconds)
+        return Trace(str(path))
+
+    def totals(self, engine: QuotaEngine) -> dict[tuple[str, str], tuple[int, int]]:
+        """(used, reserved) of everything that is held."""
+        return {
+            (record.project_id, record.resource): (record.usage.used, record.usage.reserved)
+            for record in engine.list_usages(base.ADMIN)
+            if record.usage.used or record.usage.reserved
+        }
+
+    def replayed(self, trace: Trace) -> dict[tuple[str, str], tuple[int, int]]:
+        """The totals after a replay of the trace without limits, on an empty SQLite ledger."""
+        url = self.useFixture(fixtures.EmptyLedger("sqlite", "replayed")).url
+        engine = fixtures.make_engine(url)
+        database = Database(fixtures.settings(url))
+        self.addCleanup(engine.close)
+        self.addCleanup(database.close)
+        session = Replay(engine, base.ADMIN, trace, Position(database, trace.digest, {}))
+        session.run()
+        held = {key: used + reserved for key, (used, reserved) in self.totals(engine).items()}
+        self.assertEqual(held, {key: amount for key, amount in session.tally.held.items() if amount})
+        return self.totals(engine)
+
+    def assert_same_totals(self, since_seconds: int | None = None) -> Trace:
+        trace = self.export(since_seconds)
+        self.assertEqual(self.totals(self.engine), self.replayed(trace))
+        return trace
+
+    def kinds(self, trace: Trace) -> list[tuple[str, int]]:
+        return [(event.kind, event.amount) for event in trace]
+
+    def set_times(self, uuid: str, **times: str) -> None:
+        for column, time in times.items():
+            self.execute(f"UPDATE reservations SET {column} = :t WHERE uuid = :u", t=time, u=uuid)
+
+
+class TestTotals(ExportTestCase):
+    def test_an_empty_ledger_is_a_trace_without_events(self) -> None:
+        self.assertEqual([], list(self.export()))
+        self.assertEqual([], list(self.export(DAY)))
+
+    def test_each_way_in_which_a_reservation_ends(self) -> None:
+        for consumer in ("open", "kept", "rolled", "freed", "late"):
+            (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer=consumer)
+        self.make_overdue(uuid)
+        self.quotas.expire(base.ADMIN)
+        for consumer in ("kept", "freed"):
+            self.quotas.commit(self.context, consumer=consumer)
+        self.quotas.rollback(self.context, consumer="rolled")
+        self.quotas.release(self.context, consumer="freed")
+        trace = self.assert_same_totals()
+        self.assertEqual({("p1", "gpu"): (2, 2)}, self.totals(self.engine))
+        kinds = [event.kind for event in trace]
+        counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        self.assertEqual({"commit": 2, "release": 1, "reserve": 5, "rollback": 2}, counts)
+
+    def test_a_claim_of_several_resources(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 2, "fpga": 3}, consumer="one")
+        self.quotas.commit(self.context, consumer="one")
+        self.quotas.adopt(base.ADMIN, [base.claim("two", gpu=1)], "p1")
+        self.assert_same_totals()
+
+    def test_a_negative_amount_frees_what_it_freed(self) -> None:
+        uuids = [self.quotas.reserve(self.context, {"gpu": delta})[0] for delta in (5, -2, -1)]
+        self.quotas.commit(self.context, uuids[:2])
+        self.assertEqual({("p1", "gpu"): (3, 0)}, self.totals(self.engine))
+        trace = self.assert_same_totals()
+        self.assertEqual([("reserve", 5), ("commit", 5), ("reserve", -2), ("commit", -2)], self.kinds(trace))
+
+    def test_a_negative_amount_that_was_clamped(self) -> None:
+        (negative,) = self.quotas.reserve(self.context, {"gpu": -5})
+        self.quotas.commit(self.context, [negative])
+        (positive,) = self.quotas.reserve(self.context, {"gpu": 3})
+        self.quotas.commit(self.context, [positive])
+        trace = self.assert_same_totals()
+        self.assertEqual([("reserve", 3), ("commit", 3)], self.kinds(trace))
+
+    def test_a_negative_amount_whose_cause_was_purged(self) -> None:
+        """What it freed has been released since, and another reservation holds the difference."""
+        (first,) = self.quotas.reserve(self.context, {"gpu": 5}, consumer="a")
+        self.quotas.commit(self.context, [first])
+        (negative,) = self.quotas.reserve(self.context, {"gpu": -3}, consumer="b")
+        self.quotas.commit(self.context, [negative])
+        (last,) = self.quotas.reserve(self.context, {"gpu": 10}, consumer="c")
+        self.quotas.commit(self.context, [last])
+        self.quotas.release(self.context, [first])
+        self.set_times(first, deleted_at=LONG_AGO)
+        self.assertEqual(1, self.quotas.purge(base.ADMIN, DAY))
+        trace = self.assert_same_totals()
+        expected = [("reserve", 10), ("commit", 10), ("reserve", -3), ("commit", -3)]
+        self.assertEqual(expected, self.kinds(trace))
+
+    def test_any_history(self) -> None:
+        """Random calls by several projects, then a fold and a purge of the older half."""
+        for seed in range(3):
+            chooser = random.Random(seed)
+            open_uuids: list[tuple[str, str]] = []
+            for _ in range(60):
+                project = chooser.choice(["p1", "p2", "p3"])
+                if chooser.random() < 0.5 or not open_uuids:
+                    delta = chooser.choice([1, 2, 3, 7, -1, -2])
+                    consumer = f"c{next(_serial)}" if chooser.random() < 0.7 else None
+                    resource = chooser.choice(["gpu", "fpga"])
+                    (uuid,) = self.engine.reserve(base.ADMIN, {resource: delta}, project_id=project, consumer=consumer)
+                    open_uuids.append((project, uuid))
+                    continue
+                project, uuid = chooser.choice(open_uuids)
+                call = chooser.choice(
+                    [self.engine.commit, self.engine.commit, self.engine.rollback, self.engine.release]
+                )
+                with contextlib.suppress(exceptions.ReservationError):
+                    call(base.ADMIN, [uuid], project)
+            self.assert_invariants()
+            self.assert_same_totals()
+            self.execute(
+                f"UPDATE reservations SET created_at = '{LONG_AGO}', updated_at = '{LONG_AGO}' WHERE id % 2 = 0"
+            )
+            self.execute(
+                f"UPDATE reservations SET deleted_at = '{LONG_AGO}' WHERE deleted_at IS NOT NULL AND id % 2 = 0"
+            )
+            self.assert_same_totals(DAY)
+            self.quotas.purge(base.ADMIN, DAY)
+            self.assert_same_totals()
+            self.assert_same_totals(DAY)
+
+
+class TestTimes(ExportTestCase):
+    def test_what_was_held_before_the_span_is_reserved_at_its_start(self) -> None:
+        (old,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="old")
+        self.quotas.commit(self.context, consumer="old")
+        (gone,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="gone")
+        self.quotas.rollback(self.context, consumer="gone")
+        (recent,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="recent")
+        self.set_times(old, created_at=LONG_AGO, updated_at=LONG_AGO)
+        self.set_times(gone, created_at=LONG_AGO, updated_at=LONG_AGO, deleted_at=LONG_AGO)
+        events = list(self.assert_same_totals(3600))
+        self.assertEqual(["reserve", "commit", "reserve"], [event.kind for event in events])
+        self.assertEqual([old, old, recent], [event.consumer for event in events])
+        self.assertEqual([0.0, 0.0], [event.time for event in events[:2]])
+        self.assertTrue(3000 < events[2].time <= 3600, events[2])
+        self.assertEqual(0.0, next(iter(self.export())).time)
+
+    def test_an_end_that_another_clock_put_before_the_beginning(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 4}, consumer="c")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="d")
+        self.quotas.commit(self.context, consumer="c")
+        self.quotas.release(self.context, consumer="c")
+        self.set_times(uuid, created_at="2030-01-01 00:00:00.500000", deleted_at="2030-01-01 00:00:00.250000")
+        events = list(self.assert_same_totals())
+        self.assertEqual(["reserve", "commit", "release"], [one.kind for one in events if one.consumer == uuid])
+
+    def test_a_retry_writes_the_trace_anew(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 4}, consumer="c")
+        file = io.StringIO("rests of the first attempt, which are longer than the whole trace\n" * 9)
+        export.write(self.database, file, None)
+        self.assertEqual(2, file.getvalue().count("\n"))
+
+
+class TestPeaks(ExportTestCase):
+    def test_the_peaks_of_each_day_from_the_ledger(self) -> None:
+        """A reservation of 1 made each day for 8 days; the third was released after two days."""
+        span = self.database.read(lambda connection: history.span(connection, 8 * DAY * MICROSECONDS))
+        uuids = [self.engine.reserve(self.context, {"gpu": 1}, consumer=f"c{day}")[0] for day in range(8)]
+        self.engine.commit(self.context, uuids)
+        self.engine.release(self.context, [uuids[2]])
+
+        def moment(days: float) -> str:
+            return (span.begin + (span.now - span.begin) / 8 * days).isoformat(" ", "microseconds")
+
+        for day, uuid in enumerate(uuids):
+            self.set_times(uuid, created_at=moment(day + 0.01), updated_at=moment(day + 0.02))
+        self.set_times(uuids[2], deleted_at=moment(4.5))
+        self.set_times(uuids[0], created_at=moment(-0.5))
+        peaks, _ = forecast.read_peaks(self.database, 30, lambda _project_id: ["above"])
+        amounts, held = peaks["p1", "gpu"]
+        self.assertEqual(([1, 2, 3, 4, 5, 5, 6, 7], 7), (list(amounts), held))
+        self.assertEqual(peaks["p1", "gpu"], peaks["above", "gpu"])
+
+    def test_a_short_history_has_no_peaks(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 4}, consumer="c")
+        self.assertEqual({}, forecast.read_peaks(self.database, 30, lambda _project_id: [])[0])
+
+
+class TestOrder(oslo_base.BaseTestCase):
+    def test_a_negative_reservation_waits_until_the_trace_holds_what_it_frees(self) -> None:
+        begin = datetime.datetime(2026, 1, 1)
+        rows = [
+            history.HistoryRow(begin, number, step, name, "p", "gpu", delta, "committed")
+            for number, (name, delta) in enumerate((("n", -2), ("a", 3)))
+            for step in (history.RESERVE, history.COMMIT)
+        ]
+        events: list[Event] = list(export.events(rows, begin))
+        expected = [("reserve", "a", 3), ("commit", "a", 3), ("reserve", "n", -2), ("commit", "n", -2)]
+        self.assertEqual(expected, [(event.kind, event.consumer, event.amount) for event in events])
+        self.assertEqual([2, 3, 4, 5], [event.line for event in events])

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL's functions: who may create them, and what happens without them."""
+
+from __future__ import annotations
+
+import logging
+
+import alembic.command
+import fixtures as pyfixtures
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine
+from cyborg_quota.db import schema
+from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects import postgresql_functions as functions
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+BEFORE = "f5e0"
+"""The last revision without the functions."""
+PASSWORD = "no-secret"
+
+
+class TestFunctions(base.BackendTestCase):
+    """The ledger's user owns the tables; a test takes its privilege to create functions away."""
+
+    scenarios = [item for item in fixtures.SCENARIOS if item[0] == "postgresql"]
+
+    def setUp(self) -> None:
+        super().setUp()
+        url = fixtures.fresh_url(self.backend, "functions")
+        self.admin = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+        self.user = f"{sa.make_url(url).database}_user"
+        self.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        self.execute(f"DROP ROLE IF EXISTS {self.user}")
+        self.execute(f"CREATE ROLE {self.user} LOGIN PASSWORD '{PASSWORD}'")
+        self.addCleanup(self.execute, f"DROP OWNED BY {self.user}; DROP ROLE {self.user}")
+        self.grant()
+        self.url = sa.make_url(url).set(username=self.user, password=PASSWORD).render_as_string(hide_password=False)
+        self.log = self.useFixture(pyfixtures.FakeLogger(level=logging.WARNING))
+
+    def execute(self, statement: str) -> None:
+        with self.admin.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    def grant(self) -> None:
+        self.execute(f"GRANT CREATE ON SCHEMA public TO {self.user}")
+
+    def revoke(self) -> None:
+        self.execute(f"REVOKE CREATE ON SCHEMA public FROM {self.user}")
+
+    def upgrade(self, revision: str) -> None:
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            alembic.command.upgrade(schema.alembic_config(connection), revision)
+
+    def sync(self) -> tuple[str | None, str]:
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        return schema.sync(database)
+
+    def missing(self) -> list[str]:
+        with self.admin.connect() as connection:
+            return functions.missing(connection)
+
+    def make_engine(self) -> QuotaEngine:
+        engine = fixtures.make_engine(self.url)
+        self.addCleanup(engine.close)
+        return engine
+
+    def attach(self, engine: QuotaEngine) -> None:
+        for _ in range(2):
+            engine.commit(base.Context("p"), engine.reserve(base.Context("p"), {"fpga": 1, "gpu": 1}))
+        self.assertEqual([], engine.audit(base.ADMIN))
+
+    def test_a_user_that_may_create_them(self) -> None:
+        self.assertEqual((None, schema.head()), self.sync())
+        self.assertEqual([], self.missing())
+        self.attach(self.make_engine())
+        self.assertEqual("", self.log.output)
+
+    def test_without_the_privilege(self) -> None:
+        """An upgrade reports the privilege, the ledger works without the functions, and a later sync creates them."""
+        self.upgrade(BEFORE)
+        self.revoke()
+        self.assertEqual((BEFORE, schema.head()), self.sync())
+        self.assertEqual([functions.RESERVE, functions.SETTLE], self.missing())
+        self.assertEqual(1, self.log.output.count("lacks privileges to create the functions"))
+        self.assertIn("CREATE ON SCHEMA public", self.log.output)
+        engine = self.make_engine()
+        self.attach(engine)
+        self.attach(engine)
+        self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
+
+        self.assertEqual((schema.head(), schema.head()), self.sync())
+        self.assertEqual(2, self.log.output.count("lacks privileges to create the functions"))
+        self.grant()
+        self.assertEqual((schema.head(), schema.head()), self.sync())
+        self.assertEqual([], self.missing())
+        self.attach(self.make_engine())
+        self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
+
+    def test_without_the_language(self) -> None:
+        self.upgrade(BEFORE)
+        self.execute("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
+        self.sync()
+        self.assertIn("USAGE ON LANGUAGE plpgsql", self.log.output)
+        self.assertEqual([functions.RESERVE, functions.SETTLE], self.missing())
+        self.attach(self.make_engine())
+
+    def test_without_the_privilege_to_call_them(self) -> None:
+        self.sync()
+        for name in (functions.RESERVE, functions.SETTLE):
+            self.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC, {self.user}")
+        self.attach(self.make_engine())
+        self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
+
+    def test_their_rights_and_their_tables(self) -> None:
+        """They have the caller's privileges, and do not find tables by the caller's search path."""
+        self.sync()
+        with self.admin.connect() as connection:
+            for name in (functions.RESERVE, functions.SETTLE):
+                query = "SELECT prosecdef, pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s"
+                has_owners_rights, text = connection.exec_driver_sql(query, (name,)).one()
+                self.assertFalse(has_owners_rights)
+                self.assertNotRegex(text, r"(?<!public\.)\b(quota_usages|reservations)\b")

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headroom: which limit binds, under every limit driver; what a project's own user sees; the list of all projects.
+
+tests/model/test_headroom_model.py compares it with reserves on random trees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import Headroom, QuotaEngine, exceptions
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.config import ConfigLimitDriver
+from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.types import MAX_AMOUNT
+from tests import base, clouds, fixtures
+from tests.functional import test_edge_origins, test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+UNLIMITED = Headroom(None)
+
+
+class TestTree(test_limits.LimitsTestCase):
+    """``physics`` may hold 30, its children 15 and 15; below ``higgs`` there is one more level."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 0)
+        self.set(None, -1, "fpga")
+        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
+        for project_id, limit in (("physics", 30), ("higgs", 15), ("web", 15), ("decays", 15)):
+            self.set(project_id, limit)
+            self.set(project_id, -1, "fpga")
+
+    def headroom(self, project_id: str, resource: str = "gpu") -> Headroom:
+        found = self.quotas.headroom(base.ADMIN, project_id)[resource]
+        self.assertEqual(found, self.quotas.headroom(base.Context(project_id))[resource])
+        return found
+
+    def test_what_the_children_hold_counts(self) -> None:
+        """``available`` is 25, but only 5 fit."""
+        self.hold("physics", 5)
+        self.hold("decays", 10)
+        self.hold("web", 10)
+        self.assertEqual(25, self.quotas.get_usages(base.ADMIN, "physics")["gpu"].available)
+        self.assertEqual(Headroom(5, "physics", "subtree", 30), self.headroom("physics"))
+        self.assertEqual(["physics"], self.blockers("physics", 6))
+        self.assertEqual([], self.blockers("physics", 5))
+
+    def test_an_ancestor_binds(self) -> None:
+        self.hold("physics", 22)
+        self.assertEqual(Headroom(8, "physics", "subtree", 30), self.headroom("decays"))
+        self.hold("decays", 3)
+        self.assertEqual(Headroom(5, "physics", "subtree", 30), self.headroom("web"))
+
+    def test_of_equal_bounds_the_nearest_is_named(self) -> None:
+        self.assertEqual(Headroom(15, "decays", "subtree", 15), self.headroom("decays"))
+        self.hold("decays", 15)
+        self.hold("web", 15)
+        self.assertEqual(Headroom(0, "decays", "subtree", 15), self.headroom("decays"))
+        self.assertEqual(Headroom(0, "higgs", "subtree", 15), self.headroom("higgs"))
+
+    def test_it_is_never_negative(self) -> None:
+        self.hold("decays", 12)
+        self.set("decays", 4)
+        self.assertEqual(-8, self.quotas.get_usages(base.ADMIN, "decays")["gpu"].available)
+        self.assertEqual(Headroom(0, "decays", "subtree", 4), self.headroom("decays"))
+
+    def test_unlimited(self) -> None:
+        self.assertEqual(UNLIMITED, self.headroom("decays", "fpga"))
+        self.assertEqual(UNLIMITED, self.headroom("unknown", "fpga"))
+
+    def test_a_missing_limit(self) -> None:
+        """The root's limit is missing; below it, the initial limit of a child is 0."""
+        self.admin.unset_limit(base.ADMIN, "gpu")
+        self.admin.unset_limit(base.ADMIN, "gpu", "decays")
+        self.admin.unset_limit(base.ADMIN, "gpu", "higgs")
+        self.admin.unset_limit(base.ADMIN, "gpu", "web")
+        self.admin.unset_limit(base.ADMIN, "gpu", "physics")
+        self.assertEqual(Headroom(0, "physics", "project", None), self.headroom("decays"))
+        self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, base.Context("decays"), {"gpu": 1})
+        self.assertEqual(UNLIMITED, self.headroom("decays", "fpga"))
+
+    def test_the_width_of_the_counter(self) -> None:
+        self.set("physics", -1)
+        self.set("web", -1)
+        self.hold("web", MAX_AMOUNT - 3)
+        self.assertEqual(Headroom(3, "web", "counter", MAX_AMOUNT), self.headroom("web"))
+        error = self.assertRaises(exceptions.UsageOverflow, self.quotas.reserve, base.Context("web"), {"gpu": 4})
+        self.assertEqual("web", error.project_id)
+        self.hold("web", 3)
+        self.assertEqual(0, self.headroom("web").fits)
+
+    def test_a_user_sees_only_the_project_that_binds(self) -> None:
+        """The usage of the siblings and of the parent, and the limits of other projects, are not in the result (I8)."""
+        self.hold("web", 11)
+        self.hold("physics", 10)
+        found = self.quotas.headroom(base.Context("decays"))
+        self.assertEqual({"fpga": UNLIMITED, "gpu": Headroom(9, "physics", "subtree", 30)}, found)
+        for context in (base.Context("decays"), base.Context("web"), base.Context(None)):
+            self.assertRaises(exceptions.NotAuthorized, self.quotas.headroom, context, "higgs")
+        self.assertRaises(exceptions.InvalidName, self.quotas.headroom, base.Context(None))
+        self.assertRaises(exceptions.NotAuthorized, self.quotas.list_usages, base.Context("decays"), with_headroom=True)
+
+    def test_the_list_of_all_projects(self) -> None:
+        self.hold("decays", 7)
+        self.hold("web", 15)
+        records = self.quotas.list_usages(base.ADMIN, with_headroom=True)
+        self.assertEqual(
+            [("decays", 8), ("higgs", 8), ("physics", 8), ("web", 0)],
+            [(record.project_id, record.headroom.fits) for record in records if record.headroom],
+        )
+        for record in records:
+            self.assertEqual(self.headroom(record.project_id), record.headroom)
+        self.assertEqual({None}, {record.headroom for record in self.quotas.list_usages(base.ADMIN)})
+
+    def test_a_resource_that_is_not_registered_does_not_fit(self) -> None:
+        self.hold("web", 1)
+        engine = fixtures.make_engine(self.url, NoopLimitDriver())
+        self.addCleanup(engine.close)
+        engine._resources.clear()
+        engine.register_resource("fpga")
+        self.assertEqual({"fpga"}, engine.headroom(base.ADMIN, "web").keys())
+        self.assertEqual(
+            {Headroom(0)}, {record.headroom for record in engine.list_usages(base.ADMIN, with_headroom=True)}
+        )
+
+    def test_the_list_is_read_in_batches(self) -> None:
+        clouds.add_projects(self.sql, 0, 60)
+        self.engine.list_usages(base.ADMIN, with_headroom=True)  # connects
+        with clouds.captured() as statements:
+            plain = self.engine.list_usages(base.ADMIN)
+        self.useFixture(MonkeyPatch("cyborg_quota.db.path_state.MAX_PROJECTS", 16))
+        with clouds.captured() as more:
+            records = self.engine.list_usages(base.ADMIN, with_headroom=True)
+        self.assertEqual(len(plain), len(records))
+        projects = len({record.project_id for record in records})
+        batches = -(-projects // 16)
+        self.assertEqual(len(clouds.queries(statements)) + batches, len(clouds.queries(more)))
+        (one,) = [each for each in records if (each.project_id, each.resource) == ("p7", "gpu")]
+        self.assertEqual(Headroom(1, "p7", "subtree", 1), one.headroom)
+
+
+class TestPlan(test_limits.LimitsTestCase):
+    scenarios = [one for one in fixtures.SCENARIOS if one[0] == "postgresql"]
+
+    def test_the_statement_is_not_compiled(self) -> None:
+        """JIT took a second: with sequential scans off, reading all default limits costs more than its threshold."""
+        self.set(None, 5)
+        for call in (self.engine.headroom, self.engine.get_usages):
+            with clouds.captured() as statements:
+                call(self.context)
+            self.assertNotIn("JIT", self.explain(*statements[-1]))
+        if self.database.read(lambda connection: connection.exec_driver_sql("SELECT pg_jit_available()").scalar()):
+            self.assertIn("JIT", self.explain(*statements[-1], "SET LOCAL jit = on"))  # the set-up of this test
+
+    def explain(self, statement: str, parameters: Any, before: str = "SELECT 1") -> str:
+        def work(connection: sa.Connection) -> str:
+            connection.exec_driver_sql(before)
+            return str(connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).all())
+
+        return self.database.read(work)
+
+
+class TestDrivers(base.LedgerTestCase):
+    """Limits that are not in the database."""
+
+    def use(self, limits: LimitDriver, **changes: int) -> QuotaEngine:
+        engine = fixtures.make_engine(self.url, limits, **changes)  # type: ignore[arg-type]
+        self.addCleanup(engine.close)
+        return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
+
+    def test_config(self) -> None:
+        quotas = self.use(ConfigLimitDriver({"gpu": 5, "fpga": -1}))
+        quotas.reserve(self.context, {"gpu": 2})
+        self.assertEqual(
+            {"fpga": UNLIMITED, "gpu": Headroom(3, "p1", "project", 5), "gpu.A100": UNLIMITED},
+            quotas.headroom(self.context),
+        )
+
+    def test_noop(self) -> None:
+        quotas = self.use(NoopLimitDriver())
+        quotas.reserve(self.context, {"gpu": 2})
+        self.assertEqual({UNLIMITED}, set(quotas.headroom(self.context).values()))
+        quotas.reserve(self.context, {"gpu": MAX_AMOUNT - 9})
+        self.assertEqual(Headroom(7, "p1", "counter", MAX_AMOUNT), quotas.headroom(self.context)["gpu"])
+
+    def test_a_project_that_its_next_reserve_moves(self) -> None:
+        """The source of limits reports a domain, in which no charge has put the project yet. Its usage goes along."""
+        self.engine.reserve(base.Context("p1"), {"gpu": 4})
+        source = test_edge_origins.DomainLimits({"p1": "dom", "p2": "dom"})
+        source.subtree_limits["dom", "gpu"] = 10
+        quotas = self.use(source)
+        quotas.reserve(base.Context("p2"), {"gpu": 3})
+        self.assertEqual(Headroom(3, "dom", "subtree", 10), quotas.headroom(base.Context("p1"))["gpu"])
+        self.assertRaises(exceptions.OverQuota, quotas.reserve, base.Context("p1"), {"gpu": 4})
+        self.assertEqual(Headroom(3, "dom", "subtree", 10), quotas.headroom(base.Context("p1"))["gpu"])
+        quotas.reserve(base.Context("p1"), {"gpu": 3})
+        self.assertEqual(Headroom(0, "dom", "subtree", 10), quotas.headroom(base.Context("p2"))["gpu"])
+
+    def test_the_cap_on_open_reservations(self) -> None:
+        quotas = self.use(NoopLimitDriver(), max_open=4)
+        for delta in (1, -1, 1, -1):
+            self.assertEqual(UNLIMITED, quotas.headroom(self.context)["gpu"])
+            (uuid,) = quotas.reserve(self.context, {"gpu": delta})
+        self.assertEqual(Headroom(0, "p1", "open_reservations", 4), quotas.headroom(self.context)["gpu"])
+        error = self.assertRaises(exceptions.TooManyOpenReservations, quotas.reserve, self.context, {"gpu": 1})
+        self.assertEqual(("p1", 4), (error.project_id, error.limit))
+        quotas.commit(self.context, [uuid])
+        self.assertEqual(None, quotas.headroom(self.context)["gpu"].fits)
+
+    def test_a_cap_that_was_lowered(self) -> None:
+        """A reserve that leaves ``reserved`` within half of the cap is granted, as the open ones are not counted."""
+        quotas = self.use(NoopLimitDriver(), max_open=40)
+        for _ in range(10):
+            quotas.reserve(self.context, {"gpu": -1})
+        quotas.reserve(self.context, {"gpu": 1})
+        quotas = self.use(NoopLimitDriver(), max_open=6)
+        self.assertEqual(Headroom(2, "p1", "open_reservations", 6), quotas.headroom(self.context)["gpu"])
+        quotas.reserve(self.context, {"gpu": 2})
+        self.assertRaises(exceptions.TooManyOpenReservations, quotas.reserve, self.context, {"gpu": 1})

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What projects hold, in batches, and whether the ledger has a project; on every database."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.administration import MAX_LISTED_PROJECTS
+from cyborg_quota.types import Holding
+from tests import base
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestHoldings(test_limits.LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 100)
+        self.make_tree({"in the tree": None})
+        self.hold("used", 2)
+        self.quotas.reserve(base.Context("reserved"), {"gpu": 1})
+        self.set("limited", 7)
+        self.set("limited", 0, "fpga")
+        self.hold("was used", 1)
+        self.quotas.release(base.ADMIN, [one.uuid for one in self.quotas.list_reservations(base.ADMIN, "was used")])
+        for name in ("Used", "\u00fcsed", "used2"):  # names are compared by bytes
+            self.set(name, 1)
+
+    def test_known_projects(self) -> None:
+        for name in ("in the tree", "used", "reserved", "limited", "was used", "Used"):
+            self.assertTrue(self.admin.is_known_project(base.ADMIN, name), name)
+        for name in ("USED", "u", "use_", "unknown"):
+            self.assertFalse(self.admin.is_known_project(base.ADMIN, name), name)
+
+    def test_holders_in_batches_of_any_size(self) -> None:
+        holders = {"used", "reserved", "limited", "Used", "\u00fcsed", "used2"}
+        for count in (1, 2, 5, 100):
+            found: list[str] = []
+            while batch := self.admin.list_holders(base.ADMIN, found[-1] if found else "", count):
+                self.assertLessEqual(len(batch), count)
+                found += batch
+            self.assertEqual(sorted(holders), sorted(found))
+        self.assertEqual(1, len(self.admin.list_holders(base.ADMIN, count=-1)))
+
+    def test_holdings(self) -> None:
+        names = ["used", "reserved", "limited", "was used", "in the tree", "unknown"]
+        self.assertEqual(
+            [
+                Holding("limited", "fpga", 0, 0, 0),
+                Holding("limited", "gpu", 0, 0, 7),
+                Holding("reserved", "gpu", 0, 1, None),
+                Holding("used", "gpu", 2, 0, None),
+            ],
+            self.admin.list_holdings(base.ADMIN, names),
+        )
+        self.assertEqual([], self.admin.list_holdings(base.ADMIN, []))
+
+    def test_bad_input(self) -> None:
+        many = ["p"] * (MAX_LISTED_PROJECTS + 1)
+        self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, many)
+        self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, "used")
+        self.assertRaises(exceptions.InvalidName, self.admin.list_holdings, base.ADMIN, [" "])
+        self.assertRaises(exceptions.InvalidName, self.admin.list_holders, base.ADMIN, "\x00")
+        self.assertRaises(exceptions.InvalidName, self.admin.is_known_project, base.ADMIN, "")

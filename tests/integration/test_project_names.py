@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line with a real Keystone: names of projects, unknown projects, and what deleted projects still hold."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import fixtures as fx
+
+from tests import installing, needs
+from tests.cli import base
+from tests.integration import server as servers
+
+DIRECTORY = "cyborg_quota.limits.keystone_projects"
+CONFIG = """
+[quota]
+resources = gpu, fpga
+[limits]
+driver = {driver}
+keystone_timeout = 30
+[oslo_limit]
+auth_type = password
+auth_url = {url}
+username = {username}
+password = {password}
+system_scope = all
+user_domain_id = default
+"""
+
+
+class ProjectNamesTestCase(base.CliTestCase):
+    """A domain of its own, ``dom``, with the projects physics and atlas; and [limits] driver = database."""
+
+    driver = "database"
+
+    def setUp(self) -> None:
+        super().setUp()
+        try:
+            self.keystone = servers.running("flat")
+        except installing.NotAvailable as reason:
+            needs.missing(self, f"no Keystone: {reason}")
+        self.suffix = uuid.uuid4().hex[:8]
+        self.dom_name = f"dom-{self.suffix}"
+        self.dom = self.keystone.create("domain", name=self.dom_name)
+        self.physics = self.create("physics")
+        self.atlas = self.create("atlas")
+        self.write_config(self.keystone.people.reader)
+
+    def create(self, name: str, domain_id: str | None = None) -> str:
+        return self.keystone.create("project", name=self.named(name), domain_id=domain_id or self.dom)
+
+    def named(self, name: str) -> str:
+        """A name that no other test has."""
+        return f"{name}-{self.suffix}"
+
+    def write_config(self, user: tuple[str, str], more: str = "") -> None:
+        username, password = user
+        self.configure(
+            CONFIG.format(driver=self.driver, url=self.keystone.url, username=username, password=password) + more
+        )
+
+    def silent(self, *argv: str) -> None:
+        ended = self.call(*argv)
+        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+
+    def limits(self) -> list[tuple[str | None, str, int]]:
+        return [(row["project_id"], row["resource"], row["limit"]) for row in self.good("limit", "list")]
+
+
+class TestNames(ProjectNamesTestCase):
+    def test_a_name_or_an_id_of_a_project(self) -> None:
+        self.silent("limit", "set", "--default", "gpu=5")
+        self.silent("limit", "set", "--project", self.named("physics"), "gpu=20")
+        self.silent("limit", "set", "--project", self.atlas, "gpu=30")
+        self.assertEqual([20, 30], sorted(limit for _, _, limit in self.limits()[1:]))
+        self.assertEqual({None, self.physics, self.atlas}, {project_id for project_id, _, _ in self.limits()})
+
+        (row,) = self.good("reserve", "--project", self.named("physics"), "--consumer", "c", "gpu=2")
+        self.assertEqual(self.physics, row["project_id"])
+        self.silent("commit", "--project", self.named("physics"), "--consumer", "c")
+        (row,) = self.good("limit", "show", "--project", self.named("physics"))
+        self.assertEqual((self.physics, 20, 2), (row["project_id"], row["limit"], row["used"]))
+        self.silent("limit", "unset", "--project", self.named("physics"), "gpu")
+        self.assertEqual(2, len(self.limits()))
+
+    def test_a_place_in_the_tree(self) -> None:
+        self.silent("project", "add", self.named("atlas"))
+        self.silent("project", "add", self.named("physics"), "--parent", self.named("atlas"))
+        rows = {row["project_id"]: row["parent_id"] for row in self.good("project", "list")}
+        self.assertEqual({self.atlas: None, self.physics: self.atlas}, rows)
+        self.silent("project", "move", self.named("physics"), "--root")
+        self.silent("project", "remove", self.named("physics"))
+
+    def test_a_name_that_two_domains_have(self) -> None:
+        other_name = f"other-{self.suffix}"
+        other = self.keystone.create("domain", name=other_name)
+        twin = self.create("physics", other)
+        error = self.refused(1, "limit", "set", "--project", self.named("physics"), "gpu=1")
+        self.assertIn(f"2 projects have the name '{self.named('physics')}'", error)
+        for text in (f"{self.physics} (domain {self.dom})", f"{twin} (domain {other})", "--project-domain"):
+            self.assertIn(text, error)
+
+        self.silent("limit", "set", "--project", self.named("physics"), "--project-domain", other_name, "gpu=1")
+        self.silent("limit", "set", "--project-domain", self.dom, "--project", self.named("physics"), "gpu=2")
+        self.assertEqual([(twin, "gpu", 1), (self.physics, "gpu", 2)], sorted(self.limits(), key=lambda row: row[2]))
+
+    def test_an_id_takes_precedence_over_a_name(self) -> None:
+        named_as_an_id = self.keystone.create("project", name=self.physics, domain_id=self.dom)
+        self.silent("limit", "set", "--project", self.physics, "gpu=1")
+        self.assertEqual([(self.physics, "gpu", 1)], self.limits())
+        self.assertNotEqual(named_as_an_id, self.physics)
+
+    def test_a_domain_is_a_project(self) -> None:
+        self.silent("limit", "set", "--project", self.dom, "gpu=1")
+        self.silent("limit", "set", "--project", self.dom_name, "gpu=2")
+        self.assertEqual([(self.dom, "gpu", 2)], self.limits())
+
+    def test_names_in_tables(self) -> None:
+        self.silent("project", "add", self.named("atlas"))
+        self.silent("project", "add", self.named("physics"), "--parent", self.atlas)
+        self.silent("limit", "set", "--default", "gpu=5")
+        self.silent("limit", "set", "--project", self.atlas, "gpu=7")
+        rows = self.good("limit", "list", "--names")
+        self.assertEqual(["project_id", "project_name"], list(rows[0])[:2])
+        self.assertEqual([None, self.named("atlas")], [row["project_name"] for row in rows])
+        rows = self.good("limit", "tree", "--names")
+        self.assertEqual([self.named("atlas"), self.named("physics")], [row["project_name"] for row in rows])
+        table = self.call("limit", "tree", "--names").out
+        self.assertIn(f"|   {self.physics} | {self.named('physics')} |", table)
+        self.assertEqual(
+            f"{self.named('atlas')}\n",
+            self.call("limit", "show", "--project", self.atlas, "--names", "-f", "value", "-c", "project_name").out,
+        )
+
+    def test_names_of_many_projects(self) -> None:
+        """For many projects, the list of all of them is read, in pages of two here."""
+        ids = {self.create(f"many{number}"): self.named(f"many{number}") for number in range(3)}
+        self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
+        self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._PAGE_SIZE", 2))
+        document = {"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.dom)]}
+        file = self.directory / "limits.json"
+        file.write_text(json.dumps(document))
+        self.good("limit", "import", str(file))
+        rows = self.good("limit", "list", "--names")
+        self.assertEqual({**ids, self.dom: self.dom_name}, {row["project_id"]: row["project_name"] for row in rows})
+
+
+class TestUnknown(ProjectNamesTestCase):
+    def test_a_typing_error_is_refused(self) -> None:
+        for argv in (["limit", "set", "gpu=7", "--project"], ["project", "add"]):
+            error = self.refused(1, *argv, "atlsa")
+            self.assertIn("Keystone has no project with the name or id 'atlsa'.", error)
+            self.assertIn("--force", error)
+        self.assertEqual([], self.good("limit", "list"))
+        self.assertEqual([], self.good("project", "list"))
+        for argv in (["usage", "list"], ["limit", "show"], ["limit", "unset", "gpu"], ["reserve", "gpu=1"]):
+            self.assertIn("'atlsa'", self.refused(1, *argv, "--project", "atlsa"))
+        self.assertIn("no domain", self.refused(1, "usage", "list", "--project", "p", "--project-domain", "nowhere"))
+        for text in ("..", "../users", "a?b=c", "x" * 255):
+            self.assertIn("Keystone has no project", self.refused(1, "limit", "set", "--project", text, "gpu=1"))
+        self.assertIn("Invalid project_id", self.refused(2, "limit", "set", "--project", " ", "gpu=1"))
+
+    def test_an_id_that_nobody_has_is_refused(self) -> None:
+        self.assertIn("Keystone has no", self.refused(1, "limit", "set", "--project", uuid.uuid4().hex, "gpu=1"))
+
+    def test_force(self) -> None:
+        ended = self.call("limit", "set", "--project", "elsewhere", "--force", "gpu=7")
+        self.assertEqual((0, ""), (ended.status, ended.out))
+        self.assertIn("Project 'elsewhere' is new", ended.err)
+        self.silent("project", "add", "elsewhere", "--force")
+        self.assertEqual([("elsewhere", "gpu", 7)], self.limits())
+        self.good("limit", "show", "--project", "elsewhere")  # known to the ledger now
+        self.assertIn("Keystone has no", self.refused(1, "limit", "set", "--project", "elsewhere", "gpu=8"))
+        self.silent("limit", "unset", "--project", "elsewhere", "gpu")
+
+    def test_a_file(self) -> None:
+        file = self.directory / "limits.yaml"
+        file.write_text(f"projects: [{{id: {self.atlas}, limits: {{gpu: 1}}, children: [{{id: atlsa}}, {{id: b}}]}}]")
+        for more in ([], ["--dry-run"]):
+            error = self.refused(1, "limit", "import", str(file), *more)
+            self.assertIn("'atlsa'", error)
+            self.assertIn("Nor has it 1 others: 'b'.", error)
+            self.assertIn("--force", error)
+        self.assertEqual([], self.good("project", "list"))
+        self.assertEqual(4, len(self.good("limit", "import", str(file), "--force")))
+        self.assertEqual([], self.good("limit", "import", str(file)), "what the file does not change is not looked up")
+
+
+class TestOrphans(ProjectNamesTestCase):
+    def test_what_a_deleted_project_holds(self) -> None:
+        self.silent("limit", "set", "--default", "gpu=100", "fpga=100")
+        gone, empty = self.create("gone"), self.create("empty")
+        for project_id in (gone, self.physics, empty):
+            self.good("reserve", "--project", project_id, "--consumer", "c", "gpu=3")
+            self.silent("commit", "--project", project_id, "--consumer", "c")
+        self.good("reserve", "--project", gone, "--consumer", "in flight", "gpu=1")
+        self.silent("limit", "set", "--project", gone, "gpu=7", "fpga=0")
+        self.silent("limit", "set", "--project", self.dom, "gpu=1")
+        self.silent("release", "--project", empty, "--consumer", "c")
+        self.assertEqual([], self.good("project", "orphans"))
+
+        for project_id in (gone, empty):
+            self.keystone.admin.delete(f"/projects/{project_id}")
+        self.assertEqual([(gone, "fpga", 0, 0, 0), (gone, "gpu", 3, 1, 7)], self.orphans())
+        for consumer in ("c", "in flight"):
+            self.silent("release", "--project", gone, "--consumer", consumer)
+        self.silent("limit", "unset", "--project", gone, "gpu", "fpga")
+        self.assertEqual([], self.good("project", "orphans"))
+
+    def orphans(self) -> list[tuple[Any, ...]]:
+        ended = self.call("project", "orphans", "-f", "json")
+        self.assertEqual((1, ""), (ended.status, ended.err))
+        return [tuple(row.values()) for row in ended.json]
+
+    def test_many_in_batches(self) -> None:
+        """12 projects in batches of 5, of which Keystone has two."""
+        ids = [f"p{number:02}" for number in range(10)]
+        file = self.directory / "limits.json"
+        projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
+        file.write_text(json.dumps({"projects": projects}))
+        self.good("limit", "import", str(file), "--force")
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
+        self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
+        self.assertEqual([(one, "gpu", 0, 0, 1) for one in ids], self.orphans())
+
+
+class TestOtherDriver(ProjectNamesTestCase):
+    driver = "noop"
+
+    def test_names_and_orphans_with_any_limit_driver(self) -> None:
+        gone = self.create("gone")
+        for name in ("gone", "atlas"):
+            self.good("reserve", "--project", self.named(name), "gpu=1")
+        rows = self.good("usage", "list", "--names")
+        self.assertEqual({self.named("gone"), self.named("atlas")}, {row["project_name"] for row in rows})
+        self.keystone.admin.delete(f"/projects/{gone}")
+        self.assertEqual(1, self.call("project", "orphans").status)
+        rows = self.good("usage", "list", "--names")
+        self.assertEqual({None, self.named("atlas")}, {row["project_name"] for row in rows})
+
+
+class TestRights(ProjectNamesTestCase):
+    def test_a_user_without_the_role(self) -> None:
+        self.write_config(self.keystone.people.member_of_the_first)
+        error = self.refused(1, "limit", "set", "--project", "x", "gpu=1")
+        self.assertIn("role reader on the system", error)

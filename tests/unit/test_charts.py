@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The series of a chart, and what is drawn of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+from unittest import mock
+
+from matplotlib import figure
+from oslotest import base
+
+from cyborg_quota.replay import charts
+from cyborg_quota.replay.series import MAX_POINTS, Series
+
+
+def series(*amounts: int, refused: int = 0) -> Series:
+    found = Series()
+    for time, amount in enumerate(amounts):
+        found.add(float(time), amount)
+    for _ in range(refused):
+        found.add(float(len(amounts)), amounts[-1], refused=1)
+    return found
+
+
+class TestSeries(base.BaseTestCase):
+    def test_the_number_of_points_is_bounded_and_no_peak_or_refusal_is_lost(self) -> None:
+        for peak in (0, 1, 7777, 9999):
+            found = Series()
+            for time in range(10_000):
+                found.add(float(time), 50 if time == peak else time % 7, refused=time % 2)
+            self.assertLessEqual(len(found.times), MAX_POINTS)
+            self.assertEqual((50, 50), (found.peak, max(found.amounts)))
+            self.assertEqual((5000, 5000), (found.total_refused, sum(found.refused)))
+            self.assertEqual(sorted(found.times), found.times)
+            self.assertEqual(9999 % 7 if peak != 9999 else 50, found.amounts[-1])
+
+    def test_changes_at_one_time_are_one_point(self) -> None:
+        found = Series()
+        for amount in (1, 9, 2):
+            found.add(0.0, amount, refused=1)
+        self.assertEqual(([0.0], [2], [3], 9), (found.times, found.amounts, found.refused, found.peak))
+
+
+class TestCharts(base.BaseTestCase):
+    def draw(self, panels: list[charts.Panel]) -> Any:
+        """The figure that would be saved. (test_simulate saves charts; to render 156 panels takes seconds.)"""
+        saved: list[Any] = []
+        with mock.patch.object(figure.Figure, "savefig", lambda drawn, *_args, **_kwargs: saved.append(drawn)):
+            charts.draw("chart.png", "title", panels)
+        return saved[0]
+
+    def test_each_project_has_a_panel_and_the_worst_is_the_first(self) -> None:
+        panels = [charts.Panel(f"p{number}", "gpu", series(1, 2, refused=number), 2) for number in range(30)]
+        drawn = self.draw(panels)
+        self.assertEqual(30, len(drawn.axes))
+        titles = [axes.get_title(loc="left") for axes in drawn.axes]
+        self.assertEqual(["p29", "p28", "p27"], titles[:3])
+        self.assertEqual("29", drawn.axes[0].get_title(loc="right"))
+        self.assertEqual("", drawn.axes[29].get_title(loc="right"))
+
+    def test_panels_do_not_overlap(self) -> None:
+        panels = [charts.Panel(f"p{number}", "gpu", series(1, 2), 2) for number in range(30)]
+        boxes = [axes.get_position() for axes in self.draw(panels).axes]
+        for one, other in itertools.pairwise(boxes):
+            self.assertTrue(one.x1 < other.x0 or other.y1 < one.y0)
+
+    def test_refusals_are_ticks_below_the_line(self) -> None:
+        """4,095 crosses on one line hid the line."""
+        panel = charts.Panel("p", "gpu", series(*[1] * 300, refused=4095), 1)
+        (axes,) = self.draw([panel]).axes
+        self.assertEqual([], [line for line in axes.lines if line.get_marker() not in ("None", "")])
+        (ticks,) = axes.collections
+        self.assertTrue(all(y < 0 for segment in ticks.get_segments() for _, y in segment))
+
+    def test_a_rank_without_refusals(self) -> None:
+        panels = [
+            charts.Panel("unlimited", "gpu", series(9), -1),
+            charts.Panel("free", "gpu", series(1), 10),
+            charts.Panel("full", "gpu", series(4), 4),
+            charts.Panel("refused", "gpu", series(1, refused=1), 10),
+        ]
+        ordered = [panel.project_id for panel in charts.worst_first(panels)]
+        self.assertEqual(["refused", "full", "free", "unlimited"], ordered)
+
+    def test_more_projects_than_panels(self) -> None:
+        with mock.patch.object(charts, "MAX_PANELS", 6):
+            drawn = self.draw([charts.Panel(f"p{number}", "gpu", series(1), 2) for number in range(11)])
+        self.assertEqual(6, len(drawn.axes))
+        self.assertTrue(any("5 more not drawn" in text.get_text() for text in drawn.texts))
+
+    def test_no_projects(self) -> None:
+        self.assertEqual([], self.draw([]).axes)

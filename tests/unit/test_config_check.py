@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that nothing reads are found, and those that something reads are not."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import fixtures as fx
+from oslo_config import cfg
+from oslotest import base
+
+from cyborg_quota.conf import check, loading
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class ConfigCheckTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
+
+    def find(self, text: str, **environment: str) -> check.Findings:
+        self.path.write_text(text)
+        return check.find(loading.load(cfg.ConfigOpts(), ["--config-file", str(self.path)]), environment)
+
+    def test_a_misspelled_option(self) -> None:
+        for text, expected in (
+            ("[limits]\ndrivr = database", f"[limits] drivr in {self.path} is no option (did you mean driver?)"),
+            ("[limit]\ndriver = x", f"[limit] driver in {self.path} is no option (did you mean the group [limits]?)"),
+            ("[DEFAULT]\ndatabase = x", f"[DEFAULT] database in {self.path} is no option"),
+            ("[Limits]\nxyz = 1", f"[limits] xyz in {self.path} is no option"),
+        ):  # fmt: skip
+            found = self.find(text)
+            self.assertEqual(([expected], []), (found.unknown, found.deprecated))
+
+    def test_the_environment(self) -> None:
+        found = self.find("", OS_LIMITS__DRIVR="database", OS_LIMITS__DRIVER="database", OS_CLOUD="x", OS_AUTH__URL="x")
+        self.assertEqual(["[limits] DRIVR in the environment is no option"], found.unknown)
+
+    def test_what_other_libraries_read(self) -> None:
+        text = (
+            "[DEFAULT]\ndebug = true\nlog_file = x\ntransport_url = rabbit://\n[database]\nconnection = sqlite://\n"
+            "max_pool_size = 5\n[oslo_policy]\npolicy_file = p\n[oslo_messaging_notifications]\ndriver = log\n"
+            "[oslo_limit]\nauth_type = password\nauth_url = u\nusername = n\npassword = s\nendpoint_id = e\n"
+            "user_domain_id = d\nsystem_scope = all\n"
+        )  # fmt: skip
+        self.assertEqual(([], []), (self.find(text).unknown, self.find(text).deprecated))
+
+    def test_a_former_name(self) -> None:
+        found = self.find("[limits]\npolicy = flat")
+        self.assertEqual([], found.unknown)
+        self.assertEqual([f"[limits] policy in {self.path} is now [limits] enforcement_model"], found.deprecated)
+
+    def test_an_option_that_a_limit_driver_registers(self) -> None:
+        self.path.write_text("[limits]\nfile = limits.json")
+        conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.path)])
+        self.assertEqual(1, len(check.find(conf, {}).unknown))
+        conf.register_opt(cfg.StrOpt("file"), group="limits")
+        self.assertEqual([], check.find(conf, {}).unknown)
+
+    def test_no_value_is_quoted_and_many_are_counted(self) -> None:
+        found = self.find("[quota]\n" + "".join(f"hunter{number} = hunterpassword\n" for number in range(9)))
+        self.assertEqual("and 4 more", found.unknown[-1])
+        self.assertNotIn("hunterpassword", " ".join(found.unknown))
+
+    def test_a_directory_of_files(self) -> None:
+        (self.path.parent / "10-limits.conf").write_text("[limits]\ndrivr = database")
+        (self.path.parent / "notes.txt").write_text("[limits]\ndrovr = database")
+        conf = loading.load(cfg.ConfigOpts(), ["--config-dir", str(self.path.parent)])
+        self.assertEqual(1, len(check.find(conf, {}).unknown))
+
+    def test_the_sample_configuration(self) -> None:
+        """All its options, without the comment signs."""
+        lines = (ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample").read_text().splitlines()
+        text = "\n".join(
+            line.removeprefix("#")
+            for line in lines
+            if line.startswith("[") or (line[:1] == "#" and line[1:2].isalpha() and " = " in line)
+        )
+        self.path.write_text(text)
+        sections: dict[str, object] = {}
+        cfg.ConfigParser(str(self.path), sections).parse()
+        self.assertGreater(len(sections), 7)
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[str(self.path)], default_config_dirs=[])
+        self.assertEqual([], check.find(conf, {}).unknown)
+
+
+class OsloPolicyTest(base.BaseTestCase):
+    """The programs of oslo.policy find our rules and our enforcer by their entry points."""
+
+    def run_program(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        program = pathlib.Path(sys.executable).with_name(name)
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self.rules = self.directory / "policy.yaml"
+        self.conf = self.directory / "cyborg_quota.conf"
+        self.conf.write_text(f"[oslo_policy]\npolicy_file = {self.rules}\n")
+
+    def test_the_enforcer(self) -> None:
+        self.rules.write_text('"cyborg_quota:limit:set": "role:quota_manager"\n"old:rule": "role:a"\n')
+        found = self.run_program(
+            "oslopolicy-policy-generator", "--namespace", "cyborg_quota", "--config-file", str(self.conf)
+        )
+        self.assertEqual(0, found.returncode, found.stderr)
+        self.assertIn('"cyborg_quota:limit:set": "role:quota_manager"', found.stdout)
+
+    def test_redundant_rules(self) -> None:
+        self.rules.write_text(
+            '"cyborg_quota:limit:set": "is_admin:True or (role:admin and project_id:%(parent_id)s)"\n'
+        )
+        found = self.run_program(
+            "oslopolicy-list-redundant", "--namespace", "cyborg_quota", "--config-file", str(self.conf)
+        )
+        self.assertEqual(0, found.returncode, found.stderr)
+        self.assertIn("cyborg_quota:limit:set", found.stdout)
+
+    def test_a_file_with_an_unknown_rule(self) -> None:
+        self.rules.write_text('"cyborg_quota:limit:sett": "role:a"\n')
+        found = self.run_program("oslopolicy-validator", "--namespace", "cyborg_quota", "--config-file", str(self.conf))
+        self.assertEqual(1, found.returncode, found.stderr + found.stdout)
+        self.assertIn("cyborg_quota:limit:sett", found.stdout + found.stderr)

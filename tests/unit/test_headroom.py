@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of the headroom: the smallest bound, and which of equal ones is reported; how many bundles fit."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from cyborg_quota.headroom import Bundles, OpenReservations, compute, how_many
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
+
+PATH = ("leaf", "mid", "top")
+NONE_OPEN = OpenReservations(0, UNLIMITED)
+
+
+def fits(
+    *constraints: Constraint,
+    counters: dict[str, Counters] | None = None,
+    open_reservations: OpenReservations = NONE_OPEN,
+) -> Headroom:
+    by_key = {(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
+    return compute(PATH, "gpu", constraints, by_key, open_reservations)
+
+
+class TestRule(base.BaseTestCase):
+    def test_no_constraint(self) -> None:
+        self.assertEqual(Headroom(None), fits())
+        self.assertEqual(Headroom(None), fits(Constraint("top", "gpu", UNLIMITED, "subtree")))
+        self.assertEqual(Headroom(None), fits(Constraint("leaf", "fpga", 0)))
+
+    def test_the_smallest_is_reported(self) -> None:
+        constraints = [
+            Constraint("top", "gpu", 9, "subtree"),
+            Constraint("leaf", "gpu", 5),
+            Constraint("mid", "gpu", 0),
+        ]
+        self.assertEqual(Headroom(5, "leaf", "project", 5), fits(*constraints))
+        counters = {"leaf": Counters(1, 1, 2), "top": Counters(3, 0, 8)}
+        self.assertEqual(Headroom(1, "top", "subtree", 9), fits(*constraints, counters=counters))
+
+    def test_equal_bounds(self) -> None:
+        """The one nearest to the leaf, also where one is exceeded by more than the other."""
+        constraints = [Constraint(name, "gpu", limit, "subtree") for name, limit in (("top", 1), ("mid", 3))]
+        counters = {"mid": Counters(subtree=4), "top": Counters(subtree=9)}
+        self.assertEqual(Headroom(0, "mid", "subtree", 3), fits(*constraints, counters=counters))
+        own = [Constraint("leaf", "gpu", 4, "subtree"), Constraint("leaf", "gpu", 4)]
+        self.assertEqual(Headroom(4, "leaf", "project", 4), fits(*own))
+
+    def test_a_limit_takes_precedence_over_the_cap_and_the_width(self) -> None:
+        """As in the error of a reserve."""
+        full = {"leaf": Counters(MAX_AMOUNT, 0, MAX_AMOUNT)}
+        at_cap = OpenReservations(4, 4)
+        limit = Constraint("leaf", "gpu", MAX_AMOUNT)
+        self.assertEqual("project", fits(limit, counters=full, open_reservations=at_cap).scope)
+        self.assertEqual("counter", fits(counters=full, open_reservations=at_cap).scope)
+        self.assertEqual("open_reservations", fits(open_reservations=OpenReservations(1, 1)).scope)
+
+    def test_below_the_cap_it_does_not_bind(self) -> None:
+        self.assertEqual(Headroom(None), fits(open_reservations=OpenReservations(3, 4)))
+        self.assertEqual(Headroom(2, "leaf", "open_reservations", 4), fits(open_reservations=OpenReservations(5, 4)))
+
+    def test_a_limit_above_the_width(self) -> None:
+        held = {"leaf": Counters(3, 2, 5)}
+        constraint = Constraint("leaf", "gpu", 2**40)
+        self.assertEqual(Headroom(MAX_AMOUNT - 5, "leaf", "counter", MAX_AMOUNT), fits(constraint, counters=held))
+
+
+class TestBundles(base.BaseTestCase):
+    def test_how_many(self) -> None:
+        headrooms = {"gpu": Headroom(5, "p"), "fpga": Headroom(2, "p"), "tpu": Headroom(None)}
+        self.assertEqual(Bundles(2, "fpga"), how_many({"gpu": 2, "fpga": 1}, headrooms))
+        self.assertEqual(Bundles(1, "gpu"), how_many({"gpu": 3, "fpga": 1, "tpu": 7}, headrooms))
+        self.assertEqual(Bundles(0, "gpu"), how_many({"gpu": 6}, headrooms))
+        self.assertEqual(Bundles(None, None), how_many({"tpu": 6}, headrooms))

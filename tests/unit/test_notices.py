@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of threshold notices, the limits that cause none, and the summary of many."""
+
+from __future__ import annotations
+
+import logging
+
+import fixtures as fx
+from oslotest import base
+
+from cyborg_quota.cmd import notifications
+from cyborg_quota.ledger.thresholds import OVER, level
+from cyborg_quota.types import Notice
+
+
+class TestText(base.BaseTestCase):
+    def test_a_project_that_holds_its_limit_is_at_the_limit(self) -> None:
+        for now in (80, 95, 100):
+            text = str(Notice("p", "gpu", 10, 10, 0, now))
+            self.assertEqual("project p, resource gpu: at the limit (held 10, limit 10)", text)
+
+    def test_the_other_levels(self) -> None:
+        for held, now, text in (
+            (9, 80, "at 80 % of the limit"),
+            (11, OVER, "over the limit"),
+            (1, 0, "below every threshold"),
+        ):
+            self.assertIn(f": {text} (held {held}", str(Notice("p", "gpu", 10, held, 95, now)))
+
+
+class TestLeastLimit(base.BaseTestCase):
+    def test_a_small_limit_has_no_thresholds_but_can_be_exceeded(self) -> None:
+        for held, limit, expected in (
+            (1, 1, 0),
+            (2, 2, 0),
+            (2, 1, OVER),
+            (1, 0, OVER),
+            (3, 3, 95),
+            (0, 3, 0),
+            (9, -1, 0),
+        ):
+            self.assertEqual(expected, level(held, limit, [80, 95], least_limit=3), (held, limit))
+
+    def test_without_it_1_of_1_is_a_crossing(self) -> None:
+        self.assertEqual(95, level(1, 1, [80, 95]))
+
+
+class TestSummary(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        self.sent: list[Notice] = []
+
+    def notify(self, count: int, summarize_above: int = 10) -> list[str]:
+        notices = [
+            Notice(f"p{number}", "gpu", 10, 10 + number % 2, 0, OVER if number % 2 else 95) for number in range(count)
+        ]
+        notifications.notify_all(notices, self.sent.append, summarize_above)
+        self.assertEqual(notices, self.sent)
+        return self.log.output.splitlines()
+
+    def test_few_notices_are_a_line_each(self) -> None:
+        lines = self.notify(10)
+        self.assertEqual(10, len(lines))
+        self.assertTrue(all(line.startswith("WARNING threshold crossed: project p") for line in lines))
+
+    def test_many_notices_are_one_line(self) -> None:
+        (line,) = self.notify(50)
+        self.assertEqual(
+            "WARNING thresholds crossed by 50 projects: 25 over the limit, 25 at the limit. "
+            "(`cyborg-quota limit over` and `usage list` show them; each notice is logged at DEBUG.)",
+            line,
+        )
+
+    def test_a_fall_of_many_is_no_warning(self) -> None:
+        notifications.notify_all([Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)], None, 10)
+        self.assertEqual(["INFO"], [line.split()[0] for line in self.log.output.splitlines()])
+        self.assertIn("20 below every threshold", self.log.output)
+
+    def test_rises_are_not_hidden_among_falls(self) -> None:
+        notices = [Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)] + [
+            Notice("p", "gpu", 10, 8, 0, 80)
+        ]
+        notifications.notify_all(notices, None, 10)
+        self.assertEqual(["INFO", "WARNING"], [line.split()[0] for line in self.log.output.splitlines()])
+        self.assertIn("project p, resource gpu: at 80 %", self.log.output)
+
+    def test_debug_has_every_notice(self) -> None:
+        self.log = self.useFixture(fx.FakeLogger(level=logging.DEBUG, format="%(levelname)s %(message)s"))
+        self.assertEqual(51, len(self.notify(50)))
