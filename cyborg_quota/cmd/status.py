@@ -155,7 +155,7 @@ class Checks(upgradecheck.UpgradeCommands):
         finally:
             engine.close()
         if drifts:
-            return Result(WARNING, f"{len(drifts)} inventories differ from the reservations: cyborg-quota capacity heal")
+            return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
         if is_enabled or not has_providers:
             return Result(SUCCESS, "agrees with the reservations")
         return Result(
