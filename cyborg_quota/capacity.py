@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import ANY, MAX_AMOUNT, Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.types import MAX_AMOUNT, Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -48,12 +48,9 @@ class Capacity:
         which only claims that name it use. Raises ProviderExists, ProviderNotFound (the parent), InvalidName.
         """
         validation.admin_only(context, "add_provider")
-        name = validation.check_name("provider", name)
-        if name.lower() == ANY:
-            raise exceptions.InvalidName("provider", name, "a claim with this name means any provider")
         provider = Provider(
-            uuid=str(uuids.uuid4()) if uuid is None else _check_uuid(uuid),
-            name=name,
+            uuid=str(uuids.uuid4()) if uuid is None else validation.provider_uuid(uuid),
+            name=validation.provider_name(name),
             generation=0,
             can_host=bool(can_host),
             parent=validation.optional_name("provider", parent),
@@ -163,14 +160,6 @@ class Capacity:
         unknown = [resource for resource in inventories if resource not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
-
-
-def _check_uuid(value: object) -> str:
-    """A UUID in its usual form. Raises InvalidName."""
-    try:
-        return str(uuids.UUID(value))  # type: ignore[arg-type]
-    except (AttributeError, TypeError, ValueError):
-        raise exceptions.InvalidName("provider UUID", value, "it is not a UUID") from None
 
 
 def _check_generation(generation: object) -> int | None:

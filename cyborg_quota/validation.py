@@ -13,10 +13,11 @@ import operator
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
+from uuid import UUID
 
 from cyborg_quota import exceptions
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS, Claim, Selection
+from cyborg_quota.types import ANY, MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS, Claim, Selection
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
 """The maximum time to live of a reservation: 100 years, in the range of the datetime types of all databases."""
@@ -146,6 +147,22 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
 def optional_name(field: str, name: str | None) -> str | None:
     """The validated name, or None. Raises InvalidName."""
     return None if name is None else check_name(field, name)
+
+
+def provider_name(name: object) -> str:
+    """The name of a new provider. Raises InvalidName, also for a name that claims use for any provider."""
+    checked = check_name("provider", name)
+    if checked.lower() == ANY:
+        raise exceptions.InvalidName("provider", checked, "a claim with this name means any provider")
+    return checked
+
+
+def provider_uuid(value: object) -> str:
+    """The UUID of a new provider, in its usual form. Raises InvalidName."""
+    try:
+        return str(UUID(value))  # type: ignore[arg-type]
+    except (AttributeError, TypeError, ValueError):
+        raise exceptions.InvalidName("provider UUID", value, "it is not a UUID") from None
 
 
 def project_of(context: Context, project_id: str | None) -> str:

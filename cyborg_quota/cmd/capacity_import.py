@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
-from cyborg_quota import exceptions, units
+from cyborg_quota import exceptions, units, validation
 from cyborg_quota.cmd import base, formats
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import Inventory, InventoryRecord
@@ -132,10 +132,20 @@ def _parse(file: TextIO) -> dict[str, _Provider]:
         if row["resource"] in provider.inventories:
             raise BadUsage(f"line {line}: {row['provider']!a} has two inventories of {row['resource']!a}.")
         try:
+            _check_names(details, row["provider"])
             provider.inventories[row["resource"]] = _inventory(row)
-        except exceptions.InvalidInventory as error:
+        except exceptions.InvalidRequest as error:
             raise BadUsage(f"line {line}: {error}") from None
     return providers
+
+
+def _check_names(details: dict[str, str | None], name: str) -> None:
+    """Raise InvalidName for what ``add_provider`` would refuse."""
+    validation.provider_name(name)
+    if details["uuid"] is not None:
+        validation.provider_uuid(details["uuid"])
+    validation.optional_name("provider", details["parent"])
+    validation.optional_name("pod", details["pod"])
 
 
 def _inventory(row: dict[str, str]) -> Inventory:

@@ -239,3 +239,15 @@ features = sa.Table(
     sa.Column("enabled_at", _moment()),
     **_MYSQL_TABLE,
 )
+
+# The allocations of the specification: the live reservations that name a provider. PostgreSQL drops no table that a view
+# reads, so the view comes and goes with the table.
+sa.event.listen(reservations, "before_drop", sa.DDL("DROP VIEW IF EXISTS allocations"))
+sa.event.listen(
+    reservations,
+    "after_create",
+    sa.DDL(
+        "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
+        " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
+    ),
+)

@@ -176,7 +176,9 @@ class DbQuotaDriver(base.QuotaDriver):
         after: str | None,
         resource: str | None = None,
     ) -> list[Reservation]:
-        return self._untimed.read(
+        # A consumer or a group has few rows, also where a project's own user asks.
+        database = self._untimed if consumer is None and group is None else self._database
+        return database.read(
             lambda connection: reservations.list_reservations(
                 connection,
                 project_id=project_id,
