@@ -119,6 +119,13 @@ def settings(url: str, **changes: Any) -> DatabaseSettings:
     return DatabaseSettings(url=url, **{"sqlite_synchronous": False, **changes})
 
 
+def drop_views(sql: sa.Engine) -> None:
+    """Drop all views. oslo.db's clean-up drops the tables, which PostgreSQL refuses while a view reads them."""
+    with sql.begin() as connection:
+        for name in sa.inspect(connection).get_view_names():
+            connection.exec_driver_sql(f"DROP VIEW {name}")
+
+
 class EmptyLedger(fixtures.Fixture):
     """A database with our schema and no rows; all tests of this process that use this name share it."""
 

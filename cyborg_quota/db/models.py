@@ -240,14 +240,13 @@ features = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# The allocations of the specification: the live reservations that name a provider. PostgreSQL drops no table that a view
-# reads, so the view comes and goes with the table.
-sa.event.listen(reservations, "before_drop", sa.DDL("DROP VIEW IF EXISTS allocations"))
-sa.event.listen(
-    reservations,
-    "after_create",
-    sa.DDL(
-        "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
-        " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
-    ),
+_CREATE_VIEW: Any = sa.DDL(  # type: ignore[no-untyped-call]
+    "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
+    " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
 )
+_DROP_VIEW: Any = sa.DDL("DROP VIEW IF EXISTS allocations")  # type: ignore[no-untyped-call]
+
+# The table ``allocations`` of the specification: the live reservations that name a provider. PostgreSQL does not drop a
+# table that a view reads: the view is created and dropped with the table.
+sa.event.listen(reservations, "after_create", _CREATE_VIEW)
+sa.event.listen(reservations, "before_drop", _DROP_VIEW)

@@ -242,6 +242,10 @@ class TestForeignTables(SchemaTestCase):
 class TestModels(SchemaTestCase, test_migrations.ModelsMigrationsSync):
     """Models and migrations agree; oslo.db compares everything except the CHECKs and the names, which we compare."""
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(fixtures.drop_views, self.sql)
+
     def db_sync(self, engine: sa.Engine) -> None:
         schema.sync(self.database)
 
