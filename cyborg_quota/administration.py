@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,21 @@ from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, ORIGINS, UNLIMITED, Counters, Holding, LimitChange, LimitRecord, TreeRow
+from cyborg_quota.types import (
+    MAX_LIMIT,
+    MICROSECONDS,
+    ORIGINS,
+    UNLIMITED,
+    Author,
+    Counters,
+    HistoryDifference,
+    HistoryEntry,
+    Holding,
+    LimitChange,
+    LimitOverride,
+    LimitRecord,
+    TreeRow,
+)
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -22,21 +38,30 @@ MAX_LISTED_PROJECTS: Final = 500
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except that a policy rule may permit set_limit to others.
+    """Limits and projects. All calls need an admin's context, except limit_history, and set_limit if policy permits.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders`` and
-    ``list_holdings``.
+    ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders``,
+    ``list_holdings`` and the calls on the history.
+
+    A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy) -> None:
+    def __init__(
+        self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy, *, require_reason: bool = False
+    ) -> None:
         self._driver = driver
         self._resources = resources
         self._policy = policy
+        self._require_reason = require_reason
 
     @property
     def _keeper(self) -> LimitKeeper:
         return self._driver.keeper
+
+    def _author(self, context: Context, reason: str | None) -> Author:
+        """Who makes a change, and why. Raises InvalidRequest, ReasonRequired."""
+        return validation.author_of(context, validation.check_reason(reason, is_required=self._require_reason))
 
     # --- projects ---
 
@@ -45,29 +70,40 @@ class Administration:
         validation.admin_only(context, "list_projects")
         return sorted(self._keeper.tree().parents.items())
 
-    def add_project(self, context: Context, project_id: str, parent_id: str | None = None) -> None:
+    def add_project(
+        self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
+    ) -> None:
         """Add a project to the tree, under a known parent or (None) as a root.
 
         The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
-        self._set_parent(context, "add_project", project_id, parent_id, is_new=True)
+        self._set_parent(context, "add_project", project_id, parent_id, reason, is_new=True)
 
-    def move_project(self, context: Context, project_id: str, parent_id: str | None) -> None:
+    def move_project(
+        self, context: Context, project_id: str, parent_id: str | None, *, reason: str | None = None
+    ) -> None:
         """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
-        self._set_parent(context, "move_project", project_id, parent_id, is_new=False)
+        self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
 
     def _set_parent(
-        self, context: Context, action: str, project_id: str, parent_id: str | None, *, is_new: bool
+        self,
+        context: Context,
+        action: str,
+        project_id: str,
+        parent_id: str | None,
+        reason: str | None,
+        *,
+        is_new: bool,
     ) -> None:
         validation.admin_only(context, action)
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
-        self._keeper.set_parent(project_id, parent_id, is_new=is_new)
+        self._keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
-    def remove_project(self, context: Context, project_id: str) -> None:
+    def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(validation.check_name("project_id", project_id))
+        self._keeper.remove(validation.check_name("project_id", project_id), self._author(context, reason))
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, or has or had usage, or has a limit. Works with all limit drivers."""
@@ -81,14 +117,17 @@ class Administration:
         Works with all limit drivers.
         """
         validation.admin_only(context, "list_holders")
-        if after:
+        if after != "":
             after = validation.check_name("after", after)
-        return self._driver.list_holders(after, max(1, min(count, MAX_LISTED_PROJECTS)))
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise exceptions.InvalidRequest(f"The count must be an integer of at least 1, not {safe_repr(count)}.")
+        return self._driver.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """The usage and the own limits of at most MAX_LISTED_PROJECTS projects. Works with all limit drivers."""
         validation.admin_only(context, "list_holdings")
-        if isinstance(project_ids, str) or len(project_ids) > MAX_LISTED_PROJECTS:
+        is_list = isinstance(project_ids, (list, tuple, set, frozenset))
+        if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
         return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
@@ -122,6 +161,7 @@ class Administration:
         keep: bool = False,
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
+        reason: str | None = None,
     ) -> list[tuple[str, str]]:
         """Remove the edges that ``origin`` (keystone) added; returns them as (project_id, parent_id).
 
@@ -137,31 +177,56 @@ class Administration:
             raise exceptions.InvalidRequest(
                 f"[limits] driver = {origin} uses these edges and would add them again; change the driver first."
             )
-        return self._driver.clear_origin(origin, keep=keep, dry_run=dry_run, progress=progress)
+        author = self._author(context, reason) if not dry_run else Author()
+        return self._driver.clear_origin(origin, author, keep=keep, dry_run=dry_run, progress=progress)
 
     # --- limits ---
 
-    def set_limit(self, context: Context, resource: str, limit: int, project_id: str | None = None) -> None:
+    def set_limit(
+        self,
+        context: Context,
+        resource: str,
+        limit: int,
+        project_id: str | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
         """Set the limit of a project or, with ``project_id`` None, the default of the resource.
 
         The limit may be below the present usage. The policy rule cyborg_quota:limit:set decides who may set the limit
-        of a project; by default an admin, or an administrator of the direct parent. Raises NotAuthorized,
-        UnknownResource, LimitRefused.
+        of a project; by default an admin, or an administrator of the direct parent. ``reason`` is recorded in the
+        history (see limit_history). Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
         """
-        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id)
+        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id, reason)
 
-    def unset_limit(self, context: Context, resource: str, project_id: str | None = None) -> None:
+    def unset_limit(
+        self, context: Context, resource: str, project_id: str | None = None, *, reason: str | None = None
+    ) -> None:
         """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
-        self._set(context, "unset_limit", {_text(resource): None}, project_id)
+        self._set(context, "unset_limit", {_text(resource): None}, project_id, reason)
 
-    def set_limits(self, context: Context, limits: Mapping[str, int | None], project_id: str | None = None) -> None:
+    def set_limits(
+        self,
+        context: Context,
+        limits: Mapping[str, int | None],
+        project_id: str | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one."""
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
-        self._set(context, "set_limits", checked, project_id)
+        self._set(context, "set_limits", checked, project_id, reason)
 
-    def _set(self, context: Context, action: str, limits: Mapping[str, int | None], project_id: str | None) -> None:
+    def _set(
+        self,
+        context: Context,
+        action: str,
+        limits: Mapping[str, int | None],
+        project_id: str | None,
+        reason: str | None,
+    ) -> None:
         if project_id is None:
             validation.admin_only(context, action)
         project_id = validation.optional_name("project_id", project_id)
@@ -169,11 +234,12 @@ class Administration:
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
         checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
+        author = self._author(context, reason)
         if project_id is None:
-            self._keeper.set_defaults(checked)
+            self._keeper.set_defaults(checked, author)
         else:
             self._keeper.set_limits(
-                project_id, checked, lambda parent_id: self._may_set(context, action, project_id, parent_id)
+                project_id, checked, author, lambda parent_id: self._may_set(context, action, project_id, parent_id)
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
@@ -223,7 +289,7 @@ class Administration:
         """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
         validation.admin_only(context, "tree")
         project_id = validation.optional_name("project_id", project_id)
-        tree = self._keeper.tree()
+        tree = self._keeper.tree_now()
         tops = tree.roots if project_id is None else [project_id]
         return self._rows(tree, self._keeper.counters(), _walk(tops, tree.children_of))
 
@@ -250,6 +316,63 @@ class Administration:
         rows = self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
+    # --- overrides ---
+
+    def set_overrides(
+        self,
+        context: Context,
+        limits: Mapping[str, int],
+        project_id: str,
+        until: datetime.datetime,
+        *,
+        start: datetime.datetime | None = None,
+        reason: str | None = None,
+    ) -> list[LimitOverride]:
+        """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
+
+        They apply from ``start`` (None: now) and end at ``until``, by the clock of the database; a naive time means
+        UTC. Where overrides of one limit overlap, the one made last applies. What the project holds when an override
+        ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
+        LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
+        """
+        named = validation.optional_name("project_id", project_id)
+        if named is None:
+            validation.admin_only(context, "set_overrides")
+            raise exceptions.InvalidName("project_id", None, "a default cannot be set for a span of time")
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
+        checked = {_text(resource): check_limit(limit) for resource, limit in limits.items()}
+        unknown = [resource for resource in checked if not self._is_known(resource)]
+        if unknown:
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
+        return self._keeper.overrides.set(
+            named,
+            checked,
+            span,
+            self._author(context, reason),
+            lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
+        )
+
+    def list_overrides(
+        self, context: Context, project_id: str | None = None
+    ) -> tuple[list[LimitOverride], datetime.datetime | None]:
+        """The overrides that have not ended, of all projects or of one, in the order in which they were made.
+
+        Also returns the time of the database (naive UTC), which decides which of them apply; None without overrides.
+        """
+        validation.admin_only(context, "list_overrides")
+        return self._keeper.overrides.read(validation.optional_name("project_id", project_id))
+
+    def cancel_overrides(
+        self, context: Context, ids: Iterable[str], *, reason: str | None = None
+    ) -> list[LimitOverride]:
+        """Cancel overrides by their ids, all or none. Returns them. Raises OverrideNotFound, LimitRefused."""
+        validation.admin_only(context, "cancel_overrides")
+        if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
+            raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
+        return self._keeper.overrides.cancel(list(ids), self._author(context, reason))
+
     # --- export and import ---
 
     def export_limits(self, context: Context) -> dict[str, Any]:
@@ -257,9 +380,11 @@ class Administration:
         from cyborg_quota.limits import document  # imports PyYAML, which few calls need
 
         validation.admin_only(context, "export_limits")
-        return document.write(self._keeper.tree())
+        return document.write(*self._keeper.documented())
 
-    def import_limits(self, context: Context, document: object, *, dry_run: bool = False) -> list[LimitChange]:
+    def import_limits(
+        self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
+    ) -> list[LimitChange]:
         """Apply a document to the limits and the project tree, atomically. Returns the changes.
 
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
@@ -275,10 +400,76 @@ class Administration:
         unknown = wanted.resources - set(self._resources)
         if unknown:
             raise exceptions.UnknownResource(unknown, self._resources)
-        return keeper.apply(wanted, dry_run=dry_run)
+        author = self._author(context, reason) if not dry_run else Author()
+        return keeper.apply(wanted, author, dry_run=dry_run)
+
+    # --- history ---
+
+    def limit_history(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+    ) -> list[HistoryEntry]:
+        """The recorded changes of limits and of the project tree, newest first. Works with all limit drivers.
+
+        ``project_id``: only the changes of this project's own limits and place. ``since``: a time (naive means UTC), or
+        the greatest age. ``limit``: the maximum number of entries. ``marker``: the id of the entry after which the list
+        starts. A context that is not an admin's gets only the changes of its own project's limits, without the author
+        and without the ids of parents. Raises NotAuthorized, InvalidRequest.
+        """
+        is_admin = validation.is_admin(context)
+        if project_id is not None or not is_admin:
+            project_id = validation.project_of(context, project_id)
+        entries = self._driver.history.entries(
+            project_id=project_id,
+            since=validation.moment_or_age("since", since),
+            limit=validation.row_limit(limit),
+            before=None if marker is None else validation.entry_id(marker),
+        )
+        return entries if is_admin else [_without_others(entry) for entry in entries]
+
+    def verify_limit_history(self, context: Context) -> list[HistoryDifference]:
+        """Replay the history from its last checkpoint; return what it does not explain.
+
+        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint_limits`` then records the present
+        state. Raises DatabaseUnavailable if the limits keep changing meanwhile.
+        """
+        validation.admin_only(context, "verify_limit_history")
+        return self._driver.history.verify()
+
+    def checkpoint_limits(self, context: Context, *, reason: str | None = None) -> int:
+        """Record all present limits and the tree in the history. Returns the number of entries written.
+
+        The next verification starts there, so differences before the checkpoint are no longer reported.
+        """
+        validation.admin_only(context, "checkpoint_limits")
+        return self._driver.history.checkpoint(self._author(context, reason))
+
+    def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
+        """Replace the entries of the history that are older than this by one checkpoint.
+
+        Returns the number of entries deleted.
+        """
+        validation.admin_only(context, "purge_limit_history")
+        if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int) or older_than_seconds < 0:
+            raise exceptions.InvalidRequest(
+                f"An age must be a whole number of seconds, not {safe_repr(older_than_seconds)}."
+            )
+        seconds = min(older_than_seconds, validation.MAX_EXPIRE_SECONDS)
+        return self._driver.history.purge(seconds * MICROSECONDS, validation.author_of(context, None))
 
     def _is_known(self, resource: object) -> bool:
         return isinstance(resource, str) and resource in self._resources
+
+
+def _without_others(entry: HistoryEntry) -> HistoryEntry:
+    """The entry without the values that the users of its project may not see: the author, and other projects (I8)."""
+    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
+    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
 
 
 def _text(resource: object) -> str:

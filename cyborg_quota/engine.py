@@ -49,11 +49,17 @@ class QuotaEngine:
     """
 
     def __init__(
-        self, driver: QuotaDriver, *, reservation_expire_seconds: int = 86400, authority: Policy | None = None
+        self,
+        driver: QuotaDriver,
+        *,
+        reservation_expire_seconds: int = 86400,
+        authority: Policy | None = None,
+        require_reason: bool = False,
     ) -> None:
         self._driver = driver
         self._authority = authority or Policy()
         self._expire_seconds = reservation_expire_seconds
+        self._require_reason = require_reason
         self._resources: dict[str, Any] = {}
 
     # --- resources ---
@@ -78,7 +84,9 @@ class QuotaEngine:
     @property
     def administration(self) -> Administration:
         """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        return Administration(self._driver, self._resources, self._authority)
+        return Administration(
+            self._driver, self._resources, self._authority, require_reason=self._require_reason
+        )
 
     @property
     def capacity(self) -> Capacity:

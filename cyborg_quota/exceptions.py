@@ -153,6 +153,13 @@ class InvalidInventory(InvalidRequest):
         super().__init__(f"Invalid {field} {safe_repr(value)} of the inventory of {safe_repr(resource)}: {reason}.")
 
 
+class ReasonRequired(InvalidRequest):
+    """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
+
+    def __init__(self) -> None:
+        super().__init__("A change of limits needs a reason here ([limits] require_reason): give one, as in --reason.")
+
+
 class UsageOverflow(InvalidRequest):
     """The sum does not fit into the counter of the project, which is a 32-bit integer."""
 
@@ -267,6 +274,14 @@ class LimitRefused(QuotaError):
         self.problems = list(problems)
         self.changes = list(changes)
         super().__init__("Not allowed: " + "; ".join(self.problems) + ". Nothing was changed.")
+
+
+class OverrideNotFound(QuotaError):
+    """The override does not exist, has ended, or was cancelled."""
+
+    def __init__(self, override_id: str) -> None:
+        self.override_id = override_id
+        super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
 
 
 class ProjectRefused(QuotaError):

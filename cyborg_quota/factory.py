@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, plugins
+from cyborg_quota import cadf, exceptions, plugins
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limits.base import LimitDriver
@@ -26,7 +26,13 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )
-    engine = QuotaEngine(driver, reservation_expire_seconds=conf.quota.reservation_expire, authority=Policy(conf))
+    driver.announce_limit_changes(cadf.make_sender(conf))
+    engine = QuotaEngine(
+        driver,
+        reservation_expire_seconds=conf.quota.reservation_expire,
+        authority=Policy(conf),
+        require_reason=conf.limits.require_reason,
+    )
     try:
         engine.register_resources(Resource(name) for name in conf.quota.resources)
     except exceptions.InvalidName as error:

@@ -21,6 +21,9 @@ MAX_NAME_CHARS: Final = 255
 MAX_NAME_BYTES: Final = 765
 """The maximum length of a name in bytes of UTF-8: an index has three names, and a PostgreSQL index entry 2704 bytes."""
 
+MAX_REASON_CHARS: Final = 1000
+"""The maximum length of the reason of a change of limits, in Unicode code points."""
+
 MAX_LIMIT: Final = 2**62
 """The maximum value of a limit."""
 
@@ -397,18 +400,123 @@ class Notice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LimitChange:
-    """One change of an import: of a limit, or of the parent of a project.
+class LimitOverride:
+    """A limit that applies from ``starts_at`` until (and not at) ``until``. Times are naive UTC, of the database.
 
-    For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
-    the resource. For a parent, ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
+    ``made``: the generation and the number of its entry in the history. Where overrides of one limit overlap, the one
+    with the highest ``made`` applies.
     """
 
-    action: Literal["add project", "move project", "set limit", "unset limit"]
+    made: tuple[int, int]
+    project_id: str
+    resource: str
+    limit: int
+    starts_at: datetime.datetime
+    until: datetime.datetime
+    reason: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The name by which it is cancelled: the id of its entry in the history."""
+        return f"{self.made[0]}-{self.made[1]}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LimitChange:
+    """One change of a limit, of an override, or of the parent of a project.
+
+    For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
+    the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,
+    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
+    """
+
+    action: Literal[
+        "add project",
+        "move project",
+        "remove project",
+        "set limit",
+        "unset limit",
+        "set override",
+        "cancel override",
+    ]
     project_id: str | None
     resource: str | None
     before: str | int | None
     after: str | int | None
+    override: LimitOverride | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Author:
+    """Who changes limits or the project tree, and why; recorded in the history. None: not known.
+
+    ``user_id``, ``project_id`` and ``request_id`` are those of the context. On the command line, ``user_id`` names the
+    user of the operating system.
+    """
+
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedChanges:
+    """The changes of one transaction, as the history has them. ``operation``: see HistoryEntry."""
+
+    generation: int
+    author: Author
+    operation: str | None
+    changes: Sequence[LimitChange]
+
+
+CHECKPOINT: Final = "checkpoint"
+"""The action of the entries of the history that together record a complete state."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the history of limits.
+
+    ``id`` is "<generation>-<number>"; the generation is that of the transaction. ``at`` is naive UTC, by the clock of
+    the database. ``actor``, ``actor_project_id`` and ``request_id`` identify the caller. ``action`` is that of a
+    LimitChange, or ``checkpoint``. ``operation`` names the call that made several changes at once, or the limit driver
+    that made the change: import, detach, keystone, migration, purge. ``project_id``, ``resource``, ``before`` and
+    ``after`` are as in LimitChange. ``origin``: of a project's edge after the change; see LimitDriver.origin.
+    ``starts_at`` and ``until`` are the span of an override, None for a limit.
+    """
+
+    id: str
+    at: datetime.datetime | None
+    actor: str | None
+    actor_project_id: str | None
+    request_id: str | None
+    action: str
+    operation: str | None
+    project_id: str | None
+    resource: str | None
+    before: str | int | None
+    after: str | int | None
+    origin: str | None
+    override_id: str | None
+    starts_at: datetime.datetime | None
+    until: datetime.datetime | None
+    reason: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HistoryDifference:
+    """A limit, or a place in the tree, that was changed without an entry in the history.
+
+    ``recorded`` is the value that follows from the history, ``actual`` the stored one. ``before_entry`` is the id of
+    the first entry after the change that is not recorded; None if there is none, and ``actual`` is the present value.
+    """
+
+    before_entry: str | None
+    project_id: str | None
+    resource: str | None
+    recorded: str | int | None
+    actual: str | int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

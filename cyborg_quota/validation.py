@@ -17,7 +17,16 @@ from uuid import UUID
 
 from cyborg_quota import exceptions
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import ANY, MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS, Claim, Selection
+from cyborg_quota.types import (
+    ANY,
+    MAX_AMOUNT,
+    MAX_NAME_BYTES,
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+    Author,
+    Claim,
+    Selection,
+)
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
 """The maximum time to live of a reservation: 100 years, in the range of the datetime types of all databases."""
@@ -26,6 +35,8 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Control characters, lone surrogates, line and paragraph separators."""
 
 _UUID_CHARS: Final = 36
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 9998
 
 
 class Context(Protocol):
@@ -38,12 +49,15 @@ class Context(Protocol):
     def is_admin(self) -> bool: ...
 
 
-def admin_context() -> Context:
-    """An admin's context, for programs whose user can read the password of the database."""
+def admin_context(user_id: str | None = None) -> Context:
+    """An admin's context, for programs whose user can read the password of the database.
+
+    ``user_id``: who runs the program, for the history of limits.
+    """
     from oslo_context.context import RequestContext
 
     # overwrite=False: otherwise the request ID of this context would appear in each log line of the thread.
-    return cast(Context, RequestContext(is_admin=True, overwrite=False))
+    return cast(Context, RequestContext(user_id=user_id, is_admin=True, overwrite=False))
 
 
 def is_admin(context: Context) -> bool:
@@ -69,12 +83,17 @@ def check_name(field: str, value: object) -> str:
         raise exceptions.InvalidName(field, value, f"it has {len(value)} characters, at most {MAX_NAME_CHARS} fit")
     if value != value.strip():
         raise exceptions.InvalidName(field, value, "it must not begin or end with a blank")
-    if not value.isprintable() and any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in value):
+    if not has_only_printable(value):
         raise exceptions.InvalidName(field, value, "it must not contain control characters")
     length = len(value.encode())
     if length > MAX_NAME_BYTES:
         raise exceptions.InvalidName(field, value, f"it has {length} bytes in UTF-8, at most {MAX_NAME_BYTES} fit")
     return _plain(value)
+
+
+def has_only_printable(text: str) -> bool:
+    """Whether the text has no control characters, lone surrogates, or line separators."""
+    return text.isprintable() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in text)
 
 
 def _plain(value: str) -> str:
@@ -142,6 +161,71 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     if ttl <= datetime.timedelta(0):
         raise exceptions.InvalidReservationExpiration(expire, "it must be in the future")
     return ttl // datetime.timedelta(microseconds=1)
+
+
+def check_reason(reason: object, *, is_required: bool) -> str | None:
+    """The reason of a change of limits, or None. Raises InvalidRequest, ReasonRequired."""
+    if reason is None:
+        if is_required:
+            raise exceptions.ReasonRequired
+        return None
+    if not isinstance(reason, str):
+        raise exceptions.InvalidRequest(f"The reason must be a string, not {safe_repr(reason)}.")
+    text = str.__str__(reason).strip()
+    if not text or len(text) > MAX_REASON_CHARS or not has_only_printable(text):
+        raise exceptions.InvalidRequest(
+            f"The reason must be one line of 1 to {MAX_REASON_CHARS} characters, not {safe_repr(text)}."
+        )
+    return text
+
+
+def author_of(context: Context, reason: str | None) -> Author:
+    """Who calls, for the history of limits. A value of the context that is not a valid name is recorded escaped."""
+    user_id, project_id, request_id = (
+        _recordable(getattr(context, name, None)) for name in ("user_id", "project_id", "request_id")
+    )
+    return Author(user_id, project_id, request_id, reason)
+
+
+def _recordable(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    try:
+        return check_name("context", value)
+    except exceptions.InvalidName:
+        return safe_repr(value)[:MAX_NAME_CHARS]
+
+
+def entry_id(marker: object) -> tuple[int, int]:
+    """The generation and the number of the id of an entry. Raises InvalidRequest."""
+    numbers = marker.split("-") if isinstance(marker, str) and marker.isascii() else []
+    if len(numbers) != 2 or not all(number.isdigit() and len(number) <= 10 for number in numbers):
+        raise exceptions.InvalidRequest(f"A marker must be the id of an entry, as in 12-0, not {safe_repr(marker)}.")
+    return int(numbers[0]), int(numbers[1])
+
+
+def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:
+    """A time as naive UTC, or an age. Raises InvalidRequest."""
+    if value is None:
+        return None
+    if isinstance(value, datetime.timedelta):
+        if datetime.timedelta(0) <= value <= datetime.timedelta(seconds=MAX_EXPIRE_SECONDS):
+            return value
+        raise exceptions.InvalidRequest(f"An age must lie between 0 and 100 years, not {safe_repr(value)}.")
+    return moment(name, value)
+
+
+def moment(name: str, value: object) -> datetime.datetime:
+    """A time as naive UTC. Raises InvalidRequest."""
+    if not isinstance(value, datetime.datetime):
+        raise exceptions.InvalidRequest(f"{name} must be a datetime, not {safe_repr(value)}.")
+    try:
+        naive = value if value.utcoffset() is None else value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        naive = datetime.datetime.min
+    if not _FIRST_YEAR <= naive.year <= _LAST_YEAR:
+        raise exceptions.InvalidRequest(f"{name} must be in the years {_FIRST_YEAR} to {_LAST_YEAR}, in UTC.")
+    return naive
 
 
 def optional_name(field: str, name: str | None) -> str | None:

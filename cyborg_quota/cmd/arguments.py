@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -92,6 +93,38 @@ def add_force(parser: argparse.ArgumentParser) -> None:
         help="the project is an ID; do not ask Keystone whether it exists",
     )
     parser.set_defaults(must_exist=True)
+
+
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        help="why, for `limit history`, where the project's users can read it (required by [limits] require_reason)",
+    )
+
+
+_AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def moment_or_age(text: str) -> datetime.datetime | datetime.timedelta:
+    """Parse a time in ISO 8601 (UTC, or with an offset), or an age: 90s, 30m, 12h, 30d, 4w."""
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return datetime.timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+    return moment(text)
+
+
+def moment(text: str) -> datetime.datetime:
+    """Parse a time in ISO 8601 as an aware datetime; without an offset, it is in UTC."""
+    try:
+        # (Before Python 3.11, fromisoformat does not know Z.)
+        found = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{_abbreviated(text)}: write a time as in 2026-12-01T08:00Z, in UTC if it has no offset"
+        ) from None
+    return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
 
 
 def add_consumer_and_group(parser: argparse.ArgumentParser) -> None:

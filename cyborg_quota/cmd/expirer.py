@@ -50,6 +50,7 @@ class Maintenance:
         self._engine = engine
         self._context = validation.admin_context()
         self._purge_age = conf.quota.purge_age
+        self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
         self._summarize_above = conf.notices.summarize_above
         self._stopped = threading.Event()
@@ -63,8 +64,11 @@ class Maintenance:
         return self._engine.expire(self._context, progress=self._check_stopped)
 
     def purge(self) -> int:
-        """Delete reservations that ended long ago; returns the number of rows."""
-        return self._engine.purge(self._context, self._purge_age, progress=self._check_stopped)
+        """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
+        purged = self._engine.purge(self._context, self._purge_age, progress=self._check_stopped)
+        if self._history_age is not None:
+            purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
+        return purged
 
     def notify(self) -> int:
         """Log and send a notice for each threshold that a project crossed; returns their number."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
-from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import TreeRow
 
 COLUMNS = ("project_id", "resource", "limit", "is_own")
@@ -60,16 +60,37 @@ class Set(base.Lister):
     refused, and `limit over` lists the project. A limit that [limits]
     enforcement_model does not allow is refused. With --dry-run, prints what would
     change, and the reasons for which it would be refused.
+
+    With --until (and --from), the limits apply for that time only, in place of
+    those that are set otherwise.
     """
 
     _refusal: exceptions.LimitRefused | None = None
-    example = "cyborg-quota limit set --default gpu=10\n  cyborg-quota limit set --project P gpu=20 fpga=-1"
+    example = (
+        "cyborg-quota limit set --default gpu=10\n"
+        "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
+        "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
         arguments.add_force(parser)
         parser.set_defaults(reports_new_project=True)
+        parser.add_argument(
+            "--from",
+            dest="start",
+            type=arguments.moment,
+            metavar="TIME",
+            help="with --until: the limits apply from this time, as in 2026-12-01T08:00Z (default: now)",
+        )
+        parser.add_argument(
+            "--until",
+            type=arguments.moment,
+            metavar="TIME",
+            help="set the limits as overrides, which apply until this time; see `limit override list`",
+        )
+        arguments.add_reason(parser)
         parser.add_argument(
             "limits",
             nargs="+",
@@ -82,8 +103,15 @@ class Set(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
+        if parsed_args.until is not None:
+            self._override(parsed_args, limits)
+            return limit_file.COLUMNS, []
+        if parsed_args.start is not None:
+            raise BadUsage("--from needs --until.")
         if not parsed_args.dry_run:
-            self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+            self.engine.administration.set_limits(
+                self.context, limits, parsed_args.project, reason=parsed_args.reason
+            )
             return limit_file.COLUMNS, []
         changes, self._refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
@@ -95,6 +123,20 @@ class Set(base.Lister):
             self.app.stdout.flush()
             raise self._refusal
         return self.status
+
+    def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> None:
+        if parsed_args.project is None:
+            raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
+        if parsed_args.dry_run:
+            raise BadUsage("--dry-run cannot be combined with --until.")
+        self.engine.administration.set_overrides(
+            self.context,
+            limits,
+            parsed_args.project,
+            parsed_args.until,
+            start=parsed_args.start,
+            reason=parsed_args.reason,
+        )
 
 
 class Unset(base.Command):
@@ -108,6 +150,7 @@ class Unset(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_scope(parser)
+        arguments.add_reason(parser)
         parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed")
         return parser
 
@@ -115,7 +158,9 @@ class Unset(base.Command):
         limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
         if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
             limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project)
+        self.engine.administration.set_limits(
+            self.context, limits, parsed_args.project, reason=parsed_args.reason
+        )
 
 
 class _Tree(base.Lister):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats, projects
+from cyborg_quota.cmd import arguments, base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.replay_export import add_chart, add_since
 from cyborg_quota.types import LimitChange
@@ -35,6 +35,7 @@ class Import(base.Lister):
         parser.add_argument(
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
         )
+        arguments.add_reason(parser)
         parser.add_argument(
             "--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"
         )
@@ -58,7 +59,9 @@ class Import(base.Lister):
             content = read_document(parsed_args.file)
             if not parsed_args.force:
                 self._require_known(content)
-            changes = self.engine.administration.import_limits(self.context, content, dry_run=parsed_args.dry_run)
+            changes = self.engine.administration.import_limits(
+                self.context, content, dry_run=parsed_args.dry_run, reason=parsed_args.reason
+            )
         except exceptions.InvalidDocument as error:
             raise Located(ascii(name), error) from None
         except exceptions.LimitRefused as error:

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import os
+import pwd
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ class Shell(app.App):
             command_manager=commandmanager.CommandManager("cyborg_quota.cli"),
             deferred_help=True,
         )
-        self.context = validation.admin_context()
+        self.context = validation.admin_context(_os_user())
 
     def build_option_parser(
         self,
@@ -187,6 +188,16 @@ class Shell(app.App):
         if debug:
             traceback.print_exc(file=self.stderr)
         print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
+
+
+def _os_user() -> str:
+    """The user of the operating system who runs the command, for the history of limits: os:root (sudo: alice)."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have no entry
+        user = str(os.getuid())
+    sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"os:{user} (sudo: {sudo_user})" if sudo_user else f"os:{user}"
 
 
 def _discard_stdout() -> int:

@@ -11,13 +11,12 @@ from typing import Any, Final
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions
+from cyborg_quota import messaging
 from cyborg_quota.types import Notice
 
 LOG = logging.getLogger(__name__)
 
 EVENT: Final = "cyborg_quota.threshold"
-PUBLISHER: Final = "cyborg_quota"
 
 Send = Callable[[Notice], None]
 
@@ -84,19 +83,7 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
     """
     if not conf.notices.notifications:
         return None
-    try:
-        import oslo_messaging
-    except ImportError:
-        raise exceptions.ConfigurationError(
-            "[notices] notifications needs oslo.messaging: pip install 'cyborg_quota[notifications]'"
-        ) from None
-    try:
-        notifier = oslo_messaging.Notifier(oslo_messaging.get_notification_transport(conf), publisher_id=PUBLISHER)
-    except Exception as error:  # its text may contain the URL with its password
-        raise exceptions.ConfigurationError(
-            f"[notices] notifications: the transport cannot be used ({type(error).__name__}). See transport_url in "
-            "[oslo_messaging_notifications] and [DEFAULT]."
-        ) from None
+    notifier = messaging.make_notifier(conf)
 
     def send(notice: Notice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)

@@ -52,10 +52,13 @@ class Add(base.Command):
         _add_project(parser)
         arguments.add_force(parser)
         parser.add_argument("--parent", metavar="PROJECT", help="the parent, which must be known (default: no parent)")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.add_project(self.context, parsed_args.project, parsed_args.parent)
+        self.engine.administration.add_project(
+            self.context, parsed_args.project, parsed_args.parent, reason=parsed_args.reason
+        )
 
 
 class Move(base.Command):
@@ -74,10 +77,13 @@ class Move(base.Command):
         target = parser.add_mutually_exclusive_group(required=True)
         target.add_argument("--parent", metavar="PROJECT", help="the new parent, which must be known")
         target.add_argument("--root", action="store_true", help="make it a root, without a parent")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.move_project(self.context, parsed_args.project, parsed_args.parent)
+        self.engine.administration.move_project(
+            self.context, parsed_args.project, parsed_args.parent, reason=parsed_args.reason
+        )
 
 
 class Detach(base.Lister):
@@ -98,6 +104,7 @@ class Detach(base.Lister):
         parser.add_argument("--origin", required=True, choices=ORIGINS, help="the limit driver that added the edges")
         parser.add_argument("--keep", action="store_true", help="keep the parents, as if set by `project move`")
         parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -108,6 +115,7 @@ class Detach(base.Lister):
                 keep=parsed_args.keep,
                 dry_run=parsed_args.dry_run,
                 progress=progress,
+                reason=parsed_args.reason,
             )
 
 
@@ -119,7 +127,8 @@ class Remove(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_project(parser)
+        arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.remove_project(self.context, parsed_args.project)
+        self.engine.administration.remove_project(self.context, parsed_args.project, reason=parsed_args.reason)

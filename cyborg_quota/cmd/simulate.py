@@ -151,6 +151,7 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.limit_tree import LimitTree
+    from cyborg_quota.limits.timeline import Timeline
 
     wanted = document.read(content)
     before = present_limits(command)
@@ -158,7 +159,7 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     is_database = command.conf.limits.driver == "database"
     tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
     after = LimitSet(tree, driver.model, before.missing_is_unlimited)
-    return before, after, limit_changes.find_problems(driver, tree, changes)
+    return before, after, limit_changes.find_problems(driver, Timeline(tree), changes)
 
 
 @contextlib.contextmanager

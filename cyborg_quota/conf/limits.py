@@ -54,6 +54,18 @@ OPTS: list[cfg.Opt] = [
         max=32,
         help="The maximum number of levels of the project tree (driver database).",
     ),
+    cfg.BoolOpt(
+        "require_reason",
+        default=False,
+        help="Whether each change of limits or of the project tree by an administrator needs a reason, which the "
+        "history of limits records (--reason).",
+    ),
+    cfg.IntOpt(
+        "history_age",
+        min=86400,
+        help="Seconds for which the history of limits is kept; by default it is kept forever. cyborg-quota-expirer "
+        "replaces older entries by one checkpoint, which records the limits and the project tree at that time.",
+    ),
     cfg.Opt(
         "limits",
         type=cfg_types.Dict(value_type=cfg_types.Integer(min=-1)),

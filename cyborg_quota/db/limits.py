@@ -8,30 +8,48 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, overrides, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import fences, limit_defaults, project_limits
+from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import insert_many
 
-_FENCE = "limits"
+FENCE: Final = "limits"
+"""The row of ``fences`` that each change of a limit or of the tree updates first."""
+
 _NAMES_A_QUERY: Final = 500
 
 
 def serialize_tree_changes(connection: Connection) -> None:
     """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
-    bump = sa.update(fences).where(fences.c.name == _FENCE).values(generation=fences.c.generation + 1)
+    bump = sa.update(fences).where(fences.c.name == FENCE).values(generation=fences.c.generation + 1)
     if connection.execute(bump).rowcount == 0:
-        dialects.of(connection).insert_or_ignore(connection, fences, {"name": _FENCE, "generation": 0}, {})
+        dialects.of(connection).insert_or_ignore(connection, fences, {"name": FENCE, "generation": 0}, {})
         connection.execute(bump)
 
 
 Rows = Mapping[tuple[str, str], int]
 
+_zero: sa.ColumnElement[int] = sa.literal_column("0")
+# Generation 0: a limit yields to any override.
+_LIMITS: Final = sa.select(
+    project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero
+)
+_OVERRIDES: Final = sa.select(
+    limit_overrides.c.project_id,
+    limit_overrides.c.resource,
+    limit_overrides.c.most,
+    limit_overrides.c.generation,
+    limit_overrides.c.ordinal,
+)
+
 
 def of_path(
     connection: Connection, path: Sequence[str], resources: Collection[str]
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """The defaults of these resources, and the overrides of these projects. The cost depends on the path alone."""
+    """The defaults of these resources, and the limits of these projects. The cost depends on the path alone.
+
+    An override that is active at this moment, by the clock of the database, takes the place of the limit.
+    """
     defaults = {
         row.resource: row.most
         for row in connection.execute(
@@ -40,15 +58,17 @@ def of_path(
             )
         )
     }
-    overrides = {
-        (row.project_id, row.resource): row.most
-        for row in connection.execute(
-            sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most).where(
-                project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources))
-            )
-        )
-    }
-    return defaults, overrides
+    is_limit = sa.and_(
+        project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources))
+    )
+    is_override = sa.and_(
+        limit_overrides.c.project_id.in_(list(path)),
+        limit_overrides.c.resource.in_(sorted(resources)),
+        overrides.IS_ACTIVE,
+    )
+    rows = connection.execute(sa.union_all(_LIMITS.where(is_limit), _OVERRIDES.where(is_override)))
+    limits = overrides.latest(((row[0], row[1]), row[2], row[3], row[4]) for row in rows)
+    return defaults, limits
 
 
 LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
@@ -56,21 +76,21 @@ LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | N
 
 
 def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> LimitTree:
-    """All defaults, overrides and tree edges, or only those of ``project_ids``."""
+    """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
     defaults = {row.resource: row.most for row in connection.execute(query)}
     query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
     if project_ids is None:
-        overrides = {(row.project_id, row.resource): row.most for row in connection.execute(query)}
-        return defaults, overrides, projects.limiting_edges(connection)
-    overrides, parents = {}, {}
+        limits = {(row.project_id, row.resource): row.most for row in connection.execute(query)}
+        return defaults, limits, projects.limiting_edges(connection)
+    limits, parents = {}, {}
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
         found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
-        overrides.update({(row.project_id, row.resource): row.most for row in found})
+        limits.update({(row.project_id, row.resource): row.most for row in found})
         parents.update(projects.limiting_edges(connection, some))
-    return defaults, overrides, parents
+    return defaults, limits, parents
 
 
 def read_family(connection: Connection, project_id: str) -> LimitTree:
@@ -139,5 +159,6 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False
     connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
+    overrides.forget_project(connection, project_id)
     projects.delete(connection, project_id)
     return True

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from cyborg_quota.types import MAX_NAME_CHARS, STATES
+from cyborg_quota.types import MAX_NAME_CHARS, MAX_REASON_CHARS, STATES
 
 metadata = sa.MetaData(
     naming_convention={
@@ -162,6 +162,57 @@ fences = sa.Table(
     metadata,
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("generation", sa.Integer, nullable=False),
+    **_MYSQL_TABLE,
+)
+
+# Limits that apply between starts_at and ends_at, by the clock of the database. Of several at one moment, the one with
+# the highest (generation, ordinal) applies; these are of the transaction that made it, as in limit_changes.
+limit_overrides = sa.Table(
+    "limit_overrides",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("project_id", _name(), nullable=False),
+    sa.Column("resource", _name(), nullable=False),
+    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("starts_at", _moment(), nullable=False),
+    sa.Column("ends_at", _moment(), nullable=False),
+    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Index("ix_limit_overrides_limit", "project_id", "resource"),
+    **_MYSQL_TABLE,
+)
+
+# The history of limits and of the project tree: rows are only added, in the transaction of the change; a purge replaces
+# the oldest rows by a checkpoint. Which columns are set depends on the row; see limit_history.py and record 0033.
+limit_changes = sa.Table(
+    "limit_changes",
+    metadata,
+    sa.Column("created_at", _moment()),
+    # The generation of the row in fences that serializes the changes, and the number of the row within its transaction.
+    # They order the history: times may come from several clocks.
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("user_id", _name()),
+    sa.Column("user_project_id", _name()),
+    sa.Column("request_id", _name()),
+    sa.Column("action", sa.String(32), nullable=False),
+    # The call that made several changes at once, or a limit driver: import, detach, keystone, migration, purge.
+    sa.Column("operation", sa.String(16)),
+    # Of a default: only the resource. Of a place in the tree: only the project.
+    sa.Column("project_id", _name()),
+    sa.Column("resource", _name()),
+    # A limit in decimal digits, or the id of a parent. NULL: no limit is set, or the project is a root.
+    sa.Column("value_before", _name()),
+    sa.Column("value_after", _name()),
+    # Of a place in the tree: projects.origin after the change.
+    sa.Column("origin", sa.String(16)),
+    # Of an override: its id and its span.
+    sa.Column("override_id", sa.String(32)),
+    sa.Column("starts_at", _moment()),
+    sa.Column("ends_at", _moment()),
+    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Index("ix_limit_changes_project", "project_id", "generation", "ordinal"),
     **_MYSQL_TABLE,
 )
 

@@ -8,6 +8,7 @@ rows that it reads depends on the path, not on the number of projects::
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
     UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
     UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
+    UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
 
 To compute a headroom, the open reservations of the project are counted in the same statement::
@@ -25,14 +26,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, projects, reservations
+from cyborg_quota.db import dialects, overrides, projects, reservations
 from cyborg_quota.db.dialects import Dialect
-from cyborg_quota.db.models import limit_defaults, project_limits, quota_usages
+from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
+_OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _OPEN: Final = "open"
 
@@ -44,9 +46,10 @@ MAX_PROJECTS: Final = 500
 class PathState:
     """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
-    ``counters`` and ``overrides`` (the limits that are set) are keyed by (project_id, resource), ``defaults`` (the
-    default limits) by resource; values that are not stored are missing. ``open_reservations`` has the number of open
-    reservations by (project_id, resource), if they were counted. The states of ``read_many`` share these mappings.
+    ``counters`` and ``overrides`` (the limits of the projects, or the overrides of them that apply at that moment) are
+    keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not stored are
+    missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they were counted.
+    The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
@@ -92,17 +95,21 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
-    counters, overrides, defaults, open_reservations = {}, {}, {}, {}
+    counters, limits, defaults, open_reservations = {}, {}, {}, {}
+    active: list[tuple[overrides.Key, int, int, int]] = []
     for kind, owner, resource, first, second, third in rows:
         if kind == _USAGE:
             counters[owner, resource] = Counters(first, second, third)
         elif kind == _LIMIT:
-            overrides[owner, resource] = first
+            limits[owner, resource] = first
+        elif kind == _OVERRIDE:
+            active.append(((owner, resource), first, second, third))
         elif kind == _DEFAULT:
             defaults[resource] = first
         elif kind == _OPEN:
             open_reservations[owner, resource] = first
-    return PathState(path, counters, overrides, defaults, open_reservations)
+    limits.update(overrides.latest(active))
+    return PathState(path, counters, limits, defaults, open_reservations)
 
 
 @functools.cache
@@ -126,7 +133,7 @@ def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
 
 def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
     """The counters and limits of the projects on ``path``, and the default limits."""
-    usage, limit, default = quota_usages.c, project_limits.c, limit_defaults.c
+    usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
         return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
@@ -137,6 +144,12 @@ def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
             _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
         ),
         on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
+        on_path(
+            override.project_id,
+            _columns(
+                _OVERRIDE, override.project_id, override.resource, override.most, override.generation, override.ordinal
+            ).where(overrides.IS_ACTIVE),
+        ),
         _columns(_DEFAULT, None, default.resource, default.most),
     ]
 

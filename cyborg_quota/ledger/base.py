@@ -11,12 +11,14 @@ from oslo_config import cfg
 
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
+    Author,
     Claim,
     Drift,
     Headroom,
     Holding,
     Notice,
     Over,
+    RecordedChanges,
     Reservation,
     Selection,
     State,
@@ -26,6 +28,7 @@ from cyborg_quota.types import (
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
+    from cyborg_quota.ledger.limit_history import LimitHistory
     from cyborg_quota.ledger.providers import ProviderManager
 
 
@@ -148,7 +151,7 @@ class QuotaDriver(abc.ABC):
 
     @abc.abstractmethod
     def clear_origin(
-        self, origin: str, *, keep: bool, dry_run: bool, progress: Callable[[int], None] | None
+        self, origin: str, author: Author, *, keep: bool, dry_run: bool, progress: Callable[[int], None] | None
     ) -> list[tuple[str, str]]:
         """Mark the edges of ``origin`` as set by the operator (``keep``), or make their projects roots.
 
@@ -180,6 +183,14 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def keeper(self) -> LimitKeeper:
         """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
+
+    def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:  # noqa: B027
+        """Call ``listener`` after the commit of each transaction that changes limits. (Only ``history`` needs it.)"""
+
+    @property
+    def history(self) -> LimitHistory:
+        """The history of limits and of the project tree, under every limit driver."""
+        raise NotImplementedError
 
     @property
     def providers(self) -> ProviderManager:

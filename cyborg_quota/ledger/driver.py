@@ -23,6 +23,7 @@ from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
+from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
@@ -35,12 +36,14 @@ from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
     MICROSECONDS,
+    Author,
     Claim,
     Drift,
     Headroom,
     Holding,
     Notice,
     Over,
+    RecordedChanges,
     Reservation,
     Selection,
     State,
@@ -67,7 +70,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
         self._expirer = Expirer(self._database, self._settler, settings.batch_rows)
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
-        tree = Tree(self._database, self._paths)
+        self._history = LimitHistory(self._untimed)
+        tree = Tree(self._database, self._paths, self._history)
         cap = OpenCap(settings.max_open_reservations)
         capacity = CapacityClaimer(self._database, settings.selection)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
@@ -88,7 +92,15 @@ class DbQuotaDriver(base.QuotaDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
         # Its transactions check all limits, which takes seconds in a large cloud.
         long_transactions = self._database.long_transactions
-        return LimitKeeper(long_transactions, Tree(long_transactions, self._paths), self._limits)
+        tree = Tree(long_transactions, self._paths, self._history)
+        return LimitKeeper(long_transactions, tree, self._limits, self._history)
+
+    def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
+        self._history.listener = listener
+
+    @property
+    def history(self) -> LimitHistory:
+        return self._history
 
     @property
     def providers(self) -> ProviderManager:
@@ -227,9 +239,11 @@ class DbQuotaDriver(base.QuotaDriver):
         return self._database.read(lambda connection: holdings.read(connection, project_ids))
 
     def clear_origin(
-        self, origin: str, *, keep: bool, dry_run: bool, progress: Progress = None
+        self, origin: str, author: Author, *, keep: bool, dry_run: bool, progress: Progress = None
     ) -> list[tuple[str, str]]:
-        clearing = OriginClearing(self._database.long_transactions, self._limits, origin, keep=keep)
+        clearing = OriginClearing(
+            self._database.long_transactions, self._limits, self._history, origin, author, keep=keep
+        )
         if dry_run:
             return clearing.find()
         try:

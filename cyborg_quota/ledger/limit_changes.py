@@ -16,17 +16,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import moves, path_state, projects, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
+from cyborg_quota.ledger import overrides as override_changes
+from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
-from cyborg_quota.limits import document
+from cyborg_quota.limits import document, timeline
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import Counters, LimitChange
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, RecordedChanges
 
 Key = TypeVar("Key")
 
@@ -42,14 +46,34 @@ _MAX_ATTEMPTS: Final = 20
 class LimitKeeper:
     """Sets limits, and adds and moves projects, as the enforcement model allows."""
 
-    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver) -> None:
+    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver, history: LimitHistory) -> None:
         self._database = database
         self._tree = tree
         self._limits = limits
+        self._history = history
 
     def tree(self) -> LimitTree:
         """All limits and projects, read in one transaction."""
         return self._database.read(self._read)
+
+    def tree_now(self) -> LimitTree:
+        """Like ``tree``, with the overrides that apply at this moment in place of the limits."""
+
+        def work(connection: Connection) -> LimitTree:
+            tree = self._read(connection)
+            tree.overrides.update(overrides.active(connection))
+            return tree
+
+        return self._database.read(work)
+
+    def documented(self) -> tuple[LimitTree, list[LimitOverride]]:
+        """All limits and projects, and the overrides that have not ended; for an export."""
+        return self._database.read(lambda connection: (self._read(connection), overrides.read(connection)[0]))
+
+    @property
+    def overrides(self) -> Overrides:
+        """Sets, lists and cancels overrides."""
+        return Overrides(self._database, self._limits, self._history)
 
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
@@ -60,21 +84,25 @@ class LimitKeeper:
         """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)
 
-    def set_defaults(self, limits: Mapping[str, int | None]) -> None:
+    def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> RecordedChanges | None:
             tables.serialize_tree_changes(connection)
             tree = self._read(connection)
+            live = overrides.read(connection)
+            changes = []
             for resource, limit in sorted(limits.items()):
+                changes += _change(None, resource, tree.defaults.get(resource), limit)
                 _set_or_remove(tree.defaults, resource, limit)
                 tables.set_default(connection, resource, limit)
-            self._refuse(tree, tree.projects, list(limits))
+            self._refuse(Timeline(tree, *live), tree.projects, list(limits))
+            return limit_history.record(connection, author, changes)
 
-        self._database.write(work)
+        self._history.announce(self._database.write(work))
 
     def set_limits(
-        self, project_id: str, limits: Mapping[str, int | None], allow: Callable[[str | None], None]
+        self, project_id: str, limits: Mapping[str, int | None], author: Author, allow: Callable[[str | None], None]
     ) -> None:
         """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
 
@@ -82,26 +110,31 @@ class LimitKeeper:
         read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
             tables.serialize_tree_changes(connection)
             tree = LimitTree(*tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
-                return False
+                return False, None
+            live = overrides.read(connection, {project_id, *tree.projects})
+            changes = []
             for resource, limit in sorted(limits.items()):
+                changes += _change(project_id, resource, tree.overrides.get((project_id, resource)), limit)
                 _set_or_remove(tree.overrides, (project_id, resource), limit)
                 tables.set_override(connection, project_id, resource, limit)
-            self._refuse(tree, [project_id], list(limits))
-            return True
+            self._refuse(Timeline(tree, *live), [project_id], list(limits))
+            return True, limit_history.record(connection, author, changes)
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
             allow(parent_id)
-            if self._database.write(work):
+            is_done, recorded = self._database.write(work)
+            if is_done:
+                self._history.announce(recorded)
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def set_parent(self, project_id: str, parent_id: str | None, *, is_new: bool) -> None:
+    def set_parent(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
 
         def check(connection: Connection) -> None:
@@ -114,18 +147,21 @@ class LimitKeeper:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
             tree.set_parent(project_id, parent_id)
             self.check_depth(tree, project_id)
-            self._refuse(tree, [project_id, *tree.children_of.get(project_id, ())], tree.resources)
+            affected = [project_id, *tree.children_of.get(project_id, ())]
+            limits = Timeline(tree, *overrides.read(connection))
+            self._refuse(limits, affected, limits.resources)
 
-        self._tree.set_parent(project_id, parent_id, check)
+        self._tree.set_parent(project_id, parent_id, author, check)
 
-    def remove(self, project_id: str) -> None:
+    def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
-        self._tree.remove(project_id)
+        self._tree.remove(project_id, author)
 
-    def apply(self, wanted: Document, *, dry_run: bool) -> list[LimitChange]:
+    def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused."""
-        changes = import_document(self._database, self._limits, wanted, dry_run=dry_run)
+        changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
         self._tree.forget_paths()
+        self._history.announce(recorded)
         return changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
@@ -136,13 +172,20 @@ class LimitKeeper:
                 project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
             )
 
-    def _refuse(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> None:
-        problems = self._limits.model.problems(tree, projects, resources)
+    def _refuse(self, limits: Timeline, projects: Collection[str], resources: Collection[str]) -> None:
+        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
+        problems = timeline.problems(self._limits.model, limits, projects, resources)
         if problems:
             raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> LimitTree:
         return LimitTree(*tables.read_book(connection), self._limits.initial_limits)
+
+
+def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
+    if before == after:
+        return []
+    return [LimitChange("unset limit" if after is None else "set limit", project_id, resource, before, after)]
 
 
 def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
@@ -153,24 +196,37 @@ def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
 
 
 def import_document(
-    database: Database, limits: DatabaseLimitDriver, wanted: Document, *, dry_run: bool
-) -> list[LimitChange]:
-    """Make limits and projects equal to ``wanted``. Returns the changes. ``dry_run``: write nothing.
+    database: Database, limits: DatabaseLimitDriver, wanted: Document, author: Author, *, dry_run: bool
+) -> tuple[list[LimitChange], RecordedChanges | None]:
+    """Make limits and projects equal to ``wanted``. Returns the changes, and the recorded ones.
+
+    ``dry_run``: write nothing.
 
     Raises LimitRefused with all problems, DatabaseUnavailable.
     """
 
-    def work(connection: Connection) -> list[LimitChange]:
+    def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
         if not dry_run:
             tables.serialize_tree_changes(connection)
         before = LimitTree(*tables.read_book(connection), limits.initial_limits, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
-        reasons = find_problems(limits, after, changes) + _too_many(connection, changes)
+        live, now = overrides.read(connection)
+        new: list[LimitOverride] = []
+        if wanted.new_overrides:
+            now = overrides.now(connection)
+            first = (limit_history.generation(connection), len(changes))
+            new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
+            changes += [override_changes.made(one) for one in new]
+        reasons = find_problems(limits, Timeline(after, [*live, *new], now), changes) + _too_many(connection, changes)
         if reasons:
             raise exceptions.LimitRefused(reasons, changes)
-        if not dry_run:
-            _write(connection, before, after, changes)
-        return changes
+        if dry_run:
+            return changes, None
+        # Before the moves, which lock usage rows.
+        recorded = limit_history.record(connection, author, changes, operation="import")
+        overrides.insert(connection, new)
+        _write(connection, before, after, changes)
+        return changes, recorded
 
     began = time.monotonic()
     for _ in range(_MAX_ATTEMPTS):
@@ -193,35 +249,38 @@ def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[st
 
 
 def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[LimitChange]) -> None:
-    added, moved, overrides = {}, {}, {}
+    added, moved, changed = {}, {}, {}
     for change in changes:
         if change.action == "add project":
             added[str(change.project_id)] = after.parents[str(change.project_id)]
         elif change.action == "move project":
             moved[str(change.project_id)] = after.parents[str(change.project_id)]
+        elif change.override is not None:
+            continue
         elif change.project_id is None:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
             key = (change.project_id, str(change.resource))
-            overrides[key] = after.overrides.get(key)
+            changed[key] = after.overrides.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
-    tables.set_overrides(connection, overrides, before.overrides)
+    tables.set_overrides(connection, changed, before.overrides)
     moves.place_all(connection, added, moved)
 
 
-def find_problems(limits: DatabaseLimitDriver, after: LimitTree, changes: Iterable[LimitChange]) -> list[str]:
-    """The violations of the enforcement model and of max_depth by these changes; each once."""
+def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[LimitChange]) -> list[str]:
+    """The violations of the enforcement model and of max_depth by these changes, now or in the future; each once."""
+    tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    reasons = _too_deep(after, placed, limits.max_depth)
-    affected = placed | {child for project_id in placed for child in after.children_of.get(project_id, ())}
-    reasons += limits.model.problems(after, affected, after.resources)
+    reasons = _too_deep(tree, placed, limits.max_depth)
+    affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
+    reasons += timeline.problems(limits.model, after, affected, after.resources)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
-            project_ids = after.projects if change.project_id is None else [change.project_id]
+            project_ids = tree.projects if change.project_id is None else [change.project_id]
             limited.setdefault(change.resource, set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
-        reasons += limits.model.problems(after, limited_ids, [resource])
+        reasons += timeline.problems(limits.model, after, limited_ids, [resource])
     return list(dict.fromkeys(reasons))
 
 
@@ -246,8 +305,19 @@ class OriginClearing:
     ignored edge has no effect. With ``keep``, the limits of each project change when its batch is committed.
     """
 
-    def __init__(self, database: Database, limits: LimitDriver, origin: str, *, keep: bool) -> None:
+    def __init__(
+        self,
+        database: Database,
+        limits: LimitDriver,
+        history: LimitHistory,
+        origin: str,
+        author: Author,
+        *,
+        keep: bool,
+    ) -> None:
         self._database = database
+        self._history = history
+        self._author = author
         self._limits = limits
         self._origin = origin
         self._keep = keep
@@ -270,17 +340,26 @@ class OriginClearing:
         if self._keep:
             self.find()
         changed: dict[str, str] = {}
-        while batch := self._database.write(self._batch):
+        while True:
+            batch, recorded = self._database.write(self._batch)
+            if not batch:
+                return sorted(changed.items())
+            self._history.announce(recorded)
             changed.update(batch)
             progress(len(batch))
-        return sorted(changed.items())
 
-    def _batch(self, connection: Connection) -> dict[str, str]:
+    def _batch(self, connection: Connection) -> tuple[dict[str, str], RecordedChanges | None]:
         tables.serialize_tree_changes(connection)
         edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
         self._refuse(connection, edges)
-        moves.place_all(connection, {}, edges if self._keep else dict.fromkeys(edges))
-        return edges
+        parents: dict[str, str | None] = dict(edges) if self._keep else dict.fromkeys(edges)
+        changes = [
+            LimitChange("move project", project_id, None, edges[project_id], parent_id)
+            for project_id, parent_id in parents.items()
+        ]
+        recorded = limit_history.record(connection, self._author, changes, operation="detach")
+        moves.place_all(connection, {}, parents)
+        return edges, recorded
 
     def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
         """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
@@ -293,6 +372,6 @@ class OriginClearing:
             LimitChange("move project", project_id, None, parent_id, parent_id)
             for project_id, parent_id in edges.items()
         ]
-        problems = find_problems(self._limits, limit_tree, changes)
+        problems = find_problems(self._limits, Timeline(limit_tree, *overrides.read(connection)), changes)
         if problems:
             raise exceptions.LimitRefused(problems, changes)

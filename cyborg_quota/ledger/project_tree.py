@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, overrides, projects, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import projects, usages
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.types import Author, LimitChange, RecordedChanges
 
 _MAX_CACHED_PATHS: Final = 20_000
 """The maximum number of cached paths. When it is reached, the cache is cleared."""
@@ -94,16 +96,23 @@ class PathCache:
 class Tree:
     """Adds, moves and removes projects. Other calls may charge them at the same time."""
 
-    def __init__(self, database: Database, paths: PathCache) -> None:
+    def __init__(self, database: Database, paths: PathCache, history: LimitHistory) -> None:
         self._database = database
         self._paths = paths
+        self._history = history
 
     def edges(self) -> dict[str, str | None]:
         """The parent of each known project; None for roots."""
         return self._database.read(projects.edges)
 
     def set_parent(
-        self, project_id: str, parent_id: str | None, check: Check | None = None, *, origin: str | None = None
+        self,
+        project_id: str,
+        parent_id: str | None,
+        author: Author,
+        check: Check | None = None,
+        *,
+        origin: str | None = None,
     ) -> None:
         """Add a project if it is not known, and move it, with its descendants, below its parent.
 
@@ -113,11 +122,16 @@ class Tree:
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             try:
-                self._database.write(lambda connection: _set_parent(connection, project_id, parent_id, check, origin))
+                recorded = self._database.write(
+                    lambda connection: _set_parent(
+                        connection, project_id, parent_id, author, check=check, origin=origin
+                    )
+                )
             except _RowsMissing:
                 self._make_rows(project_id, str(parent_id))
             else:
                 self._paths.forget_all()
+                self._history.announce(recorded)
                 return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
@@ -134,17 +148,17 @@ class Tree:
             return
         path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
         if path.project_ids[1:2] != (parent_id,) or path.origins[0] != origin:
-            self.set_parent(project_id, parent_id, origin=origin)
+            self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)
 
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
         self._paths.forget(parent_id)
         self._paths.get(parent_id, resources)
 
-    def remove(self, project_id: str) -> None:
+    def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> RecordedChanges | None:
             tables.serialize_tree_changes(connection)
             edges = projects.edges(connection)
             if project_id not in edges:
@@ -154,26 +168,55 @@ class Tree:
                 raise exceptions.ProjectRefused(
                     project_id, f"has children ({', '.join(children[:5])}); move them first"
                 )
+            _, limits, _ = tables.read_book(connection, [project_id])
+            live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
+            changes = [LimitChange("unset limit", *key, limit, None) for key, limit in sorted(limits.items())]
+            changes += [
+                LimitChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
+            ]
+            changes.append(LimitChange("remove project", project_id, None, edges[project_id], None))
+            return limit_history.record(connection, author, changes)
 
-        self._database.write(work)
+        recorded = self._database.write(work)
         self._paths.forget_all()
+        self._history.announce(recorded)
 
 
 def _set_parent(
-    connection: Connection, project_id: str, parent_id: str | None, check: Check | None, origin: str | None
-) -> None:
+    connection: Connection,
+    project_id: str,
+    parent_id: str | None,
+    author: Author,
+    *,
+    check: Check | None,
+    origin: str | None,
+) -> RecordedChanges | None:
     tables.serialize_tree_changes(connection)
     if check is not None:
         check(connection)
+    before = limit_history.edge_of(connection, project_id)
     projects.ensure(connection, project_id)
     if parent_id is not None:
         projects.ensure(connection, parent_id)
         resources = projects.resources_of(connection, project_id)
         if projects.read_path(connection, parent_id, resources).missing(resources):
             raise _RowsMissing
+    recorded = limit_history.record(connection, author, _changes(project_id, before, parent_id, origin), origin=origin)
     try:
         projects.move(connection, project_id, parent_id, origin)
     except ValueError:
         raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None
+    return recorded
+
+
+def _changes(
+    project_id: str, before: tuple[str | None, str | None] | None, parent_id: str | None, origin: str | None
+) -> list[LimitChange]:
+    """The change of the edge for the history. ``before``: the parent and the origin; None: the project is not known."""
+    if before is None:
+        return [LimitChange("add project", project_id, None, None, parent_id)]
+    if before == (parent_id, origin if parent_id is not None else before[1]):
+        return []
+    return [LimitChange("move project", project_id, None, before[0], parent_id)]

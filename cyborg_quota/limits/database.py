@@ -10,7 +10,8 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import overrides
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
@@ -24,7 +25,11 @@ HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is un
 
 
 class DatabaseLimitDriver(base.LimitDriver):
-    """A default per resource, an override per project, and an enforcement model. Two short reads per reserve."""
+    """Defaults, limits of projects, overrides, and an enforcement model. Two short reads per reserve.
+
+    No limit is cached, so that an override begins and ends on time by the clock of the database: a reserve applies the
+    limits of the moment of its look-up.
+    """
 
     def __init__(
         self,
@@ -59,8 +64,8 @@ class DatabaseLimitDriver(base.LimitDriver):
         return self._database
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        defaults, overrides = self._tables.read(lambda connection: tables.of_path(connection, path, resources))
-        limits = self._path_limits(path, resources, defaults, overrides)
+        defaults, own_limits = self._tables.read(lambda connection: tables.of_path(connection, path, resources))
+        limits = self._path_limits(path, resources, defaults, own_limits)
         for resource in limits.missing:
             raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
         return list(limits.constraints)
@@ -73,7 +78,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         path: Sequence[str],
         resources: Collection[str],
         defaults: Mapping[str, int],
-        overrides: Mapping[tuple[str, str], int],
+        own_limits: Mapping[tuple[str, str], int],
     ) -> base.PathLimits:
         limits: dict[tuple[str, str], int] = {}
         missing: dict[str, str] = {}
@@ -81,7 +86,7 @@ class DatabaseLimitDriver(base.LimitDriver):
             for resource in resources:
                 limit = effective(
                     index == len(path) - 1,
-                    overrides.get((project_id, resource)),
+                    own_limits.get((project_id, resource)),
                     defaults.get(resource),
                     self.initial_limits,
                 )
@@ -93,8 +98,13 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
-        rows = self._tables.long_transactions.read(lambda connection: tables.read_book(connection, names))
-        tree = LimitTree(*rows, self.initial_limits)
+
+        def work(connection: Connection) -> LimitTree:
+            found = LimitTree(*tables.read_book(connection, names), self.initial_limits)
+            found.overrides.update(overrides.active(connection, names))
+            return found
+
+        tree = self._tables.long_transactions.read(work)
         limits = {}
         for project_id in project_ids:
             for resource in resources:

@@ -8,6 +8,8 @@
       children:
       - id: physics
         limits: {gpu: 30}
+      overrides:
+      - {resource: gpu, limit: 40, from: 2026-12-01T08:00Z, until: 2026-12-05T18:00Z, reason: workshop}
 
 An import leaves limits and projects that the document does not contain unchanged. The position of a project in the
 document determines its parent: a project at the top level is a root. A limit of null removes the limit.
@@ -16,9 +18,10 @@ document determines its parent: a project at the top level is a root. A limit of
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
@@ -26,27 +29,48 @@ import yaml
 from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, UNLIMITED, LimitChange
+from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride
 
 MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, independent of [limits] max_depth."""
 
 NAME_FORMAT: Final = "cyborg-quota-name"
+TIME_FORMAT: Final = "cyborg-quota-time"
+REASON_FORMAT: Final = "cyborg-quota-reason"
 
 _MAX_NESTING: Final = 4 * MAX_LEVELS
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _LISTS: Final = ("projects", "children")
 
 _NAME: Final[Mapping[str, Any]] = {"description": "a name", "type": "string", "format": NAME_FORMAT}
+_LIMIT: Final[Mapping[str, Any]] = {
+    "description": f"an integer from -1 (unlimited) to {MAX_LIMIT}",
+    "type": "integer",
+    "minimum": UNLIMITED,
+    "maximum": MAX_LIMIT,
+}
 _LIMITS: Final[Mapping[str, Any]] = {
     "description": "a mapping of resources to limits",
     "type": ["object", "null"],
     "propertyNames": _NAME,
-    "additionalProperties": {
-        "description": f"an integer from -1 (unlimited) to {MAX_LIMIT}",
-        "type": ["integer", "null"],
-        "minimum": UNLIMITED,
-        "maximum": MAX_LIMIT,
+    "additionalProperties": {**_LIMIT, "type": ["integer", "null"]},
+}
+_TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z", "format": TIME_FORMAT}
+_OVERRIDES: Final[Mapping[str, Any]] = {
+    "description": "a list of overrides",
+    "type": ["array", "null"],
+    "items": {
+        "description": "a mapping of resource, limit, from, until and reason",
+        "type": "object",
+        "properties": {
+            "resource": _NAME,
+            "limit": _LIMIT,
+            "from": {"description": _TIME["description"], "anyOf": [{"type": "null"}, _TIME]},
+            "until": _TIME,
+            "reason": {"description": f"one line of 1 to {MAX_REASON_CHARS} characters", "format": REASON_FORMAT},
+        },
+        "required": ["resource", "limit", "until"],
+        "additionalProperties": False,
     },
 }
 _PROJECTS: Final[Mapping[str, Any]] = {
@@ -63,19 +87,32 @@ SCHEMA: Final[Mapping[str, Any]] = {
     "additionalProperties": False,
     "$defs": {
         "project": {
-            "description": "a mapping of id, limits and children",
+            "description": "a mapping of id, limits, overrides and children",
             "type": "object",
-            "properties": {"id": _NAME, "limits": _LIMITS, "children": _PROJECTS},
+            "properties": {"id": _NAME, "limits": _LIMITS, "overrides": _OVERRIDES, "children": _PROJECTS},
             "required": ["id"],
             "additionalProperties": False,
         },
     },
 }
 """The format of a document, as JSON Schema. An integer is written without a fraction: 1.0 is none. ``null`` for
-``defaults``, ``projects``, ``limits`` or ``children`` means the same as an empty value; null for a limit removes it."""
+``defaults``, ``projects``, ``limits``, ``overrides`` or ``children`` means the same as an empty value; null for a limit
+removes it."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewOverride:
+    """An override of a document. Times are naive UTC; ``starts_at`` None: now."""
+
+    project_id: str
+    resource: str
+    limit: int
+    starts_at: datetime.datetime | None
+    until: datetime.datetime
+    reason: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,13 +122,15 @@ class Document:
     defaults: Mapping[str, int | None]
     overrides: Mapping[tuple[str, str], int | None]
     parents: Mapping[str, str | None]
+    new_overrides: Sequence[NewOverride] = ()
 
     @property
     def resources(self) -> set[str]:
         """The resources for which the document sets a limit."""
         given = [(resource, limit) for resource, limit in self.defaults.items()]
         given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
-        return {resource for resource, limit in given if limit is not None}
+        limited = {resource for resource, limit in given if limit is not None}
+        return limited | {one.resource for one in self.new_overrides}
 
 
 class _UniqueLoader(_Loader):  # type: ignore[misc]
@@ -139,6 +178,7 @@ def read(value: object) -> Document:
     top = _validate("", value, "document")
     overrides: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
+    new_overrides: list[NewOverride] = []
     locations: dict[str, str] = {}
     todo = _entries("projects", top.get("projects"), None, 1)
     while todo:
@@ -153,8 +193,46 @@ def read(value: object) -> Document:
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
             overrides[project_id, resource] = limit
+        new_overrides += [
+            _override(f"{location}.overrides[{index}]", entry, project_id)
+            for index, entry in enumerate(project.get("overrides") or ())
+        ]
         todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
-    return Document(top.get("defaults") or {}, overrides, parents)
+    return Document(top.get("defaults") or {}, overrides, parents, new_overrides)
+
+
+def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:
+    starts_at = None if entry.get("from") is None else _to_utc(f"{location}.from", entry["from"])
+    until = _to_utc(f"{location}.until", entry["until"])
+    if starts_at is not None and until <= starts_at:
+        raise exceptions.InvalidDocument(f"{location}.until", "must be later than from")
+    return NewOverride(project_id, entry["resource"], entry["limit"], starts_at, until, entry.get("reason"))
+
+
+def is_reason(text: str) -> bool:
+    """Whether the text can be the reason of a change."""
+    return 0 < len(text.strip()) <= MAX_REASON_CHARS and validation.has_only_printable(text)
+
+
+def _parse_time(value: object) -> datetime.datetime | None:
+    """A time of a document; None if it is none. YAML itself parses most forms; text is parsed as ISO 8601."""
+    if isinstance(value, str):
+        try:
+            # (Before Python 3.11, fromisoformat does not know Z.)
+            return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+        except ValueError:
+            return None
+    return value if isinstance(value, datetime.datetime) else None
+
+
+def _to_utc(location: str, value: object) -> datetime.datetime:
+    """A time of a document as naive UTC."""
+    moment = _parse_time(value)
+    assert moment is not None  # the schema requires it
+    try:
+        return moment if moment.utcoffset() is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    except OverflowError:
+        raise exceptions.InvalidDocument(location, "must be a time that can be converted to UTC") from None
 
 
 _Entry = tuple[str, object, "str | None", int]
@@ -198,6 +276,8 @@ def _validators() -> dict[str, Any]:
 
     formats = jsonschema.FormatChecker(formats=())
     formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(is_name)
+    formats.checks(TIME_FORMAT)(lambda value: _parse_time(value) is not None)
+    formats.checks(REASON_FORMAT)(lambda value: value is None or (isinstance(value, str) and is_reason(value)))
     base: Any = jsonschema.Draft202012Validator
     extend: Any = jsonschema.validators.extend
     types = base.TYPE_CHECKER.redefine("integer", is_integer)
@@ -218,7 +298,7 @@ def _explain(location: str, error: Any) -> tuple[str, str]:
         return location, f"has an unknown key {_shown(unknown)}; known are {', '.join(known)}"
     if error.validator == "required":
         return location, f"has no {next(name for name in error.validator_value if name not in error.instance)}"
-    if error.validator == "format":
+    if error.validator == "format" and error.cause is not None:
         return location, f"{key}must be a name, not {_shown(error.instance)}: {error.cause.reason}"
     hint = "; write it in quotes" if error.validator_value == "string" and _is_scalar(error.instance) else ""
     return location, f"{key}must be {error.schema['description']}, not {_shown(error.instance)}{hint}"
@@ -237,9 +317,12 @@ def _shown(value: object) -> str:
     return safe_repr(value)
 
 
-def write(tree: LimitTree) -> dict[str, Any]:
-    """The document that contains all limits and the whole project tree."""
+def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, Any]:
+    """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     limits: dict[str, dict[str, int]] = {}
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for one in live:
+        spans.setdefault(one.project_id, []).append(_written(one))
     for (project_id, resource), limit in sorted(tree.overrides.items()):
         limits.setdefault(project_id, {})[resource] = limit
 
@@ -247,11 +330,23 @@ def write(tree: LimitTree) -> dict[str, Any]:
         project: dict[str, Any] = {"id": project_id}
         if project_id in limits:
             project["limits"] = limits[project_id]
+        if project_id in spans:
+            project["overrides"] = spans[project_id]
         if project_id in tree.children_of:
             project["children"] = [entry(child) for child in tree.children_of[project_id]]
         return project
 
-    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(root) for root in tree.roots]}
+    tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
+    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
+
+
+def _written(one: LimitOverride) -> dict[str, Any]:
+    found: dict[str, Any] = {"resource": one.resource, "limit": one.limit}
+    found["from"] = f"{one.starts_at.isoformat()}Z"
+    found["until"] = f"{one.until.isoformat()}Z"
+    if one.reason is not None:
+        found["reason"] = one.reason
+    return found
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:

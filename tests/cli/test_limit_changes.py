@@ -63,7 +63,6 @@ class DryRunTest(LimitCase):
         for argv, expected in (
             (["--project", "right", "gpu=4", "fpga=0"], [["right", "fpga", None, 0], ["right", "gpu", None, 4]]),
             (["--project", "left", "gpu=6"], []),
-            (["--project", "new", "gpu=6"], [["new", "gpu", None, 6]]),
             (["--default", "gpu=7", "fpga=-1"], [[None, "fpga", None, -1], [None, "gpu", 5, 7]]),
         ):
             rows = self.good("limit", "set", *argv, "--dry-run")
@@ -71,6 +70,13 @@ class DryRunTest(LimitCase):
             self.assertTrue(all(list(row) == columns for row in rows))
         self.assertEqual(before, self.limits())
         self.assertEqual(["left", "right", "top"], [row["project_id"] for row in self.good("project", "list")])
+
+    def test_it_reports_a_new_project(self) -> None:
+        ended = self.call("limit", "set", "--project", "new", "gpu=6", "--dry-run", "-f", "json")
+        self.assertEqual(0, ended.status)
+        self.assertEqual([["set limit", "new", "gpu", None, 6]], [list(row.values()) for row in ended.json])
+        notice = "Project 'new' is new: it had no usage, limit or place in the tree before."
+        self.assertEqual(f"cyborg-quota: {notice}\n", ended.err)
 
     def test_it_prints_what_would_be_refused_and_why(self) -> None:
         argv = ("limit", "set", "--project", "right", "gpu=5", "--dry-run")

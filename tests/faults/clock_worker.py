@@ -16,7 +16,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota import exceptions
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db import overrides
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
 from tests import base, fixtures
 
 CONTEXT = base.Context("p")
@@ -31,6 +37,24 @@ def main(url: str) -> None:
     time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     engine = fixtures.make_engine(url)
     sql = sa.create_engine(url)
+    driver = DbQuotaDriver(
+        DriverSettings(database=fixtures.settings(url)), DatabaseLimitDriver(Flat(), InitialLimits())
+    )
+    limited = QuotaEngine(driver)
+    limited.register_resources(["gpu"])
+
+    def room() -> int:
+        """How many of a resource fit, by the limits in the tables."""
+        usage = limited.get_usages(CONTEXT)["gpu"]
+        over = limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
+        assert [one.limit for one in over] == [usage.limit], (over, usage)
+        return usage.available or 0
+
+    def naive_room() -> int:
+        """The known-bad way: which overrides are active is asked of this process's clock."""
+        query = "SELECT MAX(most) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
+        with sql.connect() as connection:
+            return connection.execute(sa.text(query), {"now": at(0).replace(tzinfo=None)}).scalar() or 0
 
     def at(seconds: float) -> datetime.datetime:
         """Return a time, by the clock of this process."""
@@ -41,6 +65,12 @@ def main(url: str) -> None:
         with sql.begin() as connection:
             return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
 
+    def override(limit: int, start: float, end: float) -> str:
+        """Make an override; its span is in seconds from now, by the clock of the database."""
+        now = limited._driver._database.read(overrides.now)  # type: ignore[attr-defined]
+        span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
+        return limited.administration.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
+
     calls: dict[str, Any] = {
         "time": time.time,
         "reserve": lambda deltas, expire: engine.reserve(CONTEXT, deltas, expire),
@@ -50,6 +80,9 @@ def main(url: str) -> None:
         "release": lambda uuids: engine.release(CONTEXT, uuids),
         "expire": lambda: engine.expire(base.ADMIN),
         "naive_expire": naive_expire,
+        "room": room,
+        "naive_room": naive_room,
+        "override": override,
     }
     for line in sys.stdin:
         name, *arguments = json.loads(line)

@@ -42,7 +42,6 @@ class TestHoldings(test_limits.LimitsTestCase):
                 self.assertLessEqual(len(batch), count)
                 found += batch
             self.assertEqual(sorted(holders), sorted(found))
-        self.assertEqual(1, len(self.admin.list_holders(base.ADMIN, count=-1)))
 
     def test_holdings(self) -> None:
         names = ["used", "reserved", "limited", "was used", "in the tree", "unknown"]
@@ -60,7 +59,10 @@ class TestHoldings(test_limits.LimitsTestCase):
     def test_bad_input(self) -> None:
         many = ["p"] * (MAX_LISTED_PROJECTS + 1)
         self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, many)
-        self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, "used")
+        for wrong in ("used", None, 5, {"used": 1}):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, wrong)
+        for wrong in (0, -1, True, None, "2", 1.5):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.list_holders, base.ADMIN, "", wrong)
         self.assertRaises(exceptions.InvalidName, self.admin.list_holdings, base.ADMIN, [" "])
         self.assertRaises(exceptions.InvalidName, self.admin.list_holders, base.ADMIN, "\x00")
         self.assertRaises(exceptions.InvalidName, self.admin.is_known_project, base.ADMIN, "")

@@ -185,11 +185,8 @@ class TestUpgradeWithData(MigrationTestCase, test_migrations.ModelsMigrationsSyn
     The test is oslo.db's ``test_models_sync``: it calls ``db_sync``, and compares the result with the models.
     """
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(fixtures.drop_views, self.sql)
-
     def db_sync(self, engine: sa.Engine) -> None:
+        self.addCleanup(fixtures.drop_views, self.sql)
         tables: list[sa.Table] = []
         for revision in revisions():
             self.upgrade_to(revision)

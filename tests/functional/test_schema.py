@@ -242,11 +242,8 @@ class TestForeignTables(SchemaTestCase):
 class TestModels(SchemaTestCase, test_migrations.ModelsMigrationsSync):
     """Models and migrations agree; oslo.db compares everything except the CHECKs and the names, which we compare."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(fixtures.drop_views, self.sql)
-
     def db_sync(self, engine: sa.Engine) -> None:
+        self.addCleanup(fixtures.drop_views, self.sql)
         schema.sync(self.database)
 
     def get_engine(self) -> sa.Engine:

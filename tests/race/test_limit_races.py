@@ -12,6 +12,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db import limit_history
+from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base
@@ -217,3 +220,54 @@ class TestOvercommitted(LimitRaceTestCase):
                 for row in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
                     self.engine.rollback(base.ADMIN, [row.uuid])
         self.assert_invariants()
+
+
+class TestHistory(LimitRaceTestCase):
+    """Each entry's value before is the one after of the entry before it, whoever changes the same limits at once."""
+
+    policy = Flat
+
+    def change(self, seed: int) -> int:
+        chance, end, count = random.Random(seed), time.monotonic() + SECONDS, 0
+        names = ["a", "b", None]
+        while time.monotonic() < end:
+            number, project = chance.randrange(1000), chance.choice(names[:2])
+            if seed == 0:
+                self.admin.import_limits(base.ADMIN, {"defaults": {"gpu": number}, "projects": [{"id": project}]})
+            elif seed == 1:
+                self.admin.move_project(base.ADMIN, "leaf", chance.choice(names))
+            else:
+                self.admin.set_limits(base.ADMIN, {"gpu": number, "fpga": None}, chance.choice(names))
+            count += 1
+        return count
+
+    def differences(self) -> int:
+        self.make_tree({"a": None, "b": None, "leaf": "a"})
+        self.start()
+        counts = race(*(functools.partial(self.change, seed) for seed in range(4)))
+        self.assertGreater(min(counts), 0)
+        return len(self.admin.verify_limit_history(base.ADMIN))
+
+    def test_the_history_is_in_the_order_of_the_changes(self) -> None:
+        self.assertEqual(0, self.differences())
+
+    def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:
+        """The control: record each change in a transaction of its own, right after that of the change."""
+
+        def keep(_connection: Any, author: Any, changes: Any, **_rest: Any) -> Any:
+            return (author, changes) if changes else None
+
+        record = limit_history.record
+
+        def write(history: Any, kept: Any) -> None:
+            def work(connection: Any) -> None:
+                limit_tables.serialize_tree_changes(connection)
+                record(connection, *kept)
+
+            if kept is not None:
+                time.sleep(random.uniform(0, 0.1))  # (with locks granted in order, the order would mostly be kept)
+                history._database.write(work)
+
+        self.patch(limit_history, "record", keep)
+        self.patch(LimitHistory, "announce", write)
+        self.assertGreater(self.differences(), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import inspect
 import re
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ BY_RULE: dict[str, dict[str, Any]] = {
     "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
     "unset_limit": {"resource": "gpu", "project_id": VICTIM},
     "set_limits": {"limits": {"gpu": 5}, "project_id": VICTIM},
+    "set_overrides": {"limits": {"gpu": 5}, "project_id": VICTIM, "until": datetime.datetime(2999, 1, 1)},
 }
 ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_projects": {},
@@ -86,6 +88,11 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "is_known_project": {"project_id": VICTIM},
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
+    "list_overrides": {},
+    "cancel_overrides": {"ids": []},
+    "verify_limit_history": {},
+    "checkpoint_limits": {},
+    "purge_limit_history": {"older_than_seconds": 0},
 }
 CAPACITY: dict[str, dict[str, Any]] = {
     "add_provider": {"name": "n2"},
@@ -103,6 +110,8 @@ CAPACITY: dict[str, dict[str, Any]] = {
 }
 """Every call is an admin's."""
 
+OF_OWN_PROJECT = {"limit_history"}
+"""Calls of the administration that a project's own users may make; see TestHistory."""
 PACKAGE = {"attachment", "make_engine"}
 """Functions of the package. The first is called below; the second reads a configuration, and takes no context."""
 
@@ -227,7 +236,7 @@ class TestTheTable(EveryCallTestCase):
 
     def test_every_method_has_a_row(self) -> None:
         self.assertEqual(public(QuotaEngine), OWN.keys() | ADMINS.keys())
-        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys())
+        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | OF_OWN_PROJECT)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
@@ -249,11 +258,36 @@ class TestTheTable(EveryCallTestCase):
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
-            "allow_unknown_limits", "with_headroom", "provider",
+            "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
+            "provider",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:
                 self.assertLessEqual(set(parameters(kind, call)), harmless | NAMES.keys(), call)
+
+
+class TestHistory(EveryCallTestCase):
+    """The history of limits, read by users that are not admins."""
+
+    def test_another_project_s_history_is_refused(self) -> None:
+        on = self.engine.administration
+        for who, context in STRANGERS.items():
+            answers = [
+                self.answer(self.engine, on, "limit_history", context, {"project_id": project_id, "marker": marker})
+                for project_id in (VICTIM, NOBODY)
+                for marker in (None, "1-0", "100000-0")
+            ]
+            self.assertEqual({(exceptions.NotAuthorized, ())}, {(one.kind, one.statements) for one in answers}, who)
+            self.assertEqual(1, len({one.words for one in answers}), who)
+
+    def test_the_own_history_shows_no_other_project(self) -> None:
+        on = self.engine.administration
+        self.assertEqual([], on.limit_history(base.Context(STRANGER)))
+        for marker in (None, "100000-0"):
+            entries = on.limit_history(base.Context(VICTIM), marker=marker)
+            self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
+            self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
+            self.assertNotIn("above", repr(entries))
 
 
 class TestOtherProject(EveryCallTestCase):

@@ -32,7 +32,10 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reservation show": ("{uuid}",),
     "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
+    "limit history": ("--project", OTHER),
     "limit list": ("--project", OTHER),
+    "limit override list": ("--project", OTHER),
+    "limit override cancel": ("{override}",),
     "limit set": ("--project", OTHER, "gpu=7"),
     "limit show": ("--project", OTHER),
     "limit tree": ("--project", OTHER),
@@ -46,7 +49,7 @@ OF_ALL = {
     "capacity allocation list", "capacity audit", "capacity enable", "capacity heal", "capacity import",
     "capacity inventory list", "capacity inventory remove", "capacity inventory set", "capacity provider add",
     "capacity provider list", "capacity provider remove", "capacity provider show",
-    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
+    "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",
 }  # fmt: skip
@@ -66,10 +69,15 @@ class EveryCommandTest(base.CliTestCase):
             self.call("limit", "set", "--project", project, "gpu=50")
             (row,) = self.good("reserve", "--project", project, "--consumer", "c", "--group", "g", "gpu=1")
             self.uuids[project] = row["uuid"]
+            self.call("limit", "set", "--project", project, "gpu=40", "--until", "2999-01-01")
+        self.override = self.good("limit", "override", "list", "--project", OTHER)[0]["id"]
         self.call("project", "add", "empty")
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         self.before = self.rows_of(VICTIM)
-        self.assertEqual({"projects", "project_limits", "quota_usages", "reservations"}, self.before.keys())
+        self.assertEqual(
+            {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
+            self.before.keys(),
+        )
 
     def rows_of(self, project: str) -> dict[str, list[Any]]:
         """Return the rows that name a project."""
@@ -83,7 +91,7 @@ class EveryCommandTest(base.CliTestCase):
     def test_a_command_for_one_project_changes_no_other(self) -> None:
         for command, arguments in OF_ONE.items():
             with self.subTest(command):
-                argv = [argument.format(uuid=self.uuids[OTHER]) for argument in arguments]
+                argv = [argument.format(uuid=self.uuids[OTHER], override=self.override) for argument in arguments]
                 if command == "rollback":  # (what the commit above has committed is not rolled back)
                     self.call("reserve", "--project", OTHER, "--consumer", "c", "gpu=1")
                 ended = self.call(*command.split(), *argv)

@@ -41,12 +41,15 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
     "capacity": LEAVES | {"ledger"},
-    "factory": LEAVES | {"engine", "policy", "ledger", "limits", "conf", "plugins"},
+    "messaging": LEAVES,
+    "cadf": LEAVES | {"messaging"},
+    "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
-    | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"},
+    | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
+    | {"messaging"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -67,7 +70,8 @@ GUARDED = {
     "openstack": {"limits"},
     "jsonschema": {"limits"},
     "cyborg": {"integrations"},
-    "oslo_messaging": {"cmd", "integrations"},
+    "oslo_messaging": {"messaging", "integrations"},
+    "pycadf": {"cadf"},
     "oslo_service": {"integrations"},
     "oslo_upgradecheck": {"cmd"},
 }
@@ -200,7 +204,7 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"history", "limits", "schema"},
+    {"history", "limits", "limit_history", "schema"},
     {"database"},
     {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
@@ -209,6 +213,7 @@ DB_LEVELS = (
         "inventories",
         "maintenance",
         "new_reservations",
+        "overrides",
         "replays",
         "reservations",
         "resource_providers",

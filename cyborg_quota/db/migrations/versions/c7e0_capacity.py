@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import mysql
 
 revision = "c7e0"
-down_revision = "f6f0"
+down_revision = "b6e2"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the history of limits: one project's entries in a history of 100,000, the replay, and a large import.
+
+python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.limit_history
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from benchmarks.imports import make_engine
+from cyborg_quota.db import limit_history, schema
+from cyborg_quota.db.database import Database
+from cyborg_quota.types import Author, LimitChange
+from tests import base, clouds, fixtures
+
+PROJECTS = 2000
+CHANGES_A_TRANSACTION = 100
+
+
+def median_ms(call: Callable[[], object], times: int = 21) -> float:
+    """The median duration of a call, after one call that is not measured."""
+    call()
+    durations = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations) * 1000
+
+
+def fill(database: Database, count: int) -> None:
+    """Write a history of ``count`` changes of the limits of PROJECTS projects, and these limits."""
+    sql = sa.create_engine(database._url, poolclass=sa.NullPool)
+    limits: dict[str, int] = {}
+    for generation in range(count // CHANGES_A_TRANSACTION):
+        changes = []
+        for number in range(CHANGES_A_TRANSACTION):
+            project_id = f"p{(generation * CHANGES_A_TRANSACTION + number) % PROJECTS}"
+            after = generation + 1
+            changes.append(LimitChange("set limit", project_id, "gpu", limits.get(project_id), after))
+            limits[project_id] = after
+
+        def work(connection: sa.Connection, changes: list[LimitChange] = changes) -> None:
+            connection.execute(sa.text("UPDATE fences SET generation = generation + 1"))
+            limit_history.record(connection, Author("alice", reason="benchmark"), changes)
+
+        database.write(work)
+    rows = [{"project_id": name, "resource": "gpu", "most": limit} for name, limit in limits.items()]
+    with sql.begin() as connection:
+        statement = "INSERT INTO project_limits (project_id, resource, most) VALUES (:project_id, :resource, :most)"
+        connection.execute(sa.text(statement), rows)
+
+
+def run(backend: str, count: int, projects: int) -> None:
+    """Measure one database, and print the result."""
+    url = fixtures.fresh_disk_url(backend, "limit_history")
+    database = Database(fixtures.settings(url))
+    schema.sync(database)
+    engine = make_engine(url)
+    admin = engine.administration
+    admin.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+    fill(database, count)
+    pages = {
+        "one project": lambda: admin.limit_history(base.ADMIN, "p7"),
+        "one project, 20 entries": lambda: admin.limit_history(base.ADMIN, "p7", limit=20),
+        "the newest 20": lambda: admin.limit_history(base.ADMIN, limit=20),
+    }
+    figures = [f"{name} {median_ms(call):.1f} ms" for name, call in pages.items()]
+    start = time.monotonic()
+    assert admin.verify_limit_history(base.ADMIN) == []
+    figures.append(f"verify {time.monotonic() - start:.2f} s")
+    clouds.add_projects(sa.create_engine(url, poolclass=sa.NullPool), PROJECTS, projects)
+    start = time.monotonic()
+    admin.checkpoint_limits(base.ADMIN)
+    figures.append(f"checkpoint {time.monotonic() - start:.2f} s")
+    entries = [{"id": f"new{number}", "limits": {"gpu": 1}} for number in range(projects)]
+    start = time.monotonic()
+    changes = len(admin.import_limits(base.ADMIN, {"projects": entries}))
+    figures.append(f"import of {changes:,} changes {time.monotonic() - start:.2f} s")
+    print(f"{backend}, {count:,} changes: {', '.join(figures)}", flush=True)
+    engine.close()
+    database.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--changes", type=int, default=100_000)
+    parser.add_argument("--projects", type=int, default=20_000, help="projects of the import")
+    arguments = parser.parse_args()
+    for backend in fixtures.BACKENDS:
+        if fixtures.missing_server(backend) is None:
+            run(backend, arguments.changes, arguments.projects)
+
+
+if __name__ == "__main__":
+    main()

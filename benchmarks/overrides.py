@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what live overrides cost a reserve: processor time of client and server, without and with 1,000 overrides.
+
+python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.overrides
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import pathlib
+import statistics
+import time
+
+from benchmarks.imports import make_engine
+from cyborg_quota import QuotaEngine
+from cyborg_quota.db import overrides, schema
+from cyborg_quota.db.database import Database
+from cyborg_quota.types import LimitOverride
+from tests import base, clouds, fixtures
+
+CALLS = 300
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def server_pids(database: Database) -> set[str]:
+    """The processes of the server of this database. (Other servers may run on the machine.) Empty for SQLite."""
+    with database.engine.connect() as connection:
+        if database.engine.dialect.name == "sqlite":
+            return set()
+        if database.engine.dialect.name in ("mysql", "mariadb"):
+            return {pathlib.Path(connection.exec_driver_sql("SELECT @@pid_file").scalar_one()).read_text().strip()}
+        parent = _fields(str(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()))[1]
+    pids = {path.name for path in pathlib.Path("/proc").glob("[0-9]*") if _fields(path.name)[1:2] == [parent]}
+    return {*pids, parent}
+
+
+def _fields(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat, from the state on; empty for a process that has ended."""
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def microseconds(engine: QuotaEngine, pids: set[str], calls: int) -> float:
+    """The processor time of a reserve and its rollback, client and server together."""
+    context = base.Context("p7")
+
+    def seconds() -> float:
+        ticks = sum(int(field) for pid in pids for field in _fields(pid)[11:13])
+        return time.process_time() + ticks / _TICKS
+
+    start = seconds()
+    for _ in range(calls):
+        engine.rollback(context, engine.reserve(context, {"fpga": 1}))
+    return (seconds() - start) / calls * 1e6
+
+
+def run(backend: str, count: int, rounds: int) -> None:
+    """Measure one database, the two variants in turn, and print the result."""
+    engines: list[QuotaEngine] = []
+    for variant in ("none", "many"):
+        url = fixtures.fresh_disk_url(backend, f"overrides_{variant}")
+        database = Database(fixtures.settings(url))
+        schema.sync(database)
+        clouds.add_projects(database.engine, 0, 2000)
+        engine = make_engine(url)
+        engine.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+        now = database.read(overrides.now)
+        span = (now - datetime.timedelta(hours=1), now + datetime.timedelta(hours=10))
+        made = [
+            LimitOverride((10**6, number), f"p{number}", ("gpu", "fpga")[number % 2], 10**6, *span)
+            for number in range(count if variant == "many" else 0)
+        ]
+        database.write(lambda connection, made=made: overrides.insert(connection, made))  # type: ignore[misc]
+        microseconds(engine, set(), CALLS)
+        pids = server_pids(database)
+        engines.append(engine)
+    figures: list[tuple[float, float]] = []
+    for turn in range(rounds):
+        order = engines if turn % 2 else engines[::-1]
+        pair = {id(engine): microseconds(engine, pids, CALLS) for engine in order}
+        figures.append((pair[id(engines[0])], pair[id(engines[1])]))
+    none, many = (statistics.median(column) for column in zip(*figures, strict=True))
+    ratio = statistics.median(second / first for first, second in figures)
+    print(f"{backend}: none {none:.0f} us, {count} overrides {many:.0f} us, median ratio {ratio:.3f}", flush=True)
+    for engine in engines:
+        engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--overrides", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--on", choices=fixtures.BACKENDS, action="append", help="this database; may be repeated")
+    arguments = parser.parse_args()
+    for backend in arguments.on or fixtures.BACKENDS:
+        if fixtures.missing_server(backend) is None:
+            run(backend, arguments.overrides, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

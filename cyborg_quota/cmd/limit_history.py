@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on the history of limits: history, checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oslo_log import log as logging
+
+from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
+from cyborg_quota.types import HistoryDifference, HistoryEntry
+
+LOG = logging.getLogger(__name__)
+
+COLUMNS = ("id", "at", "actor", "action", "project_id", "resource", "before", "after", "until", "reason")
+DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "recorded", "actual")
+_NOT_RECORDED = (
+    "%d limits or places in the tree were changed without a record, by an earlier release or with SQL. "
+    "`cyborg-quota limit checkpoint` records the present ones."
+)
+
+
+class History(base.Lister):
+    """Show who changed limits and the project tree, when and why; newest first.
+
+    With --verify, replay the history instead, and compare the result with the
+    present limits and tree. Prints the differences and exits with 1 if there are
+    any: an earlier release that still runs, or SQL, makes changes without
+    recording them. before_id is the first entry after such a change; without it,
+    actual is the present value.
+    """
+
+    example = (
+        "cyborg-quota limit history --project P --since 30d\n"
+        "  cyborg-quota limit history --since 2026-12-01T08:00Z -f csv\n"
+        "  cyborg-quota limit history --verify"
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        arguments.add_project(parser)
+        parser.add_argument(
+            "--since",
+            type=arguments.moment_or_age,
+            metavar="TIME",
+            help="only changes since this time (2026-12-01T08:00Z) or of this age (12h, 30d)",
+        )
+        parser.add_argument("--limit", type=int, metavar="N", help="at most this number of entries")
+        parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
+        parser.add_argument("--verify", action="store_true", help="compare it with the present limits and tree")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        administration = self.engine.administration
+        if parsed_args.verify:
+            if any(value is not None for value in (parsed_args.project, parsed_args.since, parsed_args.marker)):
+                raise BadUsage("--verify replays the whole history: give no --project, --since or --marker.")
+            differences = administration.verify_limit_history(self.context)
+            if differences:
+                self.status = REFUSED
+                LOG.warning(_NOT_RECORDED, len(differences))
+            return DIFFERENCE_COLUMNS, [_difference(one) for one in differences]
+        entries = administration.limit_history(
+            self.context,
+            parsed_args.project,
+            since=parsed_args.since,
+            limit=parsed_args.limit,
+            marker=parsed_args.marker,
+        )
+        return COLUMNS, [_row(entry) for entry in entries]
+
+
+def _row(entry: HistoryEntry) -> tuple[Any, ...]:
+    is_limit = entry.resource is not None
+    column = formats.OptionalLimit if is_limit else formats.Optional
+    action = entry.action if entry.operation is None else f"{entry.action} ({entry.operation})"
+    return (
+        entry.id,
+        formats.timestamp(entry.at),
+        formats.Optional(entry.actor),
+        action,
+        formats.Default(entry.project_id) if is_limit else formats.Optional(entry.project_id),
+        formats.Optional(entry.resource),
+        column(entry.before),
+        column(entry.after),
+        formats.timestamp(entry.until),
+        formats.Optional(entry.reason),
+    )
+
+
+def _difference(difference: HistoryDifference) -> tuple[Any, ...]:
+    column = formats.Optional if difference.resource is None else formats.OptionalLimit
+    return (
+        formats.Optional(difference.before_entry),
+        formats.Default(difference.project_id),
+        formats.Optional(difference.resource),
+        column(difference.recorded),
+        column(difference.actual),
+    )
+
+
+class Checkpoint(base.ShowOne):
+    """Record all present limits and the project tree in the history.
+
+    Run this if `limit history --verify` reports changes without a record, for
+    example after the last host was upgraded. The next verification starts at the
+    checkpoint. Prints the number of entries written.
+    """
+
+    example = "cyborg-quota limit checkpoint --reason 'upgrade finished'"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        arguments.add_reason(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        count = self.engine.administration.checkpoint_limits(self.context, reason=parsed_args.reason)
+        return ("recorded",), (count,)

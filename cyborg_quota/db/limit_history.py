@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table limit_changes: the history of limits and of the project tree.
+
+``record`` runs in the transaction of the change, after ``limits.serialize_tree_changes``. Each entry has the
+generation of the fence row in that transaction, and its number within the transaction. These two numbers order the
+history, because only one such transaction can run at a time; the times may come from several clocks.
+
+A checkpoint records a complete state: a row without a project and a resource, and then one row for each default, limit,
+edge and override, all with the action ``checkpoint``, the same generation and the value in ``value_after``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, limits, overrides, prepared
+from cyborg_quota.db.models import fences, limit_changes, limit_defaults, project_limits
+from cyborg_quota.db.models import projects as projects_table
+from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
+
+_column = limit_changes.c
+_ORDER: Final = (_column.generation, _column.ordinal)
+_NEWEST_FIRST: Final = tuple(column.desc() for column in _ORDER)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredState:
+    """All limits, edges and overrides.
+
+    ``edges``: the parent of each project that has one, and the origin of this edge. ``overrides``: those that have not
+    ended, by id.
+    """
+
+    defaults: dict[str, int]
+    limits: dict[tuple[str, str], int]
+    edges: dict[str, tuple[str, str | None]]
+    overrides: dict[str, LimitOverride] = dataclasses.field(default_factory=dict)
+
+
+def generation(connection: sa.Connection) -> int:
+    """The generation of the fence row: each change of a limit or of the tree adds 1. In such a change: its own."""
+    query = sa.select(fences.c.generation).where(fences.c.name == limits.FENCE)
+    return int(connection.execute(query).scalar_one_or_none() or 0)
+
+
+def record(
+    connection: sa.Connection,
+    author: Author,
+    changes: Sequence[LimitChange],
+    *,
+    operation: str | None = None,
+    origin: str | None = None,
+) -> RecordedChanges | None:
+    """Add the changes of this transaction to the history. None: there are no changes.
+
+    ``origin``: the limit driver that makes these edges of the tree. The transaction must be serialized with other
+    changes. Write the history before locking usage rows, so that charges do not wait for it.
+    """
+    if not changes:
+        return None
+    recorded = RecordedChanges(generation(connection), author, operation, changes)
+    prepared.insert_many(connection, limit_changes, list(_rows_of(recorded, origin)))
+    return recorded
+
+
+def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str, Any]]:
+    author = recorded.author
+    has_overrides = any(change.override is not None for change in recorded.changes)
+    for ordinal, change in enumerate(recorded.changes):
+        yield {
+            **(_span(change.override) if has_overrides else {}),
+            "generation": recorded.generation,
+            "ordinal": ordinal,
+            "user_id": author.user_id,
+            "user_project_id": author.project_id,
+            "request_id": author.request_id,
+            "action": change.action,
+            "operation": recorded.operation,
+            "project_id": change.project_id,
+            "resource": change.resource,
+            "value_before": _text(change.before),
+            "value_after": _text(change.after),
+            "origin": origin if change.resource is None else None,
+            "reason": author.reason,
+        }
+
+
+def _span(one: LimitOverride | None) -> dict[str, str | None]:
+    if one is None:
+        return {"override_id": None, "starts_at": None, "ends_at": None}
+    # (Prepared statements take no dates: see prepared.py.)
+    return {
+        "override_id": one.id,
+        "starts_at": one.starts_at.isoformat(" ", "microseconds"),
+        "ends_at": one.until.isoformat(" ", "microseconds"),
+    }
+
+
+def _text(value: str | int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str | None] | None:
+    """The parent of a project and the origin of this edge; None if the project is not known."""
+    query = sa.select(projects_table.c.parent_id, projects_table.c.origin).where(
+        projects_table.c.project_id == project_id
+    )
+    row = connection.execute(query).first()
+    return None if row is None else (row.parent_id, row.origin)
+
+
+def read(
+    connection: sa.Connection,
+    *,
+    project_id: str | None = None,
+    since: datetime.datetime | datetime.timedelta | None = None,
+    limit: int | None = None,
+    before: tuple[int, int] | None = None,
+) -> list[HistoryEntry]:
+    """The entries that match all given filters, newest first.
+
+    ``since``: a time (naive UTC), or the greatest age by the clock of the database. ``before``: the generation and the
+    number of the entry before which the list starts.
+    """
+    query = sa.select(limit_changes).order_by(*_NEWEST_FIRST).limit(limit)
+    if project_id is not None:
+        query = query.where(_column.project_id == project_id)
+    if isinstance(since, datetime.timedelta):
+        query = query.where(_column.created_at >= clock.utc_after(-(since // datetime.timedelta(microseconds=1))))
+    elif since is not None:
+        query = query.where(_column.created_at >= since)
+    if before is not None:
+        is_earlier = sa.and_(_column.generation == before[0], _column.ordinal < before[1])
+        query = query.where(sa.or_(_column.generation < before[0], is_earlier))
+    return [_entry(row) for row in connection.execute(query)]
+
+
+def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[HistoryEntry]:
+    """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
+    is_earlier = sa.true() if before is None else _column.generation < before
+    last = sa.select(sa.func.max(_column.generation)).where(_column.action == CHECKPOINT, is_earlier)
+    start = connection.execute(last).scalar_one_or_none() or 0
+    query = sa.select(limit_changes).where(_column.generation >= start, is_earlier).order_by(*_ORDER)
+    return [_entry(row) for row in connection.execute(query)]
+
+
+def _entry(row: Any) -> HistoryEntry:
+    is_limit = row.resource is not None
+    return HistoryEntry(
+        id=f"{row.generation}-{row.ordinal}",
+        at=row.created_at,
+        actor=row.user_id,
+        actor_project_id=row.user_project_id,
+        request_id=row.request_id,
+        action=row.action,
+        operation=row.operation,
+        project_id=row.project_id,
+        resource=row.resource,
+        before=_value(row.value_before, is_limit=is_limit),
+        after=_value(row.value_after, is_limit=is_limit),
+        origin=row.origin,
+        override_id=row.override_id,
+        starts_at=row.starts_at,
+        until=row.ends_at,
+        reason=row.reason,
+    )
+
+
+def _value(text: str | None, *, is_limit: bool) -> str | int | None:
+    return int(text) if is_limit and text is not None else text
+
+
+def read_state(connection: sa.Connection) -> StoredState:
+    """All stored limits and edges. The caller must exclude concurrent changes, or detect them (``generation``)."""
+    edge = projects_table.c
+    edges = sa.select(edge.project_id, edge.parent_id, edge.origin).where(edge.parent_id.is_not(None))
+    limit = project_limits.c
+    return StoredState(
+        defaults=dict(
+            tuple(row) for row in connection.execute(sa.select(limit_defaults.c.resource, limit_defaults.c.most))
+        ),
+        limits={
+            (row.project_id, row.resource): row.most
+            for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.most))
+        },
+        edges={row.project_id: (row.parent_id, row.origin) for row in connection.execute(edges)},
+        overrides={one.id: one for one in overrides.read(connection)[0]},
+    )
+
+
+_CheckpointRow = tuple["str | None", "str | None", "str | int | None", "str | None", "LimitOverride | None"]
+"""project_id, resource, value, origin, override"""
+
+
+def write_checkpoint(
+    connection: sa.Connection, author: Author, state: StoredState, *, number: int, operation: str | None = None
+) -> int:
+    """Add a checkpoint of ``state`` as generation ``number``. Returns the number of its rows."""
+    values: list[_CheckpointRow] = [(None, None, None, None, None)]
+    values += [(None, resource, most, None, None) for resource, most in sorted(state.defaults.items())]
+    values += [(*key, most, None, None) for key, most in sorted(state.limits.items())]
+    values += [(child, None, parent, origin, None) for child, (parent, origin) in sorted(state.edges.items())]
+    values += [(one.project_id, one.resource, one.limit, None, one) for one in state.overrides.values()]
+    rows = [
+        {
+            "generation": number,
+            "ordinal": ordinal,
+            "user_id": author.user_id,
+            "user_project_id": author.project_id,
+            "request_id": author.request_id,
+            "action": CHECKPOINT,
+            "operation": operation,
+            "project_id": project_id,
+            "resource": resource,
+            "value_after": _text(value),
+            "origin": origin,
+            "reason": author.reason if override is None else override.reason,
+            **_span(override),
+        }
+        for ordinal, (project_id, resource, value, origin, override) in enumerate(values)
+    ]
+    prepared.insert_many(connection, limit_changes, rows)
+    return len(rows)
+
+
+def first_kept(connection: sa.Connection, age_microseconds: int) -> int:
+    """The first generation that a purge keeps: that of the first entry that is younger than ``age_microseconds``."""
+    is_young = _column.created_at > clock.utc_after(-age_microseconds)
+    first = connection.execute(sa.select(sa.func.min(_column.generation)).where(is_young)).scalar_one_or_none()
+    return generation(connection) if first is None else int(first)
+
+
+def last_before(connection: sa.Connection, number: int) -> tuple[int, datetime.datetime | None] | None:
+    """The generation and time of the last change before generation ``number``; None if only a checkpoint is left."""
+    is_earlier = _column.generation < number
+    query = sa.select(_column.generation, _column.created_at).where(is_earlier).order_by(*_NEWEST_FIRST).limit(1)
+    row = connection.execute(query).first()
+    first = connection.execute(sa.select(sa.func.min(_column.generation)).where(is_earlier)).scalar_one_or_none()
+    if row is None or (row.generation == first and _has_checkpoint(connection, row.generation)):
+        return None
+    return row.generation, row.created_at
+
+
+def _has_checkpoint(connection: sa.Connection, number: int) -> bool:
+    query = sa.select(sa.literal(1)).where(_column.generation == number, _column.action == CHECKPOINT).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def delete_before(connection: sa.Connection, number: int) -> int:
+    """Delete the entries before generation ``number``. Returns how many there were."""
+    return connection.execute(sa.delete(limit_changes).where(_column.generation < number)).rowcount
+
+
+def set_time(connection: sa.Connection, number: int, at: datetime.datetime | None) -> None:
+    """Set the time of all entries of generation ``number``."""
+    connection.execute(sa.update(limit_changes).where(_column.generation == number).values(created_at=at))

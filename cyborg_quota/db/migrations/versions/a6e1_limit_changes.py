@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit_changes: the history of limits and of the project tree. It begins with a checkpoint of the present state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "a6e1"
+down_revision = "f6f0"
+branch_labels = None
+depends_on = None
+
+_TABLE: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+_NOW = {
+    "mysql": "UTC_TIMESTAMP(6)",
+    "postgresql": "statement_timestamp() AT TIME ZONE 'UTC'",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
+}
+_SOURCES = ("fences", "limit_defaults", "project_limits", "projects")
+# Each SELECT: project_id, resource, value_after, origin; the rows of the checkpoint are numbered through.
+_STATES = (
+    "SELECT NULL AS p, resource AS r, {most} AS v, NULL AS o FROM limit_defaults",
+    "SELECT project_id AS p, resource AS r, {most} AS v, NULL AS o FROM project_limits",
+    "SELECT project_id AS p, NULL AS r, parent_id AS v, origin AS o FROM projects WHERE parent_id IS NOT NULL",
+)
+
+
+def _name(chars: int = 255) -> Any:
+    return sa.String(chars).with_variant(
+        mysql.VARCHAR(chars, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+    )
+
+
+def _moment() -> Any:
+    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def upgrade() -> None:
+    bind = op.get_bind()
+    # MariaDB commits each statement: an upgrade that was interrupted starts again here.
+    if not sa.inspect(bind).has_table("limit_changes"):
+        op.create_table(
+            "limit_changes",
+            sa.Column("created_at", _moment()),
+            sa.Column("generation", sa.Integer, autoincrement=False, nullable=False),
+            sa.Column("ordinal", sa.Integer, autoincrement=False, nullable=False),
+            sa.Column("user_id", _name()),
+            sa.Column("user_project_id", _name()),
+            sa.Column("request_id", _name()),
+            sa.Column("action", sa.String(32), nullable=False),
+            sa.Column("operation", sa.String(16)),
+            sa.Column("project_id", _name()),
+            sa.Column("resource", _name()),
+            sa.Column("value_before", _name()),
+            sa.Column("value_after", _name()),
+            sa.Column("origin", sa.String(16)),
+            sa.Column("override_id", sa.String(32)),
+            sa.Column("starts_at", _moment()),
+            sa.Column("ends_at", _moment()),
+            sa.Column("reason", _name(1000)),
+            sa.PrimaryKeyConstraint("generation", "ordinal", name=op.f("pk_limit_changes")),
+            **_TABLE,
+        )
+    indexes = {index["name"] for index in sa.inspect(bind).get_indexes("limit_changes")}
+    if "ix_limit_changes_project" not in indexes:
+        op.create_index("ix_limit_changes_project", "limit_changes", ["project_id", "generation", "ordinal"])
+    # The history of an empty database begins with its first change. (The tables of a first sync must stay empty, so
+    # that an interrupted one can be repeated.)
+    if not _has_rows(bind, "limit_changes") and any(_has_rows(bind, table) for table in _SOURCES):
+        _write_checkpoint(bind)
+
+
+def _has_rows(bind: sa.Connection, table: str) -> bool:
+    return bind.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None
+
+
+def _write_checkpoint(bind: sa.Connection) -> None:
+    # The previous release may change limits meanwhile. The fence excludes that until this transaction ends.
+    bump = "UPDATE fences SET generation = generation + 1 WHERE name = 'limits'"
+    if bind.exec_driver_sql(bump).rowcount == 0:
+        bind.exec_driver_sql("INSERT INTO fences (name, generation) VALUES ('limits', 1)")
+    generation = bind.exec_driver_sql("SELECT generation FROM fences WHERE name = 'limits'").scalar()
+    columns = "created_at, generation, ordinal, user_id, action, operation"
+    name = "mysql" if bind.dialect.name in ("mysql", "mariadb") else bind.dialect.name
+    most = "CAST(most AS CHAR)" if name == "mysql" else "CAST(most AS VARCHAR(255))"
+    constants = "'db sync', 'checkpoint', 'migration'"
+    bind.exec_driver_sql(f"INSERT INTO limit_changes ({columns}) VALUES ({_NOW[name]}, {generation}, 0, {constants})")
+    first = 0
+    for state in _STATES:
+        rows = bind.exec_driver_sql(
+            f"INSERT INTO limit_changes ({columns}, project_id, resource, value_after, origin)"
+            f" SELECT {_NOW[name]}, {generation}, {first} + ROW_NUMBER() OVER (ORDER BY p, r), {constants}, p, r, v, o"
+            f" FROM ({state.format(most=most)}) AS present"
+        ).rowcount
+        first += rows

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table limit_overrides: limits that apply between a start and an end time, by the clock of the database.
+
+Where overrides of one limit overlap, the one made last applies: the one with the highest generation of the fence row
+under which it was made, and then the highest number within that transaction. No time decides that.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import limit_overrides
+from cyborg_quota.types import LimitOverride
+
+KEPT_SECONDS: Final = 86400
+"""An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
+
+_NAMES_A_QUERY: Final = 500
+_column = limit_overrides.c
+_KEY: Final = (_column.project_id, _column.resource)
+
+IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _column.ends_at > clock.utc_now())
+"""The condition of an override that applies at this moment, by the clock of the database."""
+
+Key = tuple[str, str]
+
+
+def latest(rows: Iterable[tuple[Key, int, int, int]]) -> dict[Key, int]:
+    """The limit that applies, by (project_id, resource). ``rows``: key, limit, generation and number of overrides."""
+    return {key: limit for key, limit, *_ in sorted(rows, key=lambda row: row[2:])}
+
+
+def read(
+    connection: sa.Connection, project_ids: Collection[str] | None = None
+) -> tuple[list[LimitOverride], datetime.datetime | None]:
+    """The overrides that have not ended, in the order in which they were made; and the database's time.
+
+    The time is None if there are no such overrides.
+    """
+    if project_ids is None:
+        return _rows(connection, sa.true())
+    found: list[LimitOverride] = []
+    now = None
+    names = sorted(project_ids)
+    for start in range(0, len(names), _NAMES_A_QUERY):
+        some, at = _rows(connection, _column.project_id.in_(names[start : start + _NAMES_A_QUERY]))
+        found += some
+        now = now or at
+    return sorted(found, key=lambda one: one.made), now
+
+
+def _rows(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> tuple[list[LimitOverride], datetime.datetime | None]:
+    query = (
+        sa.select(limit_overrides, sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now"))
+        .where(condition, _column.ends_at > clock.utc_now())
+        .order_by(_column.generation, _column.ordinal)
+    )
+    rows = connection.execute(query).all()
+    return [_override(row) for row in rows], rows[0].now if rows else None
+
+
+def _override(row: Any) -> LimitOverride:
+    return LimitOverride(
+        made=(row.generation, row.ordinal),
+        project_id=row.project_id,
+        resource=row.resource,
+        limit=row.most,
+        starts_at=row.starts_at,
+        until=row.ends_at,
+        reason=row.reason,
+    )
+
+
+def active(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[Key, int]:
+    """The limits that overrides set at this moment."""
+    query = sa.select(*_KEY, _column.most, _column.generation, _column.ordinal).where(IS_ACTIVE)
+    if project_ids is not None:
+        query = query.where(_column.project_id.in_(sorted(project_ids)))
+    return latest(((row[0], row[1]), row[2], row[3], row[4]) for row in connection.execute(query))
+
+
+def now(connection: sa.Connection) -> datetime.datetime:
+    """The time of the database, as naive UTC."""
+    moment = connection.execute(sa.select(sa.type_coerce(clock.utc_now(), sa.DateTime()))).scalar_one()
+    assert isinstance(moment, datetime.datetime)
+    return moment
+
+
+def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
+    """Store new overrides, and delete those that ended long ago."""
+    connection.execute(
+        sa.delete(limit_overrides).where(_column.ends_at < clock.utc_after(-KEPT_SECONDS * 1_000_000))
+    )
+    for one in made:
+        values: Mapping[str, Any] = {
+            "generation": one.made[0],
+            "ordinal": one.made[1],
+            "created_at": clock.utc_now(),
+            "project_id": one.project_id,
+            "resource": one.resource,
+            "most": one.limit,
+            "starts_at": one.starts_at,
+            "ends_at": one.until,
+            "reason": one.reason,
+        }
+        connection.execute(sa.insert(limit_overrides).values(values))
+
+
+def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> None:
+    """Delete these overrides."""
+    for one in cancelled:
+        is_this = sa.and_(_column.generation == one.made[0], _column.ordinal == one.made[1])
+        connection.execute(sa.delete(limit_overrides).where(is_this))
+
+
+def forget_project(connection: sa.Connection, project_id: str) -> None:
+    """Delete all overrides of a project."""
+    connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets, lists and cancels overrides: limits of a project that apply between a start and an end time.
+
+Overrides are changes of limits: they are serialized with all others, and recorded in the history. The enforcement model
+checks them at every moment, from now on, at which an override of the family begins or ends.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limit_history, projects
+from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.db import overrides as tables
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.limits import timeline
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.document import NewOverride
+from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import Author, LimitChange, LimitOverride, RecordedChanges
+
+_MAX_ATTEMPTS: Final = 20
+
+
+class Overrides:
+    """The overrides of one ledger with the limit driver ``database``."""
+
+    def __init__(self, database: Database, limits: DatabaseLimitDriver, history: LimitHistory) -> None:
+        self._database = database
+        self._limits = limits
+        self._history = history
+
+    def read(self, project_id: str | None) -> tuple[list[LimitOverride], datetime.datetime | None]:
+        """The overrides that have not ended, oldest first, of one project or of all; and the database's time."""
+        return self._database.read(
+            lambda connection: tables.read(connection, None if project_id is None else [project_id])
+        )
+
+    def set(
+        self,
+        project_id: str,
+        limits: Mapping[str, int],
+        span: tuple[datetime.datetime | None, datetime.datetime],
+        author: Author,
+        allow: Callable[[str | None], None],
+    ) -> list[LimitOverride]:
+        """Make an override of each of these limits. ``span``: start (None: now) and end, naive UTC.
+
+        ``allow``: see LimitKeeper.set_limits. Raises LimitRefused, InvalidRequest, DatabaseUnavailable.
+        """
+
+        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
+            limit_tables.serialize_tree_changes(connection)
+            tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.initial_limits)
+            if tree.parents.get(project_id) != parent_id:
+                return None
+            now = tables.now(connection)
+            generation = limit_history.generation(connection)
+            new = [
+                LimitOverride((generation, number), project_id, resource, limit, span[0] or now, span[1], author.reason)
+                for number, (resource, limit) in enumerate(sorted(limits.items()))
+            ]
+            check_span(span[0] or now, span[1], now)
+            live, _ = tables.read(connection, {project_id, *tree.projects})
+            self._refuse(Timeline(tree, [*live, *new], now), [project_id], limits)
+            tables.insert(connection, new)
+            return new, limit_history.record(connection, author, [made(one) for one in new])
+
+        began = time.monotonic()
+        for _ in range(_MAX_ATTEMPTS):
+            parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
+            allow(parent_id)
+            result = self._database.write(work)
+            if result is not None:
+                self._history.announce(result[1])
+                return result[0]
+        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+    def cancel(self, ids: Collection[str], author: Author) -> list[LimitOverride]:
+        """Cancel these overrides, all or none. Raises OverrideNotFound, LimitRefused."""
+
+        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None]:
+            limit_tables.serialize_tree_changes(connection)
+            live, now = tables.read(connection)
+            by_id = {one.id: one for one in live}
+            for override_id in ids:
+                if override_id not in by_id:
+                    raise exceptions.OverrideNotFound(override_id)
+            ended = [by_id[override_id] for override_id in sorted(set(ids))]
+            left = [one for one in live if one not in ended]
+            tree = LimitTree(*limit_tables.read_book(connection), self._limits.initial_limits)
+            names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
+            self._refuse(Timeline(tree, left, now), names, resources)
+            tables.delete(connection, ended)
+            return ended, limit_history.record(connection, author, [cancelled(one) for one in ended])
+
+        ended, recorded = self._database.write(work)
+        self._history.announce(recorded)
+        return ended
+
+    def _refuse(self, limits: Timeline, names: Collection[str], resources: Collection[str]) -> None:
+        problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
+        if problems:
+            raise exceptions.LimitRefused(problems)
+
+
+def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: datetime.datetime) -> None:
+    """Raise InvalidRequest unless the span ends after it starts, and in the future."""
+    if until <= now:
+        raise exceptions.InvalidRequest(
+            f"An override must end in the future, not at {timeline.shown(until)} (the database's time is "
+            f"{timeline.shown(now.replace(microsecond=0))})."
+        )
+    if until <= starts_at:
+        raise exceptions.InvalidRequest(
+            f"An override must end after it starts, not at {timeline.shown(until)} (it starts at "
+            f"{timeline.shown(starts_at)})."
+        )
+
+
+def made(one: LimitOverride) -> LimitChange:
+    """The change for the history: the override was made."""
+    return LimitChange("set override", one.project_id, one.resource, None, one.limit, one)
+
+
+def cancelled(one: LimitOverride) -> LimitChange:
+    """The change for the history: the override was cancelled, or its project was removed."""
+    return LimitChange("cancel override", one.project_id, one.resource, one.limit, None, one)
+
+
+def made_by_import(
+    wanted: Sequence[NewOverride],
+    live: Iterable[LimitOverride],
+    now: datetime.datetime,
+    first: tuple[int, int],
+) -> list[LimitOverride]:
+    """The overrides of a document that do not exist yet and have not ended. Raises InvalidRequest.
+
+    ``first``: the generation of the import, and the number of the first override among its changes.
+    """
+    present = {(one.project_id, one.resource, one.limit, one.starts_at, one.until) for one in live}
+    found: list[LimitOverride] = []
+    for new in wanted:
+        starts_at = new.starts_at or now
+        if new.until <= now or (new.project_id, new.resource, new.limit, starts_at, new.until) in present:
+            continue
+        check_span(starts_at, new.until, now)
+        key = (first[0], first[1] + len(found))
+        found.append(LimitOverride(key, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
+    return found

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of limits through the command line."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import fixtures as fx
+import sqlalchemy as sa
+
+from cyborg_quota.cmd import main
+from tests.cli import base, test_limits
+
+COLUMNS = ["id", "at", "actor", "action", "project_id", "resource", "before", "after", "until", "reason"]
+
+
+class HistoryTest(test_limits.LimitTestCase):
+    def test_every_format(self) -> None:
+        self.done("limit", "set", "--default", "gpu=5", "--reason", "opening day")
+        self.done("project", "add", "p")
+        self.done("limit", "set", "--project", "p", "gpu=-1")
+        self.done("limit", "unset", "--project", "p", "gpu", "--reason", "closed")
+        rows = self.good("limit", "history")
+        self.assertEqual([COLUMNS] * 4, [list(row) for row in rows])
+        self.assertEqual(
+            [
+                ("unset limit", "p", "gpu", -1, None, "closed"),
+                ("set limit", "p", "gpu", None, -1, None),
+                ("add project", "p", None, None, None, None),
+                ("set limit", None, "gpu", None, 5, "opening day"),
+            ],
+            [(row["action"], *(row[name] for name in COLUMNS[4:8]), row["reason"]) for row in rows],
+        )
+        self.assertEqual({f"os:{pwd.getpwuid(os.getuid()).pw_name}"}, {row["actor"].split(" ")[0] for row in rows})
+        self.assertTrue(rows[0]["at"].endswith("Z"))
+        table = self.call("limit", "history").out
+        self.assertIn("(default)", table)
+        self.assertIn("unlimited", table)
+        for kind in ("csv", "yaml", "value"):
+            self.assertIn("opening day", self.call("limit", "history", "-f", kind).out)
+
+    def test_who_runs_it_with_sudo(self) -> None:
+        self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 0))
+        self.useFixture(fx.EnvironmentVariable("SUDO_USER", "alice"))
+        self.done("limit", "set", "--default", "gpu=5")
+        self.assertEqual(f"os:{pwd.getpwuid(0).pw_name} (sudo: alice)", self.good("limit", "history")[0]["actor"])
+        self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 4_000_000))
+        self.assertEqual("os:4000000", main._os_user())
+
+    def test_filters_and_pages(self) -> None:
+        for number in range(1, 5):
+            self.assertEqual(0, self.call("limit", "set", "--project", f"p{number % 2}", f"gpu={number}").status)
+        self.assertEqual([3, 1], [row["after"] for row in self.good("limit", "history", "--project", "p1")])
+        page = self.good("limit", "history", "--limit", "3")
+        self.assertEqual([4, 3, 2], [row["after"] for row in page])
+        rest = self.good("limit", "history", "--limit", "3", "--marker", page[-1]["id"])
+        self.assertEqual([1], [row["after"] for row in rest])
+        for since, count in (("1h", 4), ("2001-01-01", 4), ("2001-01-01T10:00+02:00", 4), ("2999-01-01T00:00Z", 0)):
+            self.assertEqual(count, len(self.good("limit", "history", "--since", since) or []), since)
+        for argv in (("--since", "soon"), ("--since", "30x"), ("--limit", "many")):
+            self.misused("limit", "history", *argv)
+        self.assertIn("marker", self.refused(2, "limit", "history", "--marker", "first"))
+
+    def test_a_required_reason(self) -> None:
+        self.configure(test_limits.DATABASE + "require_reason = true\n")
+        self.assertIn("--reason", self.refused(2, "limit", "set", "--default", "gpu=1"))
+        self.assertIn("--reason", self.refused(2, "project", "add", "p"))
+        self.done("limit", "set", "--default", "gpu=1", "--reason", "because")
+        self.done("project", "add", "p", "--reason", "because")
+        self.done("project", "move", "p", "--root", "--reason", "because")
+        self.done("project", "remove", "p", "--reason", "because")
+        file = self.directory / "limits.yaml"
+        file.write_text("defaults: {gpu: 2}\n")
+        self.assertIn("--reason", self.refused(2, "limit", "import", str(file)))
+        self.assertEqual(0, self.call("limit", "import", str(file), "--dry-run").status)
+        self.assertEqual(0, self.call("limit", "import", str(file), "--reason", "because").status)
+        self.assertEqual(0, self.call("project", "detach", "--origin", "keystone", "--reason", "because").status)
+
+    def test_verify_and_checkpoint(self) -> None:
+        self.done("limit", "set", "--default", "gpu=5")
+        verified = self.call("limit", "history", "--verify", "-f", "json")
+        self.assertEqual((0, [], ""), (verified.status, verified.json, verified.err))
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE limit_defaults SET most = 6"))
+        verified = self.call("limit", "history", "--verify", "-f", "json")
+        row = {"before_id": None, "project_id": None, "resource": "gpu", "recorded": 5, "actual": 6}
+        self.assertEqual((1, [row]), (verified.status, verified.json))
+        self.assertIn("1 limits or places in the tree were changed without a record", verified.err)
+        self.assertIn("cyborg-quota limit checkpoint", verified.err)
+        self.assertEqual({"recorded": 2}, self.good("limit", "checkpoint", "--reason", "repaired"))
+        self.assertEqual(0, self.call("limit", "history", "--verify").status)
+        self.assertIn("give no --project", self.refused(2, "limit", "history", "--verify", "--project", "p"))
+
+
+class PurgeTest(base.CliTestCase):
+    def test_the_expirer_purges_the_history(self) -> None:
+        """By [limits] history_age; without it, never."""
+        self.configure(test_limits.DATABASE)
+        for number in range(3):
+            self.call("limit", "set", "--default", f"gpu={number}")
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE limit_changes SET created_at = '2001-01-01 00:00:00.000000'"))
+        for age, count in (("", 3), ("history_age = 86400\n", 2)):
+            self.configure(test_limits.DATABASE + age)
+            ended = self.spawned("--once", program="cyborg-quota-expirer")
+            self.assertEqual(0, ended.status, ended.err)
+            self.assertEqual(count, len(self.good("limit", "history")))
+        self.assertIn("purged 3", ended.out)
+        self.assertEqual(0, self.call("limit", "history", "--verify").status)
+
+    def test_other_limit_drivers(self) -> None:
+        """The edges that Keystone's driver adds are in the history too."""
+        self.limit("gpu:5")
+        self.assertEqual(0, self.call("limit", "history").status)
+        self.assertEqual(0, self.call("limit", "history", "--verify").status)
+        self.refused(1, "limit", "set", "--default", "gpu=1")

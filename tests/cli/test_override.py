@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Overrides through the command line."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from tests.cli import test_limits
+
+COLUMNS = ["id", "project_id", "resource", "limit", "from", "until", "is_active", "reason"]
+
+
+class OverrideTest(test_limits.LimitTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.done("limit", "set", "--default", "gpu=5")
+
+    def test_set_list_and_cancel(self) -> None:
+        self.assertEqual("", self.call("limit", "override", "list").out)
+        set_p, set_q = ("limit", "set", "--project", "p"), ("limit", "set", "--project", "q")
+        for project in ("p", "q"):
+            self.done("project", "add", project)
+        self.done(*set_p, "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
+        self.done(*set_q, "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
+        rows = self.good("limit", "override", "list")
+        self.assertEqual([COLUMNS] * 3, [list(row) for row in rows])
+        self.assertEqual(
+            [("p", "fpga", -1, True, "workshop"), ("p", "gpu", 40, True, "workshop"), ("q", "gpu", 0, False, None)],
+            [tuple(row[name] for name in ("project_id", "resource", "limit", "is_active", "reason")) for row in rows],
+        )
+        self.assertEqual("2998-01-01T08:00:00.000000Z", rows[2]["from"])
+        self.assertEqual("2999-12-05T18:00:00.000000Z", rows[1]["until"])
+        self.assertIn("unlimited", self.call("limit", "override", "list").out)
+        for kind in ("csv", "yaml", "value"):
+            self.assertIn("workshop", self.call("limit", "override", "list", "-f", kind).out)
+        self.assertEqual(1, len(self.good("limit", "override", "list", "--project", "q")))
+        self.good("reserve", "--project", "p", "gpu=40")
+        self.done("limit", "override", "cancel", rows[1]["id"], rows[2]["id"], "--reason", "over")
+        self.assertEqual(["fpga"], [row["resource"] for row in self.good("limit", "override", "list")])
+        over = self.call("limit", "over", "-f", "json")
+        self.assertEqual((1, 5), (over.status, over.json[0]["limit"]))
+        history = self.good("limit", "history", "--project", "p")
+        self.assertEqual("cancel override", history[0]["action"])
+        self.assertEqual("2999-12-05T18:00:00.000000Z", history[0]["until"])
+
+    def test_bad_usage(self) -> None:
+        until = ("--until", "2999-01-01")
+        self.assertIn("--project", self.refused(2, "limit", "set", "--default", "gpu=1", *until))
+        self.assertIn("--until", self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-01-01"))
+        self.assertIn("2026-12-01T08:00Z", self.misused("limit", "set", "--project", "p", "gpu=1", "--until", "noon"))
+        past = ("--until", "2001-01-01")
+        self.assertIn("in the future", self.refused(2, "limit", "set", "--project", "p", "gpu=1", *past))
+        self.assertIn(
+            "end after it starts",
+            self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-02-01", *until),
+        )
+        self.assertIn("There is no override '7-0'", self.refused(1, "limit", "override", "cancel", "7-0"))
+        self.misused("limit", "override", "cancel")
+        with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as connection:
+            self.assertEqual(0, connection.scalar(sa.text("SELECT COUNT(*) FROM limit_overrides")))
+
+    def test_another_driver(self) -> None:
+        self.limit("gpu:5")
+        self.assertIn("[limits] driver", self.refused(1, "limit", "override", "list"))
+        self.assertIn(
+            "[limits] driver", self.refused(1, "limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
+        )
+
+    def test_in_the_file(self) -> None:
+        file = self.directory / "limits.yaml"
+        file.write_text(
+            "projects:\n- id: p\n  limits: {gpu: 7}\n  overrides:\n"
+            "  - {resource: gpu, limit: 40, from: 2998-12-01T08:00Z, until: 2999-12-05T18:00Z, reason: workshop}\n"
+        )
+        self.assertEqual(3, len(self.good("limit", "import", str(file))))
+        self.assertIsNone(self.good("limit", "import", str(file)) or None)
+        self.assertIn("workshop", self.call("limit", "export").out)
+        for line in (
+            "{resource: gpu, limit: 40}",
+            "{resource: gpu, limit: x, until: 2999-01-01T00:00Z}",
+            "{resource: gpu, limit: 1, until: soon}",
+            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, from: 2999-01-02T00:00Z}",
+            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, when: now}",
+            "{limit: 1, until: 2999-01-01T00:00Z}",
+            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, reason: ''}",
+            "{resource: gpu, limit: null, until: 2999-01-01T00:00Z}",
+            "gpu",
+        ):
+            file.write_text(f"projects:\n- id: p\n  overrides:\n  - {line}\n")
+            self.assertIn("projects[0].overrides[0]", self.refused(2, "limit", "import", str(file)))
+        file.write_text("projects:\n- id: p\n  overrides: {gpu: 1}\n")
+        self.assertIn("must be a list of overrides", self.refused(2, "limit", "import", str(file)))

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Overrides: limits that apply for a span of time; their rules, on every database."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import random
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import overrides as tables
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
+from cyborg_quota.limits import document
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.types import LimitOverride
+from tests import base, clouds, fixtures
+from tests.functional import test_limits
+from tests.servers import machine
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+HOUR = datetime.timedelta(hours=1)
+
+
+class OverridesTestCase(test_limits.LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # The time of the database, once: times of this test are in hours from now.
+        self.zero = self.database.read(tables.now).replace(microsecond=0)
+
+    def time(self, hours: float) -> datetime.datetime:
+        return self.zero + hours * HOUR
+
+    def override(self, project_id: str, limit: int, start: float, end: float, resource: str = "gpu") -> str:
+        """Make an override; returns its id."""
+        (made,) = self.admin.set_overrides(
+            base.ADMIN, {resource: limit}, project_id, self.time(end), start=self.time(start), reason="workshop"
+        )
+        self.assert_invariants()
+        return made.id
+
+    def refused(self, *arguments: Any) -> list[str]:
+        before = self.rows()
+        error = self.assertRaises(exceptions.LimitRefused, self.override, *arguments)
+        self.assertEqual(before, self.rows())
+        return error.problems
+
+    def rows(self) -> Any:
+        with self.sql.connect() as connection:
+            query = "SELECT generation, project_id, resource, most FROM limit_overrides ORDER BY 1, 2, 3"
+            return connection.execute(sa.text(query)).all()
+
+    def let_hours_pass(self, hours: float) -> None:
+        """Move all overrides into the past: for them, the clock of the database goes forward."""
+        with self.sql.begin() as connection:
+            for table in ("limit_overrides", "limit_changes"):
+                for column in ("starts_at", "ends_at"):
+                    query = f"SELECT DISTINCT {column} AS moment FROM {table} WHERE {column} IS NOT NULL ORDER BY 1"
+                    for row in connection.execute(sa.text(query)).all():
+                        moment = row.moment
+                        if isinstance(moment, str):
+                            moment = datetime.datetime.fromisoformat(moment)
+                        connection.execute(
+                            sa.text(f"UPDATE {table} SET {column} = :new WHERE {column} = :old"),
+                            {
+                                "new": (moment - hours * HOUR).isoformat(" ", "microseconds"),
+                                "old": moment.isoformat(" ", "microseconds"),
+                            },
+                        )
+
+    def room(self, project_id: str = "p") -> int:
+        """How many a reserve would be granted: by check, get_usages, headroom and a reserve itself."""
+        usage = self.engine.get_usages(base.ADMIN, project_id)["gpu"]
+        assert usage.available is not None
+        self.assertEqual(max(usage.available, 0), self.engine.headroom(base.ADMIN, project_id)["gpu"].fits)
+        self.assertEqual([], self.blockers(project_id, usage.available) if usage.available > 0 else [])
+        self.assertEqual([project_id], self.blockers(project_id, max(usage.available, 0) + 1))
+        return usage.available
+
+
+class TestSpan(OverridesTestCase):
+    def test_before_during_and_after(self) -> None:
+        self.set("p", 5)
+        self.override("p", 8, 1, 3)
+        self.override("p", 0, 5, 6)
+        self.assertEqual(5, self.room())
+        self.let_hours_pass(2)
+        self.assertEqual(8, self.room())
+        self.hold("p", 8)
+        self.let_hours_pass(2)  # between the two
+        self.assertEqual([-3], [row.available for row in self.admin.list_over(base.ADMIN)])
+        self.assertEqual(["p"], self.blockers("p"))
+        self.let_hours_pass(1)
+        self.assertEqual(0, self.admin.list_over(base.ADMIN)[0].limit)
+        self.let_hours_pass(1)
+        self.assertEqual(5, self.admin.list_over(base.ADMIN)[0].limit)
+        self.assertEqual([], self.admin.list_overrides(base.ADMIN)[0])
+        self.assertEqual(8, self.engine.get_usages(base.ADMIN, "p")["gpu"].used)
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_the_notices_follow_the_override(self) -> None:
+        self.set("p", 100)
+        self.hold("p", 50)
+        self.override("p", 60, 1, 3)
+        self.assertEqual([], self.quotas.notices(base.ADMIN))
+        self.let_hours_pass(2)
+        self.assertEqual([(60, 80)], [(one.limit, one.now) for one in self.quotas.notices(base.ADMIN)])
+        self.let_hours_pass(1.5)
+        self.assertEqual([(100, 0)], [(one.limit, one.now) for one in self.quotas.notices(base.ADMIN)])
+
+    def test_every_view_shows_the_limit_that_applies(self) -> None:
+        self.make_tree({"p": None})
+        self.set("p", 5)
+        self.override("p", 8, -1, 1)
+        self.override("q", 3, 0, 1)
+        self.admin.add_project(base.ADMIN, "q")
+        self.assertEqual([8, 3], [row.limit for row in self.admin.tree(base.ADMIN) if row.resource == "gpu"])
+        self.assertEqual([8], [row.limit for row in self.admin.path(base.ADMIN, "p")])
+        self.assertEqual([8], [one.limit for one in self.admin.list_limits(base.ADMIN, "p")])
+        self.assertEqual([("p", 5)], [(one.project_id, one.limit) for one in self.admin.list_limits(base.ADMIN)])
+        self.engine.reserve(base.Context("p"), {"gpu": 1})
+        self.assertEqual([8], [record.usage.limit for record in self.engine.list_usages(base.ADMIN, "p")])
+        self.let_hours_pass(2)
+        self.assertEqual([5], [row.limit for row in self.admin.path(base.ADMIN, "p")])
+
+    def test_an_override_of_a_project_without_a_limit(self) -> None:
+        """A child may hold nothing until its limit is set; an override is one."""
+        self.make_tree({"p": None, "child": "p"})
+        self.set("p", 10)
+        self.assertEqual(["child"], self.blockers("child"))
+        self.override("child", 4, 0, 1)
+        self.assertEqual([], self.blockers("child", 4))
+        self.assertEqual(["child"], self.blockers("child", 5))
+
+    def test_a_real_clock(self) -> None:
+        """Nothing is cached: the override begins and ends without a call in between, in an engine that is warm."""
+        self.set("p", 1)
+        engines = [self.engine, self.make_limited()]
+        for engine in engines:
+            self.assertEqual([], engine.check(base.Context("p"), {"gpu": 1}))
+        now = self.database.read(tables.now)
+        self.admin.set_overrides(
+            base.ADMIN, {"gpu": 2}, "p", now + datetime.timedelta(seconds=3), start=now + datetime.timedelta(seconds=1)
+        )
+        for engine in engines:
+            machine.wait_until(lambda engine=engine: not engine.check(base.Context("p"), {"gpu": 2}), 20.0)
+        self.assertGreaterEqual(self.database.read(tables.now), now + datetime.timedelta(seconds=1))
+        for engine in engines:
+            machine.wait_until(lambda engine=engine: bool(engine.check(base.Context("p"), {"gpu": 2})), 20.0)
+        self.assertGreaterEqual(self.database.read(tables.now), now + datetime.timedelta(seconds=3))
+
+
+class TestOverlaps(OverridesTestCase):
+    def test_the_one_made_last_applies(self) -> None:
+        """Whatever their spans and whatever the times at which the rows were written."""
+        self.set("p", 1)
+        for order in itertools.permutations([(2, -3, 3), (3, -2, 2), (4, -1, 4)]):
+            ids = [self.override("p", *one) for one in order]
+            self.execute("UPDATE limit_overrides SET created_at = '2001-01-01 00:00:00' WHERE most = :m", m=order[2][0])
+            self.assertEqual(order[2][0], self.room())
+            self.admin.cancel_overrides(base.ADMIN, ids[2:])
+            self.assertEqual(order[1][0], self.room())
+            self.admin.cancel_overrides(base.ADMIN, ids[:2])
+            self.assertEqual(1, self.room())
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_a_later_limit_does_not_end_an_override(self) -> None:
+        self.set("p", 1)
+        self.override("p", 7, 0, 2)
+        self.set("p", 3)
+        self.assertEqual(7, self.room())
+        self.let_hours_pass(3)
+        self.assertEqual(3, self.room())
+
+    def test_resources_are_independent(self) -> None:
+        self.set("p", 1)
+        self.override("p", 9, 0, 2, "fpga")
+        self.assertEqual(1, self.room())
+
+    def test_minus_one_and_zero(self) -> None:
+        self.set("p", 1)
+        self.override("p", -1, 0, 2)
+        self.assertIsNone(self.engine.get_usages(base.ADMIN, "p")["gpu"].available)
+        self.override("p", 0, 0, 2)
+        self.assertEqual(0, self.room())
+
+
+class TestModels(OverridesTestCase):
+    """strict_hierarchy: the limits of the children never sum up to more than the parent's, at any time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 0)
+        self.make_tree({"parent": None, "a": "parent", "b": "parent"})
+        for project_id, limit in (("parent", 10), ("a", 4), ("b", 6)):
+            self.set(project_id, limit)
+
+    def test_it_must_fit_over_its_whole_span(self) -> None:
+        self.assertIn("sum up to 11", self.refused("a", 5, 1, 2)[0])
+        self.override("b", 1, 5, 9)
+        self.override("a", 9, 5, 9)
+        self.assertIn("sum up to 15", self.refused("a", 9, 4, 6)[0])
+        self.assertIn(f"(from {self.time(9).isoformat(timespec='minutes')}"[:16], self.refused("a", 9, 6, 10)[0])
+        self.override("parent", 20, 20, 30)
+        self.override("a", 14, 21, 30)
+        self.assertIn("sum up to 20", self.refused("parent", 15, 25, 26)[0])
+
+    def test_every_later_change_is_checked_at_all_boundaries(self) -> None:
+        parent = self.override("parent", 20, 5, 9)
+        child = self.override("a", 14, 6, 8)
+        self.assertRaises(exceptions.LimitRefused, self.set, "b", 7)
+        refusals = [
+            lambda: self.admin.cancel_overrides(base.ADMIN, [parent]),
+            lambda: self.admin.set_overrides(base.ADMIN, {"gpu": 7}, "b", self.time(8), start=self.time(7)),
+            lambda: self.admin.move_project(base.ADMIN, "c", "parent"),
+            lambda: self.admin.import_limits(base.ADMIN, {"projects": [{"id": "parent", "children": [{"id": "c"}]}]}),
+        ]
+        self.make_tree({"c": None})
+        self.override("c", 1, 7, 8)  # it fits nowhere below the parent then
+        for call in refusals:
+            before = self.rows()
+            error = self.assertRaises(exceptions.LimitRefused, call)
+            self.assertIn("sum up to", str(error))
+            self.assertEqual(before, self.rows())
+        self.admin.cancel_overrides(base.ADMIN, [parent, child])
+        self.admin.import_limits(base.ADMIN, {"projects": [{"id": "parent", "children": [{"id": "d"}]}]})
+
+    def test_a_default_is_checked_too(self) -> None:
+        """A child without a limit of its own has the default, if that is the initial limit."""
+        driver: Any = self.engine._driver
+        driver.limits.initial_limits = type(driver.limits.initial_limits)(child=None)
+        self.set("b", 0)
+        self.make_tree({"c": "parent"})
+        self.override("a", 8, 5, 6)
+        self.set(None, 2)
+        self.assertIn(
+            "sum up to 11",
+            str(self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, base.ADMIN, "gpu", 3)),
+        )
+
+    def test_an_import_that_raises_the_parent(self) -> None:
+        self.override("a", 1, 5, 6)
+        raised = {"projects": [{"id": "parent", "limits": {"gpu": 11}}]}
+        self.assertEqual(1, len(self.admin.import_limits(base.ADMIN, raised)))
+
+    def test_concurrent_siblings_in_time(self) -> None:
+        """Overrides that do not overlap may use the same room; each boundary is checked once."""
+        self.set("a", 0)
+        self.set("b", 0)
+        for hour in range(1, 8):
+            self.override("a" if hour % 2 else "b", 10, hour, hour + 1)
+        self.assertIn("sum up to 20", self.refused("a", 10, 2.5, 2.75)[0])
+
+
+class TestOtherModels(OverridesTestCase):
+    policy = StrictTwoLevel
+
+    def test_strict_two_level(self) -> None:
+        self.set(None, 0)
+        self.make_tree({"parent": None, "a": "parent"})
+        self.set("parent", 10)
+        self.override("a", 10, 1, 2)
+        self.assertIn("the limit of a in gpu would be 11", self.refused("a", 11, 1, 2)[0])
+        self.assertRaises(exceptions.LimitRefused, self.set, "parent", 9)
+
+
+class TestCalls(OverridesTestCase):
+    def test_bad_input(self) -> None:
+        def set_overrides(**changes: Any) -> None:
+            given = {"limits": {"gpu": 1}, "project_id": "p", "until": self.time(1), **changes}
+            self.admin.set_overrides(base.ADMIN, **given)
+
+        for changes in (
+            {"limits": {}},
+            {"limits": {"gpu": -2}},
+            {"limits": {"gpu": None}},
+            {"limits": {"vpu": 1}},
+            {"limits": ["gpu"]},
+            {"project_id": ""},
+            {"project_id": None},
+            {"until": None},
+            {"until": "tomorrow"},
+            {"until": self.time(-1)},
+            {"until": datetime.datetime.max},
+            {"start": self.time(1)},
+            {"start": self.time(2)},
+            {"start": 7},
+            {"reason": ""},
+        ):
+            self.assertRaises(exceptions.InvalidRequest, set_overrides, **changes)
+        self.assertEqual([], self.rows())
+        for ids in ("1-0", [1], None):
+            self.assertRaises((exceptions.InvalidRequest, TypeError), self.admin.cancel_overrides, base.ADMIN, ids)
+
+    def test_only_the_ids_of_overrides_can_be_cancelled(self) -> None:
+        known = self.override("p", 1, 0, 1)
+        ended = self.override("p", 1, 0, 0.5)
+        self.let_hours_pass(0.75)
+        for unknown in ("0-0", "x", ended):
+            error = self.assertRaises(
+                exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known, unknown]
+            )
+            self.assertEqual(unknown, error.override_id)
+        self.assertEqual([known], [one.id for one in self.admin.list_overrides(base.ADMIN, "p")[0]])
+        (cancelled,) = self.admin.cancel_overrides(base.ADMIN, [known, known], reason="over")
+        self.assertEqual(known, cancelled.id)
+        self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known])
+        entries = self.admin.limit_history(base.ADMIN)
+        self.assertEqual(["cancel override", "set override", "set override"], [one.action for one in entries])
+        entry = entries[0]
+        self.assertEqual((known, "over", 1, None), (entry.override_id, entry.reason, entry.before, entry.after))
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_several_resources_at_once(self) -> None:
+        made = self.admin.set_overrides(base.ADMIN, {"gpu": 4, "fpga": 2}, "p", self.time(1))
+        self.assertEqual([("fpga", 2), ("gpu", 4)], [(one.resource, one.limit) for one in made])
+        self.assertEqual(2, len({one.id for one in made}))
+        listed, now = self.admin.list_overrides(base.ADMIN)
+        self.assertEqual(made, listed)
+        assert now is not None
+        self.assertLessEqual(made[0].starts_at, now)
+        self.admin.cancel_overrides(base.ADMIN, [one.id for one in made])
+        self.assertEqual(([], None), self.admin.list_overrides(base.ADMIN))
+
+    def test_the_administrator_of_the_parent(self) -> None:
+        """The rule for limits is the rule for overrides; without a policy, only an admin may set them."""
+        for context in (base.Context("p"), base.Context("parent")):
+            self.assertRaises(
+                exceptions.NotAuthorized, self.admin.set_overrides, context, {"gpu": 1}, "p", self.time(1)
+            )
+        self.assertRaises(exceptions.NotAuthorized, self.admin.list_overrides, base.Context("p"))
+        self.assertRaises(exceptions.NotAuthorized, self.admin.cancel_overrides, base.Context("p"), ["1-0"])
+
+    def test_a_removed_project(self) -> None:
+        self.make_tree({"p": None})
+        self.override("p", 1, 0, 1)
+        self.admin.remove_project(base.ADMIN, "p")
+        self.assertEqual([], self.rows())
+        actions = [one.action for one in self.admin.limit_history(base.ADMIN, "p")]
+        self.assertEqual(["remove project", "cancel override", "set override", "add project"], actions)
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_ended_overrides_are_deleted_after_a_day(self) -> None:
+        self.override("p", 1, 0, 1)
+        self.let_hours_pass(20)
+        self.override("p", 2, 0, 1)
+        self.assertEqual(2, len(self.rows()))
+        self.let_hours_pass(20)
+        self.override("p", 3, 0, 1)
+        self.assertEqual([2, 3], [row.most for row in self.rows()])
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_a_checkpoint_and_a_difference(self) -> None:
+        first = self.override("p", 1, 0, 1)
+        self.override("q", 2, 3, 4)
+        self.admin.checkpoint_limits(base.ADMIN)
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+        self.admin.cancel_overrides(base.ADMIN, [first])
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+        self.execute("UPDATE limit_overrides SET most = 9")
+        (difference,) = self.admin.verify_limit_history(base.ADMIN)
+        self.assertIn("2 from", str(difference.recorded))
+        self.assertIn("9 from", str(difference.actual))
+
+
+class TestDocument(OverridesTestCase):
+    def test_export_and_import(self) -> None:
+        self.make_tree({"p": None, "child": "p"})
+        self.set("p", 10)
+        self.override("child", 4, 1, 2)
+        self.override("alone", 7, 3, 4)
+        text = document.render(self.admin.export_limits(base.ADMIN))
+        self.assertIn("workshop", text)
+        parsed = document.parse(text)
+        self.assertEqual(1, len(self.admin.import_limits(base.ADMIN, parsed)))  # alone is added to the tree
+        self.assertEqual([], self.admin.import_limits(base.ADMIN, parsed))
+        listed = self.admin.list_overrides(base.ADMIN)[0]
+        self.admin.cancel_overrides(base.ADMIN, [one.id for one in listed])
+        changes = self.admin.import_limits(base.ADMIN, parsed, dry_run=True)
+        self.assertEqual(["set override"] * 2, [change.action for change in changes])
+        self.assertEqual([], self.rows())
+        self.admin.import_limits(base.ADMIN, parsed)
+        again = self.admin.list_overrides(base.ADMIN)[0]
+        self.assertEqual(
+            {(one.project_id, one.limit, one.starts_at, one.until, one.reason) for one in listed},
+            {(one.project_id, one.limit, one.starts_at, one.until, one.reason) for one in again},
+        )
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+        self.let_hours_pass(10)
+        self.assertEqual([], self.admin.list_overrides(base.ADMIN)[0])
+
+    def test_one_that_has_ended_is_ignored(self) -> None:
+        entry = {"resource": "gpu", "limit": 1, "from": "2001-01-01T00:00Z", "until": "2001-01-02T00:00+02:00"}
+        self.admin.import_limits(base.ADMIN, {"projects": [{"id": "p", "overrides": [entry]}]})
+        self.assertEqual([], self.rows())
+
+    def test_a_refused_import(self) -> None:
+        self.make_tree({"p": None})
+        self.set("p", 3)
+        entry = {"resource": "gpu", "limit": 4, "until": f"{self.time(2).isoformat()}Z"}
+        child = {"id": "child", "limits": {"gpu": 1}, "overrides": [entry]}
+        error = self.assertRaises(
+            exceptions.LimitRefused,
+            self.admin.import_limits,
+            base.ADMIN,
+            {"defaults": {"gpu": 0}, "projects": [{"id": "p", "children": [child]}]},
+        )
+        self.assertIn("sum up to 4", str(error))
+        self.assertEqual([], self.rows())
+
+
+class TestCost(OverridesTestCase):
+    policy = Flat
+
+    def test_no_statement_is_added(self) -> None:
+        """With a thousand live overrides, one of them of this project, a reserve sends the same statements."""
+        self.set(None, 10)
+        self.hold("p", 1)
+        before = self.statements()
+        self.make_many(1000)
+        after = self.statements()
+        self.assertEqual(10, self.room())  # (of which one is held; the override of p sets 11)
+        self.assertEqual(len(before), len(after))
+        self.assertEqual(1, sum("limit_overrides" in text for text in after))
+
+    def statements(self) -> list[str]:
+        """The fewest statements of a reserve and its rollback. (At first, some prepare others; some see who waits.)"""
+        found = []
+        for _ in range(12):
+            with clouds.captured() as sent:
+                self.engine.rollback(base.Context("p"), self.engine.reserve(base.Context("p"), {"gpu": 2}))
+            found.append([statement for statement, _ in sent])
+        return min(found, key=len)
+
+    def make_many(self, count: int) -> None:
+        """Overrides of as many projects, p among them."""
+        made = [
+            LimitOverride((1000, number), "p" if not number else f"p{number}", "gpu", 11, self.time(-1), self.time(1))
+            for number in range(count)
+        ]
+        self.database.write(lambda connection: tables.insert(connection, made))
+
+
+class TestOtherDrivers(OverridesTestCase):
+    def test_they_are_refused_with_a_clear_error(self) -> None:
+        from cyborg_quota import QuotaEngine
+        from cyborg_quota.limits.config import ConfigLimitDriver
+
+        driver = DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), ConfigLimitDriver({"gpu": 1}))
+        engine = QuotaEngine(driver)
+        engine.register_resources(["gpu"])
+        self.addCleanup(engine.close)
+        for call in (
+            lambda: engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, "p", self.time(1)),
+            lambda: engine.administration.list_overrides(base.ADMIN),
+            lambda: engine.administration.cancel_overrides(base.ADMIN, ["1-0"]),
+        ):
+            self.assertIn("[limits] driver", str(self.assertRaises(exceptions.LimitsReadOnly, call)))
+
+
+class TestRandom(OverridesTestCase):
+    """After any changes, the limits are valid at every boundary, and those that apply are those of a simple model."""
+
+    def test_random_changes(self) -> None:
+        chance = random.Random(33)
+        names = ["a", "b", "c", "d"]
+        self.set(None, 0)
+        self.make_tree({"a": None, "b": "a", "c": "a", "d": "b"})
+        for project_id, limit in (("a", 30), ("b", 10), ("c", 10), ("d", 5)):
+            self.set(project_id, limit)
+        outcomes = {True: 0, False: 0}
+        for _ in range(60):
+            outcomes[self.change(chance, names)] += 1
+            self.check_all()
+        self.assertGreater(min(outcomes.values()), 5, outcomes)
+        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def change(self, chance: random.Random, names: list[str]) -> bool:
+        project, limit = chance.choice(names), chance.choice([0, 2, 5, 8, 12, 20, 40])
+        start = chance.randrange(10)
+        live = self.admin.list_overrides(base.ADMIN)[0]
+        try:
+            turn = chance.random()
+            if turn < 0.5:
+                self.override(project, limit, start, start + chance.randint(1, 5))
+            elif turn < 0.65 and live:
+                self.admin.cancel_overrides(base.ADMIN, [chance.choice(live).id])
+            elif turn < 0.75:
+                self.admin.move_project(base.ADMIN, "d", chance.choice(["b", "c"]))
+            elif turn < 0.85:
+                self.let_hours_pass(1)
+            else:
+                self.set(project, limit)
+        except exceptions.LimitRefused:
+            return False
+        return True
+
+    def check_all(self) -> None:
+        """By code of its own: at each boundary, the sum of the children's limits is within the parent's."""
+        live, now = self.admin.list_overrides(base.ADMIN)
+        tree = self.admin._keeper.tree()
+        moments = [now] if now is not None else []
+        moments += [moment for one in live for moment in (one.starts_at, one.until) if now is None or moment > now]
+        for moment in moments:
+            limits = {name: tree.limit(name, "gpu") or 0 for name in tree.parents}
+            for one in sorted(live, key=lambda one: one.made):
+                if one.starts_at <= moment < one.until:
+                    limits[one.project_id] = one.limit
+            for parent in tree.parents:
+                total = sum(limits[child] for child, above in tree.parents.items() if above == parent)
+                self.assertLessEqual(total, limits[parent] if total else total, (moment, limits))

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CADF events of limit changes, over a real transport of oslo.messaging, and without a message bus."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import fixtures as fx
+from oslo_config import cfg
+from oslotest import base
+from pycadf import cadftaxonomy
+
+from cyborg_quota import cadf, factory, validation
+from cyborg_quota import conf as quota_conf
+from cyborg_quota.db import schema
+from cyborg_quota.db.database import Database
+from cyborg_quota.types import Author, LimitChange, RecordedChanges
+from tests import fixtures
+
+AUTHOR = Author("os:alice", "operators", "req-1", "workshop")
+
+
+class CadfTestCase(base.BaseTestCase):
+    def make_conf(self, transport: str = "fake://", driver: str = "test") -> cfg.ConfigOpts:
+        import oslo_messaging
+        from oslo_messaging.notify import _impl_test
+
+        conf = cfg.ConfigOpts()
+        quota_conf.register_opts(conf)
+        conf([], project="cyborg_quota", default_config_files=[])
+        oslo_messaging.get_notification_transport(conf)  # registers its options
+        conf.set_override("notifications", True, "notices")
+        conf.set_override("driver", [driver], "oslo_messaging_notifications")
+        conf.set_override("transport_url", transport, "oslo_messaging_notifications")
+        _impl_test.reset()
+        return conf
+
+    @staticmethod
+    def sent() -> list[dict[str, Any]]:
+        from oslo_messaging.notify import _impl_test
+
+        return [message for _, message, *_ in _impl_test.NOTIFICATIONS]
+
+
+class TestEvents(CadfTestCase):
+    def test_each_kind(self) -> None:
+        changes = [
+            LimitChange("set limit", "p", "gpu", None, 5),
+            LimitChange("set limit", None, "gpu", 5, -1),
+            LimitChange("unset limit", "p", "gpu", 5, None),
+            LimitChange("add project", "p", None, None, "parent"),
+            LimitChange("move project", "p", None, "parent", None),
+            LimitChange("remove project", "p", None, None, None),
+        ]
+        found = cadf.events(RecordedChanges(7, AUTHOR, None, changes))
+        self.assertEqual(
+            [
+                ("cyborg_quota.limit.created", "create", "p"),
+                ("cyborg_quota.limit.updated", "update", "default"),
+                ("cyborg_quota.limit.deleted", "delete", "p"),
+                ("cyborg_quota.project.created", "create", "p"),
+                ("cyborg_quota.project.updated", "update", "p"),
+                ("cyborg_quota.project.deleted", "delete", "p"),
+            ],
+            [(kind, payload["action"], payload["target"]["id"]) for kind, payload in found],
+        )
+        for _, payload in found:
+            self.assertTrue(cadftaxonomy.is_valid_action(payload["action"]))
+            for part in ("target", "initiator", "observer"):
+                self.assertTrue(cadftaxonomy.is_valid_resource(payload[part]["typeURI"]), payload[part])
+        payload = found[0][1]
+        self.assertEqual(("os:alice", "success"), (payload["initiator"]["id"], payload["outcome"]))
+        (attachment,) = payload["attachments"]
+        self.assertEqual(
+            {
+                "operation": None, "project_id": "p", "resource": "gpu", "before": None, "after": 5,
+                "generation": 7, "reason": "workshop", "initiator_project_id": "operators", "request_id": "req-1",
+            },
+            attachment["content"],
+        )  # fmt: skip
+
+    def test_many_changes_are_one_event(self) -> None:
+        changes = [LimitChange("set limit", f"p{number}", "gpu", None, 1) for number in range(101)]
+        ((kind, payload),) = cadf.events(RecordedChanges(7, AUTHOR, "import", changes))
+        self.assertEqual("cyborg_quota.limits.updated", kind)
+        self.assertEqual(101, payload["attachments"][0]["content"]["changes"])
+        self.assertEqual(100, len(cadf.events(RecordedChanges(7, AUTHOR, "import", changes[:100]))))
+
+
+class TestSending(CadfTestCase):
+    def make_engine(self, conf: cfg.ConfigOpts) -> Any:
+        url = f"sqlite:///{self.useFixture(fx.TempDir()).path}/ledger.sqlite"
+        database = Database(fixtures.settings(url))
+        schema.sync(database)
+        database.close()
+        conf.set_override("connection", url, "database")
+        conf.set_override("driver", "database", "limits")
+        engine = factory.make_engine(conf)
+        self.addCleanup(engine.close)
+        return engine
+
+    def test_a_change_is_sent_after_its_commit(self) -> None:
+        admin = self.make_engine(self.make_conf()).administration
+        admin.set_limit(validation.admin_context("os:alice"), "gpu", 5, reason="opening")
+        (message,) = self.sent()
+        self.assertEqual(("INFO", "cyborg_quota.limit.created"), (message["priority"], message["event_type"]))
+        self.assertEqual("opening", message["payload"]["attachments"][0]["content"]["reason"])
+        admin.set_limit(validation.admin_context(), "gpu", 5)  # no change
+        self.assertEqual(1, len(self.sent()))
+
+    def test_nothing_is_sent_unless_configured(self) -> None:
+        conf = self.make_conf()
+        conf.set_override("notifications", False, "notices")
+        self.assertIsNone(cadf.make_sender(conf))
+        self.make_engine(conf).administration.set_limit(validation.admin_context(), "gpu", 5)
+        self.assertEqual([], self.sent())
+
+    def test_without_a_message_bus_the_change_is_made(self) -> None:
+        """The transport refuses the connection. The call returns, and a line in the log has no password."""
+        log = self.useFixture(fx.FakeLogger())
+        conf = self.make_conf("rabbit://guest:s3cret@127.0.0.1:1/", "messagingv2")
+        admin = self.make_engine(conf).administration
+        admin.set_limit(validation.admin_context(), "gpu", 5)
+        self.assertEqual(5, admin.list_limits(validation.admin_context())[0].limit)
+        self.assertIn("limits changed: set limit", log.output)
+        self.assertNotIn("s3cret", log.output)
+
+    def test_without_pycadf(self) -> None:
+        log = self.useFixture(fx.FakeLogger())
+        modules = dict.fromkeys([name for name in sys.modules if name.partition(".")[0] == "pycadf"])
+        modules["pycadf"] = None
+        self.useFixture(_Modules(modules))
+        admin = self.make_engine(self.make_conf()).administration
+        for limit in (5, 6):
+            admin.set_limit(validation.admin_context(), "gpu", limit)
+        self.assertEqual(1, log.output.count("needs pycadf"))
+
+
+class _Modules(fx.Fixture):
+    """Make these modules impossible to import."""
+
+    def __init__(self, modules: dict[str, None]) -> None:
+        super().__init__()
+        self._modules = modules
+
+    def _setUp(self) -> None:
+        saved = {name: sys.modules.get(name) for name in self._modules}
+        sys.modules.update(self._modules)  # type: ignore[arg-type]
+
+        def restore() -> None:
+            for name, module in saved.items():
+                if module is None:
+                    sys.modules.pop(name, None)
+                else:
+                    sys.modules[name] = module
+
+        self.addCleanup(restore)
