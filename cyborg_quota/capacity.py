@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, units, validation
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import MAX_AMOUNT, Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:

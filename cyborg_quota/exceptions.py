@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
-    from cyborg_quota.types import CapacityOver, LimitChange, Over
+    from cyborg_quota.capacity_types import CapacityOver
+    from cyborg_quota.types import LimitChange, Over
 
 
 class QuotaError(Exception):
@@ -48,8 +49,8 @@ class OverQuota(QuotaError):
 class OverCapacity(QuotaError):
     """The named provider, or every provider, cannot take the claim. Nothing was charged.
 
-    ``overs`` is a list of :class:`cyborg_quota.types.CapacityOver`, sorted by provider and resource. A request that
-    would also exceed a limit raises OverQuota instead.
+    ``overs`` is a list of :class:`cyborg_quota.capacity_types.CapacityOver`, sorted by provider and resource. A request
+    that would also exceed a limit raises OverQuota instead.
     """
 
     def __init__(self, overs: Iterable[CapacityOver]) -> None:

@@ -11,7 +11,8 @@ import decimal
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Inventory, InventoryRecord
+from cyborg_quota.capacity_types import Inventory, InventoryRecord
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 
 MAX_RATIO_PLACES: Final = 4
 """The maximum number of decimal places of allocation_ratio that the database stores."""

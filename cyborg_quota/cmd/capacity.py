@@ -8,9 +8,9 @@ import decimal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import REFUSED
-from cyborg_quota.types import CapacityDrift, Inventory, InventoryRecord, Provider
 
 PROVIDER_COLUMNS = ("name", "uuid", "parent", "can_host", "pod", "generation")
 INVENTORY_COLUMNS = (

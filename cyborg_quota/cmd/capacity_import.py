@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
 from cyborg_quota import exceptions, units, validation
+from cyborg_quota.capacity_types import Inventory, InventoryRecord
 from cyborg_quota.cmd import base, formats
 from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.types import Inventory, InventoryRecord
 
 COLUMNS = ("change", "provider", "resource", "before", "after")
 _REQUIRED: Final = ("provider", "resource", "total")

@@ -21,10 +21,10 @@ import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import inventories, reservations, resource_providers
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.types import Allocation, CapacityDrift, Inventory, InventoryRecord
 
 LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import resource_providers
-from cyborg_quota.types import Provider
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")

@@ -17,11 +17,12 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
+from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import features, inventories, new_reservations, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key
 from cyborg_quota.ledger.selection import ProviderSelection
-from cyborg_quota.types import ANY, CapacityOver, Claim
+from cyborg_quota.types import ANY, Claim
 
 LOG = logging.getLogger(__name__)
 

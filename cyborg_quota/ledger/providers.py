@@ -9,10 +9,10 @@ from typing import NoReturn
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.db import features, inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
 
 LOG = logging.getLogger(__name__)
 

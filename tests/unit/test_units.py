@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota import Inventory, exceptions, units
-from cyborg_quota.types import InventoryRecord
+from cyborg_quota.capacity_types import InventoryRecord
 
 SMALL = st.integers(1, 12)
 
