@@ -39,17 +39,17 @@ class Purger:
             return self._database.write(work)
 
         purged = run_batches(self._database, delete_batch, self._batch_rows, progress)
-        for usage_id in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
-            purged += self._fold(usage_id, age_microseconds)
+        for group in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
+            purged += self._fold(group, age_microseconds)
         return purged
 
-    def _fold(self, usage_id: int, age_microseconds: int) -> int:
-        """Merge the old committed rows of one usage row. Returns the number of rows removed."""
+    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
+        """Merge the old committed rows of one usage row and provider. Returns the number of rows removed."""
 
         def work(connection: Connection) -> int:
             uuid = new_reservations.new_uuid()
             rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-            removed = maintenance.fold(connection, usage_id, age_microseconds, rows, uuid)
+            removed = maintenance.fold(connection, group, age_microseconds, rows, uuid)
             if removed is None:
                 raise TransactionMoved
             return removed

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import reservations, usages
+from cyborg_quota.db import inventories, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import TransactionMoved
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
@@ -223,7 +223,10 @@ class Settler:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
     def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
-        """Change the states of the rows, then the counters. Raises TransactionMoved if another call changed a row."""
+        """Change the states of the rows, then inventories, then the counters.
+
+        Raises TransactionMoved if another call changed a row.
+        """
         by_kind: dict[tuple[State, State], list[Move]] = {}
         for move in moves:
             by_kind.setdefault((move.row.state, move.to), []).append(move)
@@ -235,5 +238,7 @@ class Settler:
                 is_done = reservations.move(connection, ids, before, after, self.grace)
             if not is_done:
                 raise TransactionMoved
+        if freed := transitions.capacity_freed(moves):
+            inventories.give_back(connection, freed)
         if any(before != after for before, after in by_kind):
             counting.apply(moves)

@@ -186,6 +186,7 @@ class TestUpgradeWithData(MigrationTestCase, test_migrations.ModelsMigrationsSyn
     """
 
     def db_sync(self, engine: sa.Engine) -> None:
+        self.addCleanup(fixtures.drop_views, self.sql)
         tables: list[sa.Table] = []
         for revision in revisions():
             self.upgrade_to(revision)

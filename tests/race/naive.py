@@ -18,3 +18,17 @@ def reserve_one(engine: sa.Engine, usage_id: int, limit: int) -> bool:
         connection.execute(write, {"id": usage_id})
         connection.commit()
         return True
+
+
+def claim(engine: sa.Engine, inventory_id: int, amount: int) -> bool:
+    """Claim capacity if enough is free. Wrong: other processes read between the query and the UPDATE, too."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT free FROM inventories WHERE id = :id")
+        free = connection.execute(query, {"id": inventory_id}).scalar_one()
+        connection.rollback()
+        if amount > free:
+            return False
+        write = sa.text("UPDATE inventories SET used = used + :n, free = free - :n WHERE id = :id")
+        connection.execute(write, {"id": inventory_id, "n": amount})
+        connection.commit()
+        return True

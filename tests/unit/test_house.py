@@ -18,27 +18,41 @@ PACKAGE = "cyborg_quota"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement", "headroom"}
+LEAVES = {
+    "exceptions",
+    "forks",
+    "types",
+    "safe_repr",
+    "validation",
+    "transitions",
+    "enforcement",
+    "headroom",
+    "units",
+    "capacity_types",
+}
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
+    "capacity_types": set(),
     "safe_repr": set(),
     "forks": set(),
-    "exceptions": {"types", "safe_repr"},
+    "exceptions": {"types", "capacity_types", "safe_repr"},
     "validation": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
+    "units": {"exceptions", "types", "capacity_types"},
     "headroom": {"types"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
-    "ledger": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"policy", "ledger", "administration"},
+    "ledger": LEAVES | {"db", "limits", "plugins"},
+    "engine": LEAVES | {"policy", "ledger", "administration", "capacity"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
+    "capacity": LEAVES | {"ledger"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
@@ -204,9 +218,19 @@ DB = "cyborg_quota.db"
 DB_LEVELS = (
     {"history", "limits", "limit_history", "schema"},
     {"database"},
-    {"connect", "connection_cache", "moves", "path_state", "projects"},
+    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
-    {"holdings", "maintenance", "new_reservations", "overrides", "replays", "reservations", "usages"},
+    {
+        "holdings",
+        "inventories",
+        "maintenance",
+        "new_reservations",
+        "overrides",
+        "replays",
+        "reservations",
+        "resource_providers",
+        "usages",
+    },
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
