@@ -405,33 +405,6 @@ def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> 
     insert_many(connection, quota_usages, rows)
 
 
-def _locking(*order: sa.ColumnElement[Any]) -> ListStatement:
-    return ListStatement(
-        lambda size: (
-            sa.select(_usage.id, _usage.subtree)
-            .where(any_of(_usage.id, size))
-            .order_by(*order)
-            .with_for_update(key_share=True)
-        )
-    )
-
-
-_LOCK_BY_ID = _locking(_usage.id)
-_LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.resource, "C"))
-
-
-def lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]], *, by_id: bool) -> dict[int, int]:
-    """Lock the rows with these ids, list by list, in the order of their ids or of their names.
-
-    Returns the ``subtree`` of each row, by id, as read under the lock.
-    """
-    lock = _LOCK_BY_ID if by_id else _LOCK_BY_NAME
-    subtrees: dict[int, int] = {}
-    for chunk in order:
-        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
-    return subtrees
-
-
 _ADD_TO_SUBTREES = ListStatement(
     lambda size: (
         sa.update(quota_usages)

@@ -149,6 +149,10 @@ class Dialect:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""
         return owner.in_(path_ids)
 
+    def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
+        return query.order_by(*columns).with_for_update()
+
     # --- Clusters and durability ---
 
     def is_galera(self, connection: sa.Connection) -> bool:
