@@ -168,7 +168,9 @@ class Database:
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction. Retry the whole transaction after a transient error.
 
-        ``work`` may run several times: keep no state except UUIDs made beforehand.
+        ``work`` may run several times: keep no state except UUIDs made beforehand. It also runs again if the
+        connection was lost during COMMIT, although the transaction may have been committed: ``work`` must detect its
+        own changes, by these UUIDs (DBDuplicateEntry) or by the state of the rows.
         Raises DatabaseUnavailable after the retry deadline, and DatabaseError for an error that is not transient.
         DBDuplicateEntry is not translated: only the caller knows what a duplicate means.
 
