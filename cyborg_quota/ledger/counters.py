@@ -63,7 +63,8 @@ class Counting:
             if move.row.delta < 0 and move.to == COMMITTED:
                 self._committed.add(move.row.id)
             elif move.row.delta < 0 and move.row.state == COMMITTED:
-                # The amount that it had subtracted follows from the other reservations only, and requires the row lock.
+                # The amount that it had subtracted is not stored; it is computed from the other reservations under the
+                # row lock.
                 negative.add(key)
         self._count(totals, negative)
 
@@ -191,7 +192,7 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _RowToRepair:
-    """A usage row to repair; sorts in the order of the repair (deepest first: ``height`` is at most 0, at the root)."""
+    """A usage row to repair; sorts in the order of the repair. ``height`` is minus the depth; 0 at the root."""
 
     height: int
     project_id: str

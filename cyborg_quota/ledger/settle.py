@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settles reservations in one transaction: read the rows, decide, change their states, update the counters.
+"""Settles, releases and extends reservations, in one transaction each.
+
+A transaction reads the rows, decides (transitions.py), changes their states and updates the counters.
 
 Concurrent calls may settle the same reservation (a commit, a rollback and an expiry). The loser's UPDATE changes fewer
-rows than it has read; it rolls back, reads again, and returns the result that the transition table defines for the new
-state.
+rows than it has read; it rolls back, reads again, and returns the result that the table of calls and states
+(doc/source/concepts.rst) defines for the new state.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class _NotReserved(Exception):
 
 
 class Settler:
-    """Commits, rolls back, releases and extends reservations. ``grace`` is in microseconds."""
+    """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
     def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
         self._database = database
@@ -91,7 +93,7 @@ class Settler:
         self.reservation_cache = ReservationCache()
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
-        """Apply ``call`` to the selected reservations. Raises ReservationError as the transition table defines."""
+        """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
 
         def work(connection: Connection, counting: Counting) -> Plan:
             # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For

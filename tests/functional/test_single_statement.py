@@ -150,7 +150,7 @@ class TestRefused(SingleStatementTestCase):
         self.assertEqual((0, 3), self.figures())
 
     def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
-        """The rows before the one that refuses are as they were, also without the multi-statement transaction."""
+        """The rows that were charged before the refusal are as before, also without the multi-statement transaction."""
         trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
         self.limits.subtree_limits["top", "gpu"] = 3
         self.quotas.reserve(self.context, {"gpu": 2})
@@ -196,7 +196,7 @@ class TestRefused(SingleStatementTestCase):
         self.assertEqual(["rolled_back", "reserved"], self.states(*uuids))
 
     def test_the_counter_has_drifted(self) -> None:
-        """The usage row refuses, so the statement changes nothing.
+        """The charge of the usage row is refused, so the statement changes nothing.
 
         The multi-statement transaction then recounts the row.
         """
