@@ -12,14 +12,14 @@ from oslo_db import exception as oslo_exc
 from cyborg_quota import exceptions
 
 
-class TransactionMoved(Exception):
+class ConcurrentChange(Exception):
     """Data that the transaction had read has changed before it wrote: roll back, and retry the whole transaction."""
 
 
 _TRANSIENT_CLASSES: Final = (
     oslo_exc.DBDeadlock,
     oslo_exc.DBConnectionError,
-    TransactionMoved,
+    ConcurrentChange,
 )
 
 _TRANSIENT_SQLSTATES: Final = frozenset(
@@ -76,7 +76,7 @@ _FATAL_TEXT: Final = re.compile(
 
 def may_do_again(error: BaseException) -> bool:
     """Whether a retry of the same transaction may succeed."""
-    if isinstance(error, TransactionMoved):
+    if isinstance(error, ConcurrentChange):
         return True
     if not isinstance(error, (oslo_exc.DBError, sa_exc.SQLAlchemyError)):
         return False
@@ -192,7 +192,7 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
 
 def reason(error: BaseException) -> str:
     """One line to display: the driver's message, without the statement, its parameters or a URL."""
-    if isinstance(error, TransactionMoved):
+    if isinstance(error, ConcurrentChange):
         return "too many concurrent changes of the same rows"
     if is_pool_busy(error):
         return "no connection of the pool became free in time"

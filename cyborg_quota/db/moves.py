@@ -29,7 +29,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, projects, usages
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
@@ -47,7 +47,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     All these edges have no origin afterwards (they are the operator's), even if a project's parent does not change.
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
-    added project was inserted concurrently, and TransactionMoved if an edge changed concurrently.
+    added project was inserted concurrently, and ConcurrentChange if an edge changed concurrently.
     """
     insert_many(
         connection,
@@ -67,7 +67,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     _lock_projects(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
-        raise TransactionMoved
+        raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
     _set_parents(connection, moved)
@@ -123,7 +123,7 @@ def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> Non
         if not dialect.update_locks_in_order:
             _project_lock(dialect).rows(connection, names, {})
         if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
-            raise TransactionMoved
+            raise ConcurrentChange
 
 
 def _insert_missing_rows(

@@ -124,7 +124,7 @@ def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.Col
     return conditions, {**values, "updated_at": clock.utc_now()}
 
 
-_CHARGE = Statement(charge_update(None))
+_CHARGE_ONE = Statement(charge_update(None))
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:
@@ -132,7 +132,7 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
     ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
-    return _CHARGE(connection, arguments(change)).rowcount == 1
+    return _CHARGE_ONE(connection, arguments(change)).rowcount == 1
 
 
 _ARGUMENTS: Final = (

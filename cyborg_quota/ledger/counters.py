@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import dialects, maintenance, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
@@ -106,7 +106,7 @@ class Counting:
 
     def _raise_moved(self) -> NoReturn:
         self._paths.forget_all()
-        raise TransactionMoved
+        raise ConcurrentChange
 
     def _update_together(self) -> bool:
         """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""
@@ -241,7 +241,7 @@ class Healer:
             self._paths.forget(project_id)
             nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
-                raise TransactionMoved
+                raise ConcurrentChange
             if is_orphan:
                 reservations.link(connection, nodes[0].usage_id, project_id, resource)
             before, after = recount(connection, nodes[0])

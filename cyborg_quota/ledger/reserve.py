@@ -83,7 +83,7 @@ class OpenCap:
                 resources.add(resource)
         return resources
 
-    def bound(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
+    def bound_reserved(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
         """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
         if self._cap == UNLIMITED:
             return
@@ -91,7 +91,7 @@ class OpenCap:
             if change.node.project_id == project_id and change.node.resource not in counted:
                 change.max_reserved = self._bound - change.reserved
 
-    def charge(
+    def charge_and_count(
         self,
         connection: Connection,
         changes: Sequence[usages.Change],
@@ -199,7 +199,7 @@ class Reserver:
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
         pending = [_PendingClaim.of(claim) for claim in request.claims]
-        self._charge(request, pending)
+        self._charge_pending(request, pending)
         return [uuid for item in pending for uuid in item.uuids.values()]
 
     def adopt(self, request: ReserveRequest) -> list[str]:
@@ -212,7 +212,7 @@ class Reserver:
         pending = [_PendingClaim.of(claim) for claim in request.claims]
         began = time.monotonic()
         for _ in range(_MAX_ADOPTION_ATTEMPTS):
-            self._charge(request, pending)
+            self._charge_pending(request, pending)
             uuids = [uuid for item in pending for uuid in item.reserved]
             try:
                 if uuids:
@@ -223,7 +223,7 @@ class Reserver:
                 return [uuid for item in pending for uuid in item.uuids.values()]
         raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
-    def _charge(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> None:
+    def _charge_pending(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> None:
         """Charge those of these claims that are not yet charged."""
         began = time.monotonic()
         with self._database.deadline():
@@ -248,20 +248,20 @@ class Reserver:
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
         counted = cap.to_count(request.project_id, claims, amounts)
-        cap.bound(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted)
         nodes = [(path.nodes(resource) or ())[0] for resource in sorted(counted)]
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> bool:
             if not _insert(connection, request, rows):
                 return False
-            if not cap.charge(connection, changes, nodes, claims):
+            if not cap.charge_and_count(connection, changes, nodes, claims):
                 raise _Refused
             return True
 
-        in_one_statement = None if counted else self._in_one_statement(request, rows, changes)
+        single_statement = None if counted else self._single_statement(request, rows, changes)
         try:
-            if self._database.write(work, in_one_statement):
+            if self._database.write(work, single_statement):
                 if request.state == RESERVED:
                     self._settler.reservation_cache.remember(_to_row(row) for row in rows)
                 return True
@@ -274,13 +274,13 @@ class Reserver:
             return False
         return self._resolve_duplicate(request, pending)
 
-    def _in_one_statement(
+    def _single_statement(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], changes: Sequence[usages.Change]
     ) -> Callable[[Connection], bool | None] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
+        return lambda connection: self._database.dialect.reserve_in_single_statement(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.

@@ -156,7 +156,7 @@ class TestRefused(SingleStatementTestCase):
         self.quotas.reserve(self.context, {"gpu": 2})
         before = hooks.tables(self.sql)["reservations"]
         with (
-            mock.patch.object(self.database, "_once", side_effect=KeyError("the multi-statement transaction")),
+            mock.patch.object(self.database, "_run_once", side_effect=KeyError("the multi-statement transaction")),
             hooks.recorded_statements(self.engine) as sent,
         ):
             self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
@@ -210,7 +210,7 @@ class TestRefused(SingleStatementTestCase):
         """The statement settles nothing, because no counter would change with it."""
         uuids = self.quotas.reserve(self.context, {"gpu": 2})
         self.execute("DELETE FROM quota_usages")
-        with mock.patch.object(self.database, "_once", side_effect=KeyError("multi-statement transaction")):
+        with mock.patch.object(self.database, "_run_once", side_effect=KeyError("multi-statement transaction")):
             self.assertRaises(KeyError, self.engine.commit, self.context, uuids)
         self.assertEqual(["reserved"], self.states(*uuids))
 
@@ -321,7 +321,7 @@ class TestInterruptedInABlock(SingleStatementTestCase):
             mock.patch.object(CachedConnection, "leave_autocommit", side_effect=KeyboardInterrupt),
             self.assertRaises(KeyboardInterrupt),
         ):
-            self.database._once_in_autocommit(fail)
+            self.database._run_once_in_autocommit(fail)
         self.engine.reserve(self.context, {"gpu": 1})
         self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
         self.assert_invariants()

@@ -87,7 +87,7 @@ class Dialect:
         """Whether a transaction that charges this number of usage rows can be a single statement."""
         return False
 
-    def reserve_in_one(
+    def reserve_in_single_statement(
         self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
     ) -> bool | None:
         """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
@@ -99,13 +99,13 @@ class Dialect:
         """
         return None
 
-    def settle_in_one(
+    def settle_in_single_statement(
         self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
     ) -> bool | None:
         """Set reservations in flight that are not overdue to ``after`` (committed or rolled_back), update the counters,
         and COMMIT the transaction.
 
-        The result is that of ``reserve_in_one``. ``grace`` is in microseconds.
+        The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
         """
         return None
 

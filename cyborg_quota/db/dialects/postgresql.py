@@ -96,15 +96,15 @@ class PostgreSQL(Dialect):
     def supports_single_statement(self, usage_rows: int) -> bool:
         return usage_rows > 0
 
-    def reserve_in_one(
+    def reserve_in_single_statement(
         self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
     ) -> bool | None:
         first = rows[0]
-        listed = _array([_reservation(row) for row in rows])
+        listed = _array([_reservation_text(row) for row in rows])
         arguments = f"%s, {first.ttl_microseconds}, %s"
         return _call(connection, functions.RESERVE, arguments, (first.project_id, listed), self.in_lock_order(changes))
 
-    def settle_in_one(
+    def settle_in_single_statement(
         self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
     ) -> bool | None:
         arguments = f"%s, '{after}', {grace}"
@@ -274,7 +274,7 @@ def _call(
         locks = functions.CHECK_CONTENTION
     else:
         locks = functions.HOLD_LOCKS
-    charges = _array([_charge(change) for change in changes])
+    charges = _array([_charge_text(change) for change in changes])
     call = f"{function}({arguments}, '{charges}', {locks})"
     # The function's result is returned as the row count, because SQLAlchemy is slower with columns. The form with
     # generate_series is 10 % slower on the server, so it is used only for the contention check.
@@ -297,14 +297,14 @@ def _call(
     return result > 0
 
 
-def _charge(change: Change) -> str:
+def _charge_text(change: Change) -> str:
     """A change as the functions expect it."""
     node = change.node
     numbers = (node.usage_id, node.generation, change.reserved, change.used, change.subtree, *usages.bounds(change))
     return _array([str(number) for number in numbers])
 
 
-def _reservation(row: NewReservation) -> str:
+def _reservation_text(row: NewReservation) -> str:
     """A new reservation as the function expects it."""
     values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
     return _array([_element(value) for value in values])

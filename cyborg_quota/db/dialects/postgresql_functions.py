@@ -37,7 +37,7 @@ _NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 
 # One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002). The row
 # is contended if it changes between the two statements: another transaction had locked it.
-_CHARGE: Final = f"""
+_CHARGE_LOOP: Final = f"""
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
         IF p_locks = {CHECK_CONTENTION} THEN
             SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
@@ -102,7 +102,7 @@ BEGIN
         ) AS live_rows
     ) THEN
         RETURN {REFUSED};
-    END IF; {_CHARGE.replace("@refused@", _UNDO)}
+    END IF; {_CHARGE_LOOP.replace("@refused@", _UNDO)}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
         uuid, usage_id, resource, delta, consumer_id, group_id, place, source
@@ -137,7 +137,7 @@ BEGIN
         RETURN {REFUSED};
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
-    END IF; {_CHARGE.replace("@refused@", _FAIL)} {_END}
+    END IF; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
 DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
