@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from cyborg_quota.db import inventories, maintenance, reservations
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import ExpiryPosition, Overdue
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
@@ -99,10 +99,10 @@ class Expirer:
         return self._settler.write(work)
 
     def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
-        """Raises TransactionMoved if another transaction has settled one of the rows."""
+        """Raises ConcurrentChange if another transaction has settled one of the rows."""
         if rows:
             if not reservations.expire(connection, [row[0] for row in rows], self._settler.grace):
-                raise TransactionMoved
+                raise ConcurrentChange
             freed: dict[inventories.Key, int] = {}
             for _, _, resource, delta, provider_id in rows:
                 if provider_id is not None:

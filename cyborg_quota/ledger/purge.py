@@ -8,7 +8,7 @@ from typing import Final
 
 from cyborg_quota.db import maintenance, new_reservations
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
@@ -33,7 +33,7 @@ class Purger:
             def work(connection: Connection) -> int:
                 deleted = maintenance.purge_ended(connection, age_microseconds, rows)
                 if deleted is None:
-                    raise TransactionMoved
+                    raise ConcurrentChange
                 return deleted
 
             return self._database.write(work)
@@ -51,7 +51,7 @@ class Purger:
             rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
             removed = maintenance.fold(connection, group, age_microseconds, rows, uuid)
             if removed is None:
-                raise TransactionMoved
+                raise ConcurrentChange
             return removed
 
         total = 0

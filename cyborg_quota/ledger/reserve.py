@@ -26,10 +26,16 @@ from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import ANY, COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
-"""Attempts of one request, each refused by counters that changed before they were read to find the reason."""
+"""The most attempts of one request.
+
+An attempt is repeated if it was refused, but the counters that are read afterwards would allow it.
+"""
 
 _MAX_ADOPTION_ATTEMPTS: Final = 20
-"""Attempts of one adoption, each ended because the consumer's reservation ended before it was committed."""
+"""The most attempts of one adoption.
+
+An attempt is repeated if the consumer's reservation ended before it could be committed.
+"""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -47,14 +53,11 @@ _REFUSAL_SECONDS: Final = 60.0
 class OpenCap:
     """The cap on the open reservations of one resource of one project ([quota] max_open_reservations).
 
-    The rule: reserved <= cap/2 implies at most cap open reservations, so no COUNT is needed; above it, count under the
-    row lock.
-
-    The reason: each open reservation of a positive delta adds at least 1 to ``reserved``, so there are at most cap/2 of
-    them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open reservations
-    in its own transaction, while it has locked the usage row of the project, so that no other reserve can run in
-    between. A negative delta adds nothing to ``reserved``; its reserve always counts, and negative deltas may fill the
-    other half. Thus concurrent reserves cannot exceed the cap. Shared by threads.
+    Positive deltas: each open reservation adds at least 1 to ``reserved``, so ``reserved <= cap/2`` means at most cap/2
+    of them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open
+    reservations in its own transaction, after it has locked the usage row of the project, so that no other reserve can
+    run in between. Negative deltas add nothing to ``reserved``: they are always counted, and limited to the other half.
+    Thus concurrent reserves cannot exceed the cap. Shared by threads.
     """
 
     def __init__(self, cap: int) -> None:
@@ -80,7 +83,7 @@ class OpenCap:
                 resources.add(resource)
         return resources
 
-    def bound(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
+    def bound_reserved(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
         """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
         if self._cap == UNLIMITED:
             return
@@ -88,7 +91,7 @@ class OpenCap:
             if change.node.project_id == project_id and change.node.resource not in counted:
                 change.max_reserved = self._bound - change.reserved
 
-    def charge(
+    def charge_and_count(
         self,
         connection: Connection,
         changes: Sequence[usages.Change],
@@ -97,7 +100,7 @@ class OpenCap:
     ) -> bool:
         """Charge every row, in lock order, and count the open reservations of the rows in ``counted``.
 
-        The count precedes the locks of the ancestors' rows, unless the database locks rows in the order of their ids.
+        The reservations are counted before the ancestors' rows are locked, except where all rows are locked by id.
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
@@ -188,19 +191,20 @@ class Reserver:
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
         pending = [PendingClaim.of(claim) for claim in request.claims]
-        self._charge(request, pending)
+        self._charge_pending(request, pending)
         return [uuid for item in pending for uuid in item.uuids.values()]
 
     def adopt(self, request: ReserveRequest) -> list[str]:
         """Charge all claims as committed, and commit those that their consumers have already reserved.
 
         If such a reservation is rolled back, expires or is released before it is committed, its claim is charged again.
-        Claims that this call has charged are not checked again: a release of them came later.
+        Claims that an earlier attempt of this call has charged are skipped: if they have been released since, that
+        release was later than this call's charge.
         """
         pending = [PendingClaim.of(claim) for claim in request.claims]
         began = time.monotonic()
         for _ in range(_MAX_ADOPTION_ATTEMPTS):
-            self._charge(request, pending)
+            self._charge_pending(request, pending)
             uuids = [uuid for item in pending for uuid in item.reserved]
             try:
                 if uuids:
@@ -209,9 +213,9 @@ class Reserver:
                 pending = [PendingClaim.of(item.claim) if item.reserved else item for item in pending]
             else:
                 return [uuid for item in pending for uuid in item.uuids.values()]
-        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
-    def _charge(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
+    def _charge_pending(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
         """Charge those of these claims that are not yet charged."""
         began = time.monotonic()
         with self._database.deadline():
@@ -222,7 +226,7 @@ class Reserver:
                     for item in pending:
                         item.is_charged = True
                     return
-        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
@@ -236,7 +240,7 @@ class Reserver:
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
         counted = cap.to_count(request.project_id, claims, amounts)
-        cap.bound(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted)
         nodes = [(path.nodes(resource) or ())[0] for resource in sorted(counted)]
         placement = self._capacity.place(pending)
         if not placement.is_complete:
@@ -247,13 +251,13 @@ class Reserver:
             if not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not cap.charge(connection, changes, nodes, claims):
+            if not cap.charge_and_count(connection, changes, nodes, claims):
                 raise _Refused
             return True
 
-        in_one_statement = None if counted or placement.claims else self._in_one_statement(request, rows, changes)
+        single_statement = None if counted or placement.claims else self._single_statement(request, rows, changes)
         try:
-            if self._database.write(work, in_one_statement):
+            if self._database.write(work, single_statement):
                 self._after_charge(request, rows, placement)
                 return True
         except DuplicateEntry:
@@ -304,18 +308,19 @@ class Reserver:
             is_limited, sees_all = request.state == RESERVED, request.sees_all
             self._capacity.raise_refusal(pending, is_limited=is_limited, sees_all=sees_all)
 
-    def _in_one_statement(
+    def _single_statement(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], changes: Sequence[usages.Change]
     ) -> Callable[[Connection], bool | None] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
+        return lambda connection: self._database.dialect.reserve_in_single_statement(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
-        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, and cannot fail with it.
+        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
+        affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
             self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger in plain Python: lists and sums, without a database. It repeats the table of results of the design.
+"""The ledger in plain Python: lists and sums, without a database. It repeats the table of calls and states.
 
 It shares nothing with the code under test except the error classes and the names of the states.
 """

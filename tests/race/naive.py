@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A naive implementation, kept as a control: read, compare, write. The race tests must detect it."""
+"""A deliberately wrong implementation: read, compare, write. The race tests must detect it."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class TestControl(RaceTestCase):
             _cap._check(connection, counted, claims)  # type: ignore[arg-type]
             return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge", charge))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge_and_count", charge))
         for turn in range(20):
             self.context = base.Context(f"t{turn}")
             self.use(20)

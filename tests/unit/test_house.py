@@ -236,6 +236,8 @@ DB_LEVELS = (
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"
     r"|server_version_info|from sqlalchemy\.dialects|@compiles\([^)]*,"
+    # Clauses that some databases do not have, or execute in another way.
+    r"|with_for_update|FOR UPDATE|FOR NO KEY UPDATE|collate\(|COLLATE|prefix_with|on_conflict|on_duplicate|with_hint"
 )
 # Column types and partial indexes belong to the schema.
 MAY_NAME_DATABASES = {f"{DB}.models", f"{DB}.migrations"}
@@ -278,6 +280,10 @@ class TestDialects(base.BaseTestCase):
             "if url.get_backend_name() == 'sqlite':",
             "from sqlalchemy.dialects import mysql",
             '@compiles(utc_after, "mysql")',
+            '.order_by(sa.collate(_usage.resource, "C"))',
+            ".with_for_update(key_share=True)",
+            'sa.text("SELECT id FROM projects FOR NO KEY UPDATE")',
+            'sa.text("SELECT id FROM projects ORDER BY id COLLATE \\"C\\"")',
         ):
             self.assertEqual(
                 ["m"], deciding({"m": line, f"{DB}.models": line, "other": "dialects.of(connection)"}), line

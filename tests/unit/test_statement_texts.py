@@ -187,7 +187,7 @@ def single(run: Run, variant: Variant) -> Run:
     return run_variant
 
 
-def in_one_statement() -> Iterator[tuple[str, Run]]:
+def in_single_statement() -> Iterator[tuple[str, Run]]:
     for label, run in single_statements().items():
         yield f"single statement: {label}", single(run, Variant(checks=False))
 
@@ -210,10 +210,10 @@ def with_contention() -> Iterator[tuple[str, Run]]:
 def single_statements() -> dict[str, Run]:
 
     def reserve(connection: Any, *arguments: Any) -> None:
-        dialects.of(connection).reserve_in_one(connection, *arguments)
+        dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
     def settle(connection: Any, *arguments: Any) -> None:
-        dialects.of(connection).settle_in_one(connection, *arguments)
+        dialects.of(connection).settle_in_single_statement(connection, *arguments)
 
     return {
         "reserve one row": lambda c: reserve(c, new_rows(1), reserving(1)),
@@ -386,9 +386,9 @@ def capacity() -> Iterator[tuple[str, Run]]:
 PORTABLE = (charges, inserts, settles, expiry, figures, paths, imports, capacity)
 GROUPS = {
     "sqlite": PORTABLE,
-    "mariadb": (in_one_statement, *PORTABLE),
+    "mariadb": (in_single_statement, *PORTABLE),
     "mysql": (charges, paths, imports),  # the others are those of MariaDB
-    "postgresql": (server_functions, in_one_statement, with_contention, *PORTABLE),
+    "postgresql": (server_functions, in_single_statement, with_contention, *PORTABLE),
 }
 
 

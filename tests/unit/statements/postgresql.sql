@@ -102,7 +102,7 @@ BEGIN
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
-            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row refuses the change';
+            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
         END IF;
         charged := charged + 1;
         contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
