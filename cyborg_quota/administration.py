@@ -106,12 +106,17 @@ class Administration:
         self._keeper.remove(validation.check_name("project_id", project_id), self._author(context, reason))
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
-        """Whether the project is in the tree, or has or had usage, or has a limit. Works with all limit drivers."""
+        """Whether the project is in the tree, has or had usage, or has a limit or an override.
+
+        Works with all limit drivers.
+        """
         validation.admin_only(context, "is_known_project")
         return self._driver.is_known_project(validation.check_name("project_id", project_id))
 
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
-        """The first projects after ``after`` that have usage or a limit of their own, as the database sorts their ids.
+        """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
+
+        The database sorts them by their ids.
 
         At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id of the result until it is empty.
         Works with all limit drivers.
@@ -124,7 +129,10 @@ class Administration:
         return self._driver.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
-        """The usage and the own limits of at most MAX_LISTED_PROJECTS projects. Works with all limit drivers."""
+        """The usage, own limits and numbers of overrides of at most MAX_LISTED_PROJECTS projects.
+
+        Works with all limit drivers.
+        """
         validation.admin_only(context, "list_holdings")
         is_list = isinstance(project_ids, (list, tuple, set, frozenset))
         if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
