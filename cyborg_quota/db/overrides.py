@@ -8,6 +8,7 @@ under which it was made, and then the highest number within that transaction. No
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ KEPT_SECONDS: Final = 86400
 """An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
 
 _NAMES_A_QUERY: Final = 500
+_ID: Final = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,8})", re.ASCII)
 _column = limit_overrides.c
 _KEY: Final = (_column.project_id, _column.resource)
 
@@ -52,6 +54,15 @@ def read(
         found += some
         now = now or at
     return sorted(found, key=lambda one: one.made), now
+
+
+def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
+    """The override with this id; None if there is none that has not ended."""
+    parts = _ID.fullmatch(override_id)
+    if parts is None:
+        return None
+    found, _ = _rows(connection, sa.and_(_column.generation == int(parts[1]), _column.ordinal == int(parts[2])))
+    return found[0] if found else None
 
 
 def _rows(
