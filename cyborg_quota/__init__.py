@@ -13,18 +13,22 @@ from __future__ import annotations
 
 from cyborg_quota import conf, exceptions
 from cyborg_quota.attachment import attachment
+from cyborg_quota.capacity_types import Inventory, Provider
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.factory import make_engine
-from cyborg_quota.types import UNLIMITED, Claim, Constraint, Headroom, Over, Reservation, Resource, Usage
+from cyborg_quota.types import ANY, UNLIMITED, Claim, Constraint, Headroom, Over, Reservation, Resource, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ANY",
     "UNLIMITED",
     "Claim",
     "Constraint",
     "Headroom",
+    "Inventory",
     "Over",
+    "Provider",
     "QuotaEngine",
     "Reservation",
     "Resource",

@@ -10,6 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import Expire, QuotaEngine
+from cyborg_quota.types import ANY
 from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def attachment(
     group: str | None = None,
     expire: Expire = None,
     project_id: str | None = None,
+    provider: str | None = None,
 ) -> Iterator[list[str]]:
     """Reserve ``deltas``, run the block (the attach), commit. Yields the reservations' UUIDs.
 
@@ -41,8 +43,11 @@ def attachment(
     If the reservations were lost during the block (they expired or were rolled back), the same deltas are reserved
     again and committed. An error of this second attempt (such as OverQuota) means that the accelerator is attached but
     not charged: detach it.
+
+    ``provider``: as in ``QuotaEngine.reserve``. With ANY, the attach needs to know which provider was chosen: read it
+    with ``QuotaEngine.get_reservations``. The second attempt then names that provider.
     """
-    uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
+    uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group, provider=provider)
     try:
         yield uuids
     except BaseException:
@@ -53,7 +58,10 @@ def attachment(
     except LOST as lost:
         LOG.warning("%s The attach of consumer %s succeeded, so its deltas are charged again.", lost, consumer)
         roll_back_rest(engine, context, uuids, project_id)
-        uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group)
+        if provider == ANY:
+            rows = engine.get_reservations(context, project_id, consumer=consumer)
+            provider = next((row.provider for row in rows if row.uuid in uuids and row.provider), ANY)
+        uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group, provider=provider)
         engine.commit(context, uuids, project_id)
 
 

@@ -11,9 +11,11 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
+from cyborg_quota.capacity import Capacity
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import (
+    ANY,
     MICROSECONDS,
     STATES,
     Claim,
@@ -86,6 +88,11 @@ class QuotaEngine:
             self._driver, self._resources, self._authority, require_reason=self._require_reason
         )
 
+    @property
+    def capacity(self) -> Capacity:
+        """Providers, their inventories, and the claims at them."""
+        return Capacity(self._driver, self._resources)
+
     # --- reserving ---
 
     def reserve(
@@ -97,15 +104,21 @@ class QuotaEngine:
         *,
         consumer: str | None = None,
         group: str | None = None,
+        provider: str | None = None,
     ) -> list[str]:
         """Reserve ``deltas`` ({resource: signed amount}) if all limits permit it.
+
+        With a ``provider`` (a UUID, a name, or ANY), the reservation also takes capacity of that provider, all of it
+        from one provider. A repeated call with ANY returns the first reservations.
 
         ``expire`` is the expiry: seconds, a timedelta or a datetime (naive means UTC). With a ``consumer``, the call is
         idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
         reservations in the order of ``deltas``. Raises OverQuota, TooManyOpenReservations, ReservationConflict,
-        UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable.
+        UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
+        ProviderNotFound, CapacityNotEnabled.
         """
-        return self.reserve_many(context, [Claim(consumer, deltas)], expire, project_id, group=group)
+        claim = Claim(consumer, deltas, provider=provider)
+        return self.reserve_many(context, [claim], expire, project_id, group=group)
 
     def reserve_many(
         self,
@@ -149,7 +162,8 @@ class QuotaEngine:
 
         If a consumer has reservations with the same deltas, they are kept, and those in state reserved are committed.
         Other deltas raise ReservationConflict. If a reservation in state reserved is rolled back, is released or
-        expires during the call, its claim is charged again.
+        expires during the call, its claim is charged again. A claim with a provider takes its capacity, whatever the
+        units are, and even if that exceeds the capacity; a warning is then logged.
         """
         validation.admin_only(context, "adopt")
         project_id = validation.project_of(context, project_id)
@@ -158,6 +172,8 @@ class QuotaEngine:
             for resource, delta in claim.deltas.items():
                 if delta < 0:
                     raise exceptions.InvalidDelta(resource, delta, "an attached amount must be positive")
+            if claim.provider == ANY:
+                raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
         return self._driver.adopt(project_id, checked, validation.optional_name("group", group))
 
     # --- commit, rollback, release, extend ---
@@ -286,6 +302,25 @@ class QuotaEngine:
             )
             for record in records
         ]
+
+    def get_reservations(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> list[Reservation]:
+        """The reservations of a consumer, of a group, or of the whole project, oldest first, with their providers."""
+        return self._driver.list_reservations(
+            project_id=validation.project_of(context, project_id),
+            state=None,
+            uuids=None,
+            consumer=validation.optional_name("consumer", consumer),
+            group=validation.optional_name("group", group),
+            limit=None,
+            after=None,
+        )
 
     def list_reservations(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
+    from cyborg_quota.capacity_types import CapacityOver
     from cyborg_quota.types import LimitChange, Over
 
 
@@ -43,6 +44,18 @@ class OverQuota(QuotaError):
     def __init__(self, overs: Iterable[Over]) -> None:
         self.overs = sorted(overs)
         super().__init__("Quota exceeded: " + "; ".join(str(over) for over in self.overs))
+
+
+class OverCapacity(QuotaError):
+    """The named provider, or every provider, cannot take the claim. Nothing was charged.
+
+    ``overs`` is a list of :class:`cyborg_quota.capacity_types.CapacityOver`, sorted by provider and resource. A request
+    that would also exceed a limit raises OverQuota instead.
+    """
+
+    def __init__(self, overs: Iterable[CapacityOver]) -> None:
+        self.overs = sorted(overs, key=lambda over: (over.provider or "", over.resource, over.requested))
+        super().__init__("Capacity exceeded: " + "; ".join(str(over) for over in self.overs))
 
 
 class TooManyOpenReservations(QuotaError):
@@ -133,6 +146,14 @@ class InvalidDocument(InvalidRequest):
         super().__init__(f"Invalid document of limits: {short_place} {reason}.")
 
 
+class InvalidInventory(InvalidRequest):
+    """A value of an inventory is invalid: the total, reserved, min_unit, max_unit, step_size, allocation_ratio."""
+
+    def __init__(self, resource: str, field: str, value: object, reason: str) -> None:
+        self.resource, self.field, self.value, self.reason = resource, field, value, reason
+        super().__init__(f"Invalid {field} {safe_repr(value)} of the inventory of {safe_repr(resource)}: {reason}.")
+
+
 class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
@@ -196,18 +217,24 @@ class ReservationReleased(ReservationError):
 
 
 class ReservationConflict(QuotaError):
-    """The consumer already has live reservations with other deltas.
+    """The consumer already has live reservations with other deltas, or without the requested provider.
 
-    ``held`` and ``requested`` map resources to deltas.
+    ``held`` and ``requested`` map resources to deltas. ``provider`` is the requested one, if only the provider differs.
     """
 
-    def __init__(self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int]) -> None:
+    def __init__(
+        self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *, provider: str | None = None
+    ) -> None:
         self.consumer = consumer
         self.held = dict(held)
         self.requested = dict(requested)
+        self.provider = provider
+        differs = f"which differs from the request ({amounts(requested)})"
+        if provider is not None:
+            differs = f"but not at provider {safe_repr(provider)}"
         super().__init__(
-            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, which differs from the request "
-            f"({amounts(requested)}). Release or roll back the existing reservations first."
+            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
+            "Release or roll back the existing reservations first."
         )
 
 
@@ -264,6 +291,63 @@ class ProjectRefused(QuotaError):
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
         super().__init__(f"Project {safe_repr(project_id)} {reason}.")
+
+
+# --- capacity ------------------------------------------------------------------------------------------------
+
+
+class CapacityNotEnabled(QuotaError):
+    """Claims with a provider are refused until an operator enables them after the upgrade of all processes."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Claims with a provider are not enabled. When no process of an older release runs any more, enable them: "
+            "cyborg-quota capacity enable"
+        )
+
+
+class ProviderNotFound(QuotaError):
+    """No provider has this UUID or name."""
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        super().__init__(f"Provider {safe_repr(provider)} was not found.")
+
+
+class ProviderExists(QuotaError):
+    """Another provider has the same name or UUID. Nothing was changed."""
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        super().__init__(f"A provider with the name or UUID {safe_repr(provider)} exists.")
+
+
+class ProviderInUse(QuotaError):
+    """A provider, or one of its inventories, cannot be removed: it has claims or children. Nothing was changed.
+
+    ``resource`` None: the provider has children.
+    """
+
+    def __init__(self, provider: str, resource: str | None, reason: str) -> None:
+        self.provider, self.resource, self.reason = provider, resource, reason
+        what = f"Provider {safe_repr(provider)}"
+        if resource is not None:
+            what = f"The inventory of {safe_repr(resource)} at provider {safe_repr(provider)}"
+        super().__init__(f"{what} cannot be removed: {reason}.")
+
+
+class ProviderConflict(QuotaError):
+    """The provider has changed since its generation was read. Nothing was changed; read it again.
+
+    ``expected`` is the generation of the caller, ``generation`` that of the provider.
+    """
+
+    def __init__(self, provider: str, expected: int, generation: int) -> None:
+        self.provider, self.expected, self.generation = provider, expected, generation
+        super().__init__(
+            f"Provider {safe_repr(provider)} has generation {generation}, not {expected}: it was changed concurrently. "
+            "Read its inventories and try again."
+        )
 
 
 # --- database ------------------------------------------------------------------------------------------------

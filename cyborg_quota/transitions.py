@@ -33,6 +33,7 @@ class Row(NamedTuple):
     state: State
     overdue: bool
     consumer: str | None = None
+    provider_id: int | None = None
     ended_after: int | None = None
     created_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
@@ -125,6 +126,16 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
     reserved = (in_flight if after == RESERVED else 0) - (in_flight if before == RESERVED else 0)
     used = (delta if after == COMMITTED else 0) - (delta if before == COMMITTED else 0)
     return reserved, used
+
+
+def capacity_freed(moves: Iterable[Move]) -> dict[tuple[int, str], int]:
+    """The capacity that the moves give back, by (provider_id, resource): that of the reservations that end."""
+    freed: dict[tuple[int, str], int] = {}
+    for row, to in moves:
+        if row.provider_id is not None and to not in LIVE_STATES:
+            key = (row.provider_id, row.resource)
+            freed[key] = freed.get(key, 0) + max(row.delta, 0)
+    return freed
 
 
 class Freed(NamedTuple):

@@ -29,6 +29,9 @@ MAX_LIMIT: Final = 2**62
 MICROSECONDS: Final = 1_000_000
 """Microseconds in a second."""
 
+ANY: Final = "any"
+"""As the provider of a claim: any one provider that can host and fits the whole claim."""
+
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
 COMMITTED: Final = "committed"
@@ -63,12 +66,16 @@ class Claim:
 
     ``source`` names the program that makes the reservations, where several programs share a database (two Cyborgs).
     It is stored with the reservations and does not affect the counters. None: no source is stored.
+
+    ``provider`` is the UUID or the name of the provider whose capacity the claim takes, or ANY: one provider that fits
+    the whole claim. None: the claim takes quota only.
     """
 
     consumer: str | None
     deltas: Mapping[str, int]
     group: str | None = None
     source: str | None = None
+    provider: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,7 +190,11 @@ class Over:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reservation:
-    """A stored reservation. Times are naive UTC with microseconds."""
+    """A stored reservation. Times are naive UTC with microseconds.
+
+    ``provider`` is the name of the provider whose capacity it takes or took. None: it took quota only, or the provider
+    was removed after it had ended.
+    """
 
     uuid: str
     project_id: str
@@ -196,6 +207,7 @@ class Reservation:
     created_at: datetime.datetime | None
     ended_at: datetime.datetime | None
     source: str | None = None
+    provider: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

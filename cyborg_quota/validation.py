@@ -13,10 +13,20 @@ import operator
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
+from uuid import UUID
 
 from cyborg_quota import exceptions
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_AMOUNT, MAX_NAME_BYTES, MAX_NAME_CHARS, MAX_REASON_CHARS, Author, Claim, Selection
+from cyborg_quota.types import (
+    ANY,
+    MAX_AMOUNT,
+    MAX_NAME_BYTES,
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+    Author,
+    Claim,
+    Selection,
+)
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
 """The maximum time to live of a reservation: 100 years, in the range of the datetime types of all databases."""
@@ -223,6 +233,22 @@ def optional_name(field: str, name: str | None) -> str | None:
     return None if name is None else check_name(field, name)
 
 
+def provider_name(name: object) -> str:
+    """The name of a new provider. Raises InvalidName, also for a name that claims use for any provider."""
+    checked = check_name("provider", name)
+    if checked.lower() == ANY:
+        raise exceptions.InvalidName("provider", checked, "a claim with this name means any provider")
+    return checked
+
+
+def provider_uuid(value: object) -> str:
+    """The UUID of a new provider, in its usual form. Raises InvalidName."""
+    try:
+        return str(UUID(value))  # type: ignore[arg-type]
+    except (AttributeError, TypeError, ValueError):
+        raise exceptions.InvalidName("provider UUID", value, "it is not a UUID") from None
+
+
 def project_of(context: Context, project_id: str | None) -> str:
     """The project of the call: ``project_id``, or else that of the context. Only an admin may name another project."""
     context_project = getattr(context, "project_id", None)
@@ -246,7 +272,10 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
         consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
-        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source)))
+        provider = optional_name("provider", claim.provider)
+        if provider is not None:
+            _check_positive(deltas, "a claim with a provider takes capacity")
+        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     seen = set()
@@ -256,6 +285,12 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         seen.add(claim.consumer)
     _check_totals(checked)
     return checked
+
+
+def _check_positive(deltas: Mapping[str, int], reason: str) -> None:
+    for resource, delta in deltas.items():
+        if delta < 0:
+            raise exceptions.InvalidDelta(resource, delta, f"{reason}, so its amounts must be positive")
 
 
 def _check_totals(claims: Iterable[Claim]) -> None:

@@ -54,7 +54,8 @@ class BackendTestCase(base.BaseTestCase):
 class LedgerTestCase(BackendTestCase):
     """A test with an empty ledger.
 
-    ``url`` is its database, ``limits`` can be set, and ``quotas`` is an engine that checks I1-I9 after each call.
+    ``url`` is its database, and ``limits`` can be set. ``quotas`` is an engine that checks I1, I2 and I9 after each
+    call.
     """
 
     def setUp(self) -> None:

@@ -21,6 +21,7 @@ from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
 from tests import invariants, needs
@@ -118,6 +119,13 @@ def settings(url: str, **changes: Any) -> DatabaseSettings:
     return DatabaseSettings(url=url, **{"sqlite_synchronous": False, **changes})
 
 
+def drop_views(sql: sa.Engine) -> None:
+    """Drop all views. oslo.db's clean-up drops the tables, which PostgreSQL refuses while a view reads them."""
+    with sql.begin() as connection:
+        for name in sa.inspect(connection).get_view_names():
+            connection.exec_driver_sql(f"DROP VIEW {name}")
+
+
 class EmptyLedger(fixtures.Fixture):
     """A database with our schema and no rows; all tests of this process that use this name share it."""
 
@@ -172,6 +180,7 @@ def make_engine(
     grace: float = 0.0,
     batch_rows: int = 500,
     max_open: int = 10_000,
+    selection: ProviderSelection | None = None,
     **changes: Any,
 ) -> QuotaEngine:
     """Return an engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
@@ -181,6 +190,7 @@ def make_engine(
             expire_grace_seconds=grace,
             batch_rows=batch_rows,
             max_open_reservations=max_open,
+            selection=selection or BestFit(),
         ),
         limits if limits is not None else DictLimits(),
     )

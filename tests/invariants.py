@@ -22,14 +22,23 @@ def find_violations(connection: sa.Connection) -> list[str]:
     ).all()
     rows = connection.execute(
         sa.text(
-            "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts"
-            " FROM reservations"
+            "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
+            " provider_id FROM reservations"
         )
     ).all()
+    inventories = connection.execute(
+        sa.text("SELECT provider_id, resource, capacity, used, free FROM inventories")
+    ).all()
+    allocations = connection.execute(sa.text("SELECT provider_id, resource, used FROM allocations")).all()
     edges = connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).all()
     parents = {edge.project_id: edge.parent_id for edge in edges}
     names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
-    return _check_rows(rows, names) + _check_adjustments(rows) + _check_counters(usages, rows, parents)
+    return (
+        _check_rows(rows, names)
+        + _check_adjustments(rows)
+        + _check_counters(usages, rows, parents)
+        + _check_capacity(inventories, rows, allocations)
+    )
 
 
 def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
@@ -97,6 +106,28 @@ def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
     unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
+
+
+def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: Sequence[Any]) -> list[str]:
+    """C1, from the table and from the view; no claim without an inventory (C5); free is capacity - used."""
+    sums: collections.Counter[tuple[int, str]] = collections.Counter()
+    for row in rows:
+        if row.provider_id is not None and row.state not in ENDED:
+            sums[row.provider_id, row.resource] += max(row.delta, 0)
+            if row.delta < 0:
+                return [f"reservation {row.id} has a provider and a negative delta"]
+    allocated: collections.Counter[tuple[int, str]] = collections.Counter()
+    for row in allocations:
+        allocated[row.provider_id, row.resource] += row.used
+    faults = [] if allocated == sums else [f"the view allocations has {allocated}, should have {sums}"]
+    for inventory in inventories:
+        key = (inventory.provider_id, inventory.resource)
+        expected = sums.pop(key, 0)
+        if inventory.used != expected:
+            faults.append(f"C1 used of {key} is {inventory.used}, should be {expected}")
+        if inventory.free != inventory.capacity - inventory.used:
+            faults.append(f"free of {key} is {inventory.free}, should be {inventory.capacity - inventory.used}")
+    return faults + [f"C5 {key} has claims of {amount} but no inventory" for key, amount in sums.items() if amount]
 
 
 def _path_to_root(project_id: str, parents: Mapping[str, str | None]) -> Iterable[str]:

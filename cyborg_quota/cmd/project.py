@@ -89,12 +89,12 @@ class Move(base.Command):
 class Detach(base.Lister):
     """Detach projects from the parents that a previous limit driver gave them.
 
-    For a ledger whose [limits] driver was keystone (with strict_two_level) and was
-    changed since. The edges that Keystone added are ignored then: a domain does
-    not limit its projects. This command makes these projects roots, in batches,
-    while they reserve and commit. With --keep, the projects keep their parents and
-    the edges become ordinary ones: the limits of the domains apply from then on.
-    Prints the projects and their previous parents.
+    Use this after changing [limits] driver from keystone (with strict_two_level)
+    to another driver. The edges that Keystone added are ignored then: a domain
+    does not limit its projects. This command makes these projects roots, in
+    batches. It may run while the services run. With --keep, the projects keep
+    their parents and the edges become ordinary ones: the limits of the domains
+    apply from then on. Prints the projects and their previous parents.
     """
 
     example = "cyborg-quota project detach --origin keystone --dry-run"

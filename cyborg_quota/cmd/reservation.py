@@ -12,7 +12,7 @@ from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.types import COMMITTED, STATES
 
 COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire")
-ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at")
+ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at", "provider")
 
 
 def _rows(reservations: Iterable[Reservation]) -> list[tuple[Any, ...]]:
@@ -32,6 +32,7 @@ def _values(reservation: Reservation) -> tuple[Any, ...]:
         formats.timestamp(None if reservation.state == COMMITTED else reservation.expire),
         formats.timestamp(reservation.created_at),
         formats.timestamp(reservation.ended_at),
+        formats.Optional(reservation.provider),
     )
 
 
@@ -60,16 +61,25 @@ class Reserve(base.Lister):
             metavar="NAME",
             help="the program that reserves, if several share the ledger: `reconcile` ignores other sources",
         )
+        parser.add_argument(
+            "--provider",
+            metavar="PROVIDER",
+            help="take capacity of this provider (a name or UUID), or of `any` one that fits; prints the provider",
+        )
         arguments.add_amounts(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
-        claim = Claim(parsed_args.consumer, deltas, source=parsed_args.source)
+        claim = Claim(parsed_args.consumer, deltas, source=parsed_args.source, provider=parsed_args.provider)
         uuids = self.engine.reserve_many(
             self.context, [claim], parsed_args.expire, parsed_args.project, group=parsed_args.group
         )
-        return COLUMNS, _rows(self.engine.list_reservations(self.context, reservations=uuids))
+        reservations = self.engine.list_reservations(self.context, reservations=uuids)
+        if parsed_args.provider is None:
+            return COLUMNS, _rows(reservations)
+        rows = zip(_rows(reservations), reservations, strict=True)
+        return (*COLUMNS, "provider"), [(*values, formats.Optional(one.provider)) for values, one in rows]
 
 
 class _Settle(base.Command):

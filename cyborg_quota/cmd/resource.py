@@ -40,7 +40,7 @@ class List(base.Lister):
 
     def _defaults(self) -> Mapping[str, int]:
         if self.conf.limits.driver == "keystone":
-            return {}  # Keystone has no limits without a project
+            return {}  # Keystone's registered limits apply; this command does not read them
         records = self.engine.administration.list_limits(self.context)
         return {record.resource: record.limit for record in records if record.project_id is None}
 

@@ -37,6 +37,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   limits            Does the limit driver answer?
   project tree      Does it have edges that another limit driver added?
   counters          Do the usage counters match the reservations?
+  capacity          Do the inventories match the reservations, and are claims with a provider enabled?
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
   resource classes  Can all resource classes of the device profiles be charged?
   Cyborg's records  Does the ledger match the attached accelerators?
@@ -68,6 +69,7 @@ class Checks(upgradecheck.UpgradeCommands):
             ("limits", (Checks._run_check, {"check": self._limits})),
             ("project tree", (Checks._run_check, {"check": self._tree})),
             ("counters", (Checks._run_check, {"check": self._counters})),
+            ("capacity", (Checks._run_check, {"check": self._capacity})),
             ("Cyborg's version", (Checks._run_cyborg_check, {"check": self._version})),
             ("resource classes", (Checks._run_cyborg_check, {"check": self._classes})),
             ("Cyborg's records", (Checks._run_cyborg_check, {"check": self._records})),
@@ -143,6 +145,24 @@ class Checks(upgradecheck.UpgradeCommands):
         if drifts:
             return Result(WARNING, f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal")
         return Result(SUCCESS, "agree with the reservations")
+
+    def _capacity(self) -> Result:
+        engine = self._engine()
+        context = validation.admin_context()
+        try:
+            is_enabled, drifts = engine.capacity.is_enabled(context), engine.capacity.audit(context)
+            has_providers = bool(engine.capacity.list_providers(context))
+        finally:
+            engine.close()
+        if drifts:
+            return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
+        if is_enabled or not has_providers:
+            return Result(SUCCESS, "agrees with the reservations")
+        return Result(
+            WARNING,
+            "claims with a provider are refused; when no process of an older release runs any more, run: "
+            "cyborg-quota capacity enable",
+        )
 
     def _version(self) -> Result:
         from cyborg_quota.integrations.cyborg import compatibility

@@ -168,7 +168,9 @@ class Database:
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction. Retry the whole transaction after a transient error.
 
-        ``work`` may run several times: keep no state except UUIDs made beforehand.
+        ``work`` may run several times: keep no state except UUIDs made beforehand. It also runs again if the
+        connection was lost during COMMIT, although the transaction may have been committed: ``work`` must detect its
+        own changes, by these UUIDs (DBDuplicateEntry) or by the state of the rows.
         Raises DatabaseUnavailable after the retry deadline, and DatabaseError for an error that is not transient.
         DBDuplicateEntry is not translated: only the caller knows what a duplicate means.
 
@@ -176,7 +178,7 @@ class Database:
         it (Dialect.can_run_single_statements). None or False means that it changed nothing. If it raises, its outcome
         is unknown. In both cases ``work`` runs next.
         """
-        return self._run(work, read=False, single_statement=single_statement)
+        return self._run_with_retries(work, read=False, single_statement=single_statement)
 
     def supports_single_statement(self, usage_rows: int) -> bool:
         """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
@@ -184,7 +186,7 @@ class Database:
 
     def read(self, work: Work[T]) -> T:
         """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""
-        return self._run(work, read=True)
+        return self._run_with_retries(work, read=True)
 
     def read_synced(self, work: Work[T]) -> T:
         """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed."""
@@ -193,7 +195,7 @@ class Database:
             self.sync_with_cluster(connection)
             return work(connection)
 
-        return self._run(synced_work, read=True)
+        return self._run_with_retries(synced_work, read=True)
 
     def sync_with_cluster(self, connection: Connection) -> bool:
         """On a Galera node, wait until this session sees all that any node has committed. False: not a Galera node.
@@ -217,7 +219,7 @@ class Database:
             self._galera = self.dialect.is_galera(connection)
         return self._galera
 
-    def _run(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
+    def _run_with_retries(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
         began = self._call.began or time.monotonic()
         try:
             if single_statement is not None and (self._runs_single_statements or self._may_run_single_statements()):
@@ -226,17 +228,17 @@ class Database:
                     self._has_written = True
                     return single_result
             try:
-                result = self._once(work, read)
+                result = self._run_once(work, read)
             except Exception as error:
                 if not self._may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
                     raise
                 LOG.debug("Retrying a transaction: %s", errors.reason(error))
-                result = self._retrying(began)(self._once, work, read)
+                result = self._retrying(began)(self._run_once, work, read)
             self._has_written = self._has_written or not read
             return result
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
-        except (errors.TransactionMoved, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
+        except (errors.ConcurrentChange, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
             raise errors.translate(error, time.monotonic() - began) from error
 
     def _may_run_single_statements(self) -> bool:
@@ -246,7 +248,7 @@ class Database:
 
     def _run_single_statement(self, single_statement: Work[T | None], began: float) -> T | None:
         try:
-            return self._once_in_autocommit(single_statement)
+            return self._run_once_in_autocommit(single_statement)
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
@@ -280,7 +282,7 @@ class Database:
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds
 
-    def _once(self, work: Work[T], read: bool) -> T:
+    def _run_once(self, work: Work[T], read: bool) -> T:
         connections, cached = self._acquire()
         connection = cached.connection
         has_run = False
@@ -307,7 +309,7 @@ class Database:
         finally:
             connections.put(cached)
 
-    def _once_in_autocommit(self, statement: Work[T]) -> T:
+    def _run_once_in_autocommit(self, statement: Work[T]) -> T:
         """Run a statement that is a transaction of its own."""
         connections, cached = self._acquire()
         is_clean = False

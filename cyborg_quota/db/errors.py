@@ -12,14 +12,14 @@ from oslo_db import exception as oslo_exc
 from cyborg_quota import exceptions
 
 
-class TransactionMoved(Exception):
+class ConcurrentChange(Exception):
     """Data that the transaction had read has changed before it wrote: roll back, and retry the whole transaction."""
 
 
 _TRANSIENT_CLASSES: Final = (
     oslo_exc.DBDeadlock,
     oslo_exc.DBConnectionError,
-    TransactionMoved,
+    ConcurrentChange,
 )
 
 _TRANSIENT_SQLSTATES: Final = frozenset(
@@ -48,12 +48,12 @@ _TRANSIENT_MYSQL: Final = frozenset(
         1317,  # query interrupted
         1927,  # connection was killed
         1969,  # MariaDB: max_statement_time exceeded
-        2002,
-        2003,
-        2006,
-        2013,
-        2014,
-        2055,
+        2002,  # client: cannot connect through the socket
+        2003,  # client: cannot connect to the server
+        2006,  # client: the server has closed the connection
+        2013,  # client: connection lost during a query
+        2014,  # client: commands out of sync
+        2055,  # client: connection lost
     }
 )
 
@@ -76,7 +76,7 @@ _FATAL_TEXT: Final = re.compile(
 
 def may_do_again(error: BaseException) -> bool:
     """Whether a retry of the same transaction may succeed."""
-    if isinstance(error, TransactionMoved):
+    if isinstance(error, ConcurrentChange):
         return True
     if not isinstance(error, (oslo_exc.DBError, sa_exc.SQLAlchemyError)):
         return False
@@ -108,7 +108,7 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 _READ_ONLY: Final = frozenset({"25006", 1792, 1836})
 _MAY_BE_READ_ONLY: Final = {
     1290: "read-only",  # an option of the server forbids the statement; the message names the option
-    "XX000": "cannot assign TransactionIds during recovery",  # a statement that only writes to PostgreSQL's log
+    "XX000": "cannot assign TransactionIds during recovery",  # pg_logical_emit_message on a standby
 }
 
 
@@ -137,7 +137,10 @@ def is_existing_table(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the error means that the database is unavailable now, rather than that a statement is wrong."""
+    """Whether the error means that the database is unavailable now, rather than that a statement is wrong.
+
+    Also for a wrong password, an unknown database or a full disk: the statement could succeed after a repair.
+    """
     return (
         may_do_again(error)
         or is_pool_busy(error)
@@ -189,8 +192,8 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
 
 def reason(error: BaseException) -> str:
     """One line to display: the driver's message, without the statement, its parameters or a URL."""
-    if isinstance(error, TransactionMoved):
-        return "others kept changing the same rows"
+    if isinstance(error, ConcurrentChange):
+        return "too many concurrent changes of the same rows"
     if is_pool_busy(error):
         return "no connection of the pool became free in time"
     cause = _driver_error(error)

@@ -60,14 +60,18 @@ _LOOSE = sa.and_(
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
 _FOLDABLE = (
-    sa.select(_row.usage_id)
+    sa.select(_row.usage_id, _row.provider_id)
     .where(_LOOSE)
-    .group_by(_row.usage_id)
+    .group_by(_row.usage_id, _row.provider_id)
     .having(sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0))
 )
 _TO_FOLD = (
     sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
-    .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
+    .where(
+        _row.usage_id == sa.bindparam("b_usage_id"),
+        _row.provider_id.is_not_distinct_from(sa.bindparam("b_provider_id", type_=_row.provider_id.type)),
+        _LOOSE,
+    )
     .order_by(_row.id)
     .limit(_LIMIT)
 )
@@ -76,9 +80,14 @@ _DELETE_LOOSE = ListStatement(
 )
 
 
-def foldable(connection: sa.Connection, age_microseconds: int) -> list[int]:
-    """The usage rows with several old committed reservations without consumer and group, or with a negative one."""
-    return sorted(connection.execute(_FOLDABLE, {"b_age": age_microseconds}).scalars())
+FoldGroup = tuple[int, int | None]
+"""Rows that can be folded into one: the ids of their usage row and of their provider (None: they name none)."""
+
+
+def foldable(connection: sa.Connection, age_microseconds: int) -> list[FoldGroup]:
+    """The groups of several old committed reservations without consumer and group, or with a negative one."""
+    groups = [(row.usage_id, row.provider_id) for row in connection.execute(_FOLDABLE, {"b_age": age_microseconds})]
+    return sorted(groups, key=lambda group: (group[0], group[1] or 0))
 
 
 _ADJUSTMENTS = ListStatement(
@@ -91,14 +100,16 @@ _ADJUSTMENTS = ListStatement(
 _HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).values(used=_usage.used)
 
 
-def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit: int, uuid: str) -> int | None:
+def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int, uuid: str) -> int | None:
     """Replace up to ``limit`` such reservations and their adjustments by one row with their sum, which preserves I2.
 
     Returns the number of rows that the table lost (0: nothing to fold). None: one of them was released concurrently,
     and the caller must roll back.
     """
+    usage_id, provider_id = group
     parameters = {"b_usage_id": usage_id}
-    rows = _sum_fits(connection.execute(_TO_FOLD, {**parameters, "b_age": age_microseconds, "b_limit": limit}).all())
+    selected = {**parameters, "b_provider_id": provider_id, "b_age": age_microseconds, "b_limit": limit}
+    rows = _sum_fits(connection.execute(_TO_FOLD, selected).all())
     negative = [row.id for row in rows if row.delta < 0]
     if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
         return 0
@@ -125,6 +136,7 @@ def fold(connection: sa.Connection, usage_id: int, age_microseconds: int, limit:
             delta=total,
             state=COMMITTED,
             live=1,
+            provider_id=provider_id,
         )
     )
     return len(rows) + len(adjustments) - 1

@@ -97,6 +97,9 @@ reservations = sa.Table(
     sa.Column("adjusts", sa.Integer),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),
+    # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
+    # read by it, and an index would cost each reserve without a provider, too.
+    sa.Column("provider_id", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="live_claim"),
@@ -224,3 +227,77 @@ replays = sa.Table(
     sa.Column("limits", sa.Text),
     **_MYSQL_TABLE,
 )
+
+# What has accelerators: a node, a device of a node, a shared pool. The columns are those of the specification "Resource
+# Providers - Base Models", plus parent_id and pod.
+resource_providers = sa.Table(
+    "resource_providers",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("uuid", sa.String(36), nullable=False),
+    sa.Column("name", _name(), nullable=False),
+    # Compared and increased by each change of the provider or of its inventories; a claim does not change it.
+    sa.Column("generation", sa.Integer, nullable=False),
+    # 0: a shared pool, which is claimed by its name only.
+    sa.Column("can_host", sa.SmallInteger, nullable=False),
+    sa.Column("parent_id", sa.Integer),
+    sa.Column("pod", _name()),
+    sa.UniqueConstraint("uuid", name="uuid"),
+    sa.UniqueConstraint("name", name="name"),
+    sa.Index("ix_resource_providers_parent", "parent_id"),
+    # An id that is used again would give the ended reservations of one provider to another.
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# How many of one resource a provider has. ``capacity`` and ``free`` are stored, so that the claim compares integers and
+# an index on (resource, free) finds the providers that fit: no supported database can index capacity - used directly.
+inventories = sa.Table(
+    "inventories",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("provider_id", sa.Integer, nullable=False),
+    sa.Column("resource", _name(), nullable=False),
+    sa.Column("total", sa.Integer, nullable=False),
+    sa.Column("reserved", sa.Integer, nullable=False),
+    sa.Column("min_unit", sa.Integer, nullable=False),
+    sa.Column("max_unit", sa.Integer, nullable=False),
+    sa.Column("step_size", sa.Integer, nullable=False),
+    # SQLite has no decimal type: it would store a binary fraction.
+    sa.Column("allocation_ratio", sa.Numeric(16, 4).with_variant(sa.String(20), "sqlite"), nullable=False),
+    # (total - reserved) * allocation_ratio, rounded down.
+    sa.Column("capacity", sa.BigInteger, nullable=False),
+    # The sum of the positive deltas of the live reservations at the provider (C1).
+    sa.Column("used", sa.BigInteger, nullable=False),
+    # capacity - used. Negative where the inventory was lowered below its use.
+    sa.Column("free", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("provider_id", "resource", name="provider_resource"),
+    sa.CheckConstraint("used >= 0", name="used"),
+    sa.Index("ix_inventories_free", "resource", "free", "provider_id"),
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# What an operator has switched on after an upgrade, because processes of the previous release do not support it.
+features = sa.Table(
+    "features",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("enabled_at", _moment()),
+    **_MYSQL_TABLE,
+)
+
+_CREATE_VIEW: Any = sa.DDL(  # type: ignore[no-untyped-call]
+    "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
+    " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
+)
+_DROP_VIEW: Any = sa.DDL("DROP VIEW IF EXISTS allocations")  # type: ignore[no-untyped-call]
+
+# The table ``allocations`` of the specification: the live reservations that name a provider. PostgreSQL does not drop a
+# table that a view reads: the view is created and dropped with the table.
+sa.event.listen(reservations, "after_create", _CREATE_VIEW)
+sa.event.listen(reservations, "before_drop", _DROP_VIEW)

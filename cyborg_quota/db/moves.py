@@ -21,6 +21,7 @@ all its old ancestors, and added to those of all its new ones.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -28,14 +29,16 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, projects, usages
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects as projects_table
+from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
 
 Edges = Mapping[str, "str | None"]
 Key = tuple[str, str]
 T = TypeVar("T")
 _project = projects_table.c
+_usage = quota_usages.c
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
@@ -44,7 +47,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     All these edges have no origin afterwards (they are the operator's), even if a project's parent does not change.
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
-    added project was inserted concurrently, and TransactionMoved if an edge changed concurrently.
+    added project was inserted concurrently, and ConcurrentChange if an edge changed concurrently.
     """
     insert_many(
         connection,
@@ -64,7 +67,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     _lock_projects(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
-        raise TransactionMoved
+        raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
     _set_parents(connection, moved)
@@ -72,8 +75,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors)
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
-    by_id = dialects.of(connection).update_locks_in_order
-    subtrees = usages.lock_and_read_subtrees(connection, order, by_id=by_id)
+    subtrees = _lock_and_read_subtrees(connection, order)
     usages.add_to_subtrees(connection, _totals(plan, subtrees))
     usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
 
@@ -93,14 +95,15 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
     return path
 
 
-_LOCK_PROJECTS_IN_ORDER = ListStatement(
-    lambda size: (
-        sa.select(_project.project_id)
-        .where(any_of(_project.project_id, size))
-        .order_by(sa.collate(_project.project_id, "C"))
-        .with_for_update(key_share=True)
+@functools.cache
+def _project_lock(dialect: dialects.Dialect) -> ListStatement:
+    return ListStatement(
+        lambda size: dialect.lock_in_order(
+            sa.select(_project.project_id).where(any_of(_project.project_id, size)), _project.project_id
+        )
     )
-)
+
+
 _CHANGE_PROJECTS = ListStatement(
     lambda size: (
         sa.update(projects_table)
@@ -113,13 +116,14 @@ _CHANGE_PROJECTS = ListStatement(
 def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
     """Lock the rows of these projects until the transaction ends: like projects.lock_project_rows, for many projects.
 
-    If an UPDATE has no lock order (PostgreSQL), a SELECT ... FOR UPDATE locks the rows first.
+    If an UPDATE locks its rows in no known order, a SELECT locks them first.
     """
+    dialect = dialects.of(connection)
     for names in chunks(sorted(project_ids)):
-        if not dialects.of(connection).update_locks_in_order:
-            _LOCK_PROJECTS_IN_ORDER.rows(connection, names, {})
+        if not dialect.update_locks_in_order:
+            _project_lock(dialect).rows(connection, names, {})
         if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
-            raise TransactionMoved
+            raise ConcurrentChange
 
 
 def _insert_missing_rows(
@@ -172,7 +176,7 @@ def _plan(
 def _lock_order(
     connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
 ) -> list[list[int]]:
-    """The ids of all rows that change, in the common lock order. (lock_and_read_subtrees sorts each list.)"""
+    """The ids of all rows that change, in the common lock order. (_lock_and_read_subtrees sorts each list.)"""
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
     if dialects.of(connection).update_locks_in_order:
         return [list(chunk) for chunk in chunks(sorted(changing))]
@@ -183,6 +187,28 @@ def _lock_order(
     return [
         [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
     ]
+
+
+@functools.cache
+def _usage_lock(dialect: dialects.Dialect) -> ListStatement:
+    columns = [_usage.id] if dialect.update_locks_in_order else [_usage.project_id, _usage.resource]
+    return ListStatement(
+        lambda size: dialect.lock_in_order(
+            sa.select(_usage.id, _usage.subtree).where(any_of(_usage.id, size)), *columns
+        )
+    )
+
+
+def _lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Lock the usage rows with these ids, list by list; each list in the order of the ids or of the names.
+
+    Returns the ``subtree`` of each row, by id, as read under the lock.
+    """
+    lock = _usage_lock(dialects.of(connection))
+    subtrees: dict[int, int] = {}
+    for chunk in order:
+        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
+    return subtrees
 
 
 _SET_PARENTS = ListStatement(

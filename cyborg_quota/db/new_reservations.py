@@ -45,6 +45,7 @@ class NewReservation(NamedTuple):
     ttl_microseconds: int | None
     claim_ordinal: int | None = None
     source: str | None = None
+    provider_id: int | None = None
 
 
 _MAX_ROWS: Final = 64
@@ -106,9 +107,12 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
 
 
 @functools.cache
-def _insert_of(size: int, *, is_expiring: bool, has_source: bool) -> Statement:
+def _insert_of(size: int, *, is_expiring: bool, has_source: bool, has_provider: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
     rows = [{**shared, **row_values(index, has_source=has_source)} for index in range(size)]
+    if has_provider:
+        for index, row in enumerate(rows):
+            row["provider_id"] = sa.bindparam(f"b_provider_id_{index}", type_=_row.provider_id.type)
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
@@ -159,14 +163,19 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     if is_expiring:
         shared["b_ttl"] = first.ttl_microseconds
     has_source = have_source(rows)
+    has_provider = any(row.provider_id is not None for row in rows)
     begin = 0
     while begin < len(rows):
         size = 1
         while size * 2 <= min(len(rows) - begin, _MAX_ROWS):
             size *= 2
         parameters = dict(shared)
-        add_row_values(parameters, rows[begin : begin + size], has_source=has_source)
-        _insert_of(size, is_expiring=is_expiring, has_source=has_source)(connection, parameters)
+        chunk = rows[begin : begin + size]
+        add_row_values(parameters, chunk, has_source=has_source)
+        if has_provider:
+            parameters.update({f"b_provider_id_{index}": row.provider_id for index, row in enumerate(chunk)})
+        statement = _insert_of(size, is_expiring=is_expiring, has_source=has_source, has_provider=has_provider)
+        statement(connection, parameters)
         begin += size
 
 

@@ -78,10 +78,11 @@ def read(connection: sa.Connection, project_id: str, origin: str | None, *, coun
 def read_many(connection: sa.Connection, project_ids: Sequence[str], origin: str | None) -> list[PathState]:
     """The states of these projects, in their order, in one statement, with open reservations.
 
-    The projects must be known (those with usage rows are); there may be at most MAX_PROJECTS.
+    Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS.
     """
     statement = _statement_for_many(dialects.of(connection))
     rows = connection.execute(statement, {"b_projects": list(project_ids), "b_origin": origin}).all()
+    # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
@@ -155,7 +156,10 @@ def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
 
 
 def _open(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The number of open reservations of each of these usage rows: an index-only scan, as long as the number."""
+    """The number of open reservations of each of these usage rows.
+
+    An index-only scan; its cost grows with the number.
+    """
     usage = quota_usages.c
     count = reservations.open_of_row(usage.id)
     return _columns(_OPEN, usage.project_id, usage.resource, count).where(condition)

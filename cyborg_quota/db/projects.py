@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, usages
 from cyborg_quota.db.dialects import Dialect
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects, quota_usages
 from cyborg_quota.db.prepared import ListStatement, any_of
 
@@ -223,11 +223,11 @@ _LOCK = (
 def lock_project_rows(connection: sa.Connection, project_ids: Iterable[str]) -> None:
     """Lock the rows of these projects until the transaction ends, sorted by id, so that their edges cannot change.
 
-    Raises TransactionMoved if one of them does not exist.
+    Raises ConcurrentChange if one of them does not exist.
     """
     for project_id in sorted(set(project_ids)):
         if connection.execute(_LOCK, {"b_project": project_id}).rowcount != 1:
-            raise TransactionMoved
+            raise ConcurrentChange
 
 
 def _lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
@@ -236,7 +236,7 @@ def _lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: st
         if connection.execute(_LOCK, {"b_project": project_id}).rowcount == 1:
             continue
         if project_id != leaf:
-            raise TransactionMoved
+            raise ConcurrentChange
         ensure(connection, leaf)
         lock_project_rows(connection, [leaf])
 
@@ -245,13 +245,13 @@ def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collectio
     """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
 
     It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
-    retry after TransactionMoved must therefore read the path again.
+    retry after ConcurrentChange must therefore read the path again.
     """
     leaf = path.project_ids[0]
     lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
     _lock_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
     if read_path(connection, leaf, resources).project_ids != path.project_ids:
-        raise TransactionMoved
+        raise ConcurrentChange
     for project_id, resource in sorted(lacking):
         make_row(connection, project_id, resource)
 
@@ -273,7 +273,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
 
     ``origin`` is the limit source that requests the move; None for an operator. The same transaction subtracts the
     subtree's usage from the totals of the old ancestors, and adds it to those of the new ones. Raises ValueError if
-    the parent is below the project; TransactionMoved if usage rows along the new path are missing (the caller inserts
+    the parent is below the project; ConcurrentChange if usage rows along the new path are missing (the caller inserts
     them, and retries), or if the tree changed concurrently.
     """
     resources = resources_of(connection, project_id)
@@ -287,9 +287,9 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
     if project_id in goal or (new is not None and project_id in new.project_ids):
         raise ValueError(f"{parent_id!r} is below {project_id!r}")
     if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
-        raise TransactionMoved
+        raise ConcurrentChange
     if new is not None and new.missing(held):
-        raise TransactionMoved
+        raise ConcurrentChange
     for resource, subtree in held.items():
         leaving = (old.nodes(resource) or ())[1:]
         entering = (new.nodes(resource) or ()) if new is not None else ()
@@ -297,7 +297,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
         changes += [usages.Change(node, subtree=subtree) for node in entering]
     for change in usages.merge(changes):
         if change.subtree and not usages.charge(connection, change):
-            raise TransactionMoved
+            raise ConcurrentChange
     set_parent(connection, project_id, parent_id, origin)
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock
-from cyborg_quota.db.models import reservations
+from cyborg_quota.db.models import reservations, resource_providers
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, Reservation, State
@@ -39,6 +39,7 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     _row.state,
     sa.case((_IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
+    _row.provider_id,
 )
 _WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
@@ -259,7 +260,9 @@ def list_reservations(
         _row.created_at,
         _row.deleted_at,
         _row.source,
+        resource_providers.c.name.label("provider"),
     ).order_by(_row.id)
+    query = query.select_from(reservations.outerjoin(resource_providers, resource_providers.c.id == _row.provider_id))
     for column, value in (
         (_row.project_id, project_id),
         (_row.state, state),
@@ -291,6 +294,7 @@ def list_reservations(
             created_at=row.created_at,
             ended_at=row.deleted_at,
             source=row.source,
+            provider=row.provider,
         )
         for row in connection.execute(query)
     ]
@@ -337,13 +341,13 @@ def set_source(connection: sa.Connection, uuids: Sequence[str], source: str) -> 
     return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
 
 
-Overdue = tuple[int, str, str, int]
-"""An overdue reservation: id, project_id, resource, delta."""
+Overdue = tuple[int, str, str, int, int | None]
+"""An overdue reservation: id, project_id, resource, delta, provider_id."""
 
 ExpiryPosition = tuple[datetime.datetime, int]
 """The position of a reservation in the order of expiry: its ``expire``, and its id."""
 
-_OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta).where(_IS_OVERDUE)
+_OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id).where(_IS_OVERDUE)
 _MAX_ROWS = sa.bindparam("b_limit", type_=sa.Integer)
 # (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
 _NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(_MAX_ROWS)

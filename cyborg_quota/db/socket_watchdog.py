@@ -66,7 +66,10 @@ class _Watcher:
             self._has_thread = True
         period = min(0.5, self._limit_seconds / 10)
         threading.Thread(
-            target=_check_periodically, args=(weakref.ref(self), period), name="cyborg-quota-silence", daemon=True
+            target=_check_periodically,
+            args=(weakref.ref(self), period),
+            name="cyborg-quota-socket-watchdog",
+            daemon=True,
         ).start()
 
     def end(self, connection: Any, _record: Any = None) -> None:

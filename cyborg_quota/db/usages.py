@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table quota_usages: charge, lock and read the counters. (maintenance.py sums the reservations.)
 
-A charge is one conditional UPDATE per row. A row count of 0 means that the charge was refused::
+A charge is a conditional UPDATE. It changes one row; if it changes none, the charge is refused::
 
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
       AND reserved <= :max_reserved                                       -- the cap on open reservations
       AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
+
+``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
+``:max_subtree`` and ``:max_reserved`` likewise (``bounds``; ledger/reserve.py computes them from the limits).
+``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
+(dialects/postgresql_functions.py). All three must have the same conditions.
 
 No row is locked before that statement. Callers charge the leaf first and the root last, so that the row that most
 transactions need, the root's, is locked for the shortest time.
@@ -31,7 +36,7 @@ from cyborg_quota.types import MAX_AMOUNT, Counters
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
-"""A bound that never refuses, as no subtree can hold that much. So one statement serves changes without a limit."""
+"""The bound of a change without a limit: no subtree can hold that much. So all changes have the same conditions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +57,11 @@ class Node:
 
 @dataclasses.dataclass(slots=True)
 class Change:
-    """The amounts that a transaction adds to one row, and the most that the row may hold before (None: no limit)."""
+    """The amounts that a transaction adds to one row, and the bounds of its counters (None: no limit).
+
+    A bound is the maximum of a counter before the change, that is the limit minus the amount: ``max_held`` of
+    ``used + reserved``, ``max_subtree`` of ``subtree``, ``max_reserved`` of ``reserved``.
+    """
 
     node: Node
     reserved: int = 0
@@ -115,7 +124,7 @@ def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.Col
     return conditions, {**values, "updated_at": clock.utc_now()}
 
 
-_CHARGE = Statement(charge_update(None))
+_CHARGE_ONE = Statement(charge_update(None))
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:
@@ -123,7 +132,7 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
     ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
-    return _CHARGE(connection, arguments(change)).rowcount == 1
+    return _CHARGE_ONE(connection, arguments(change)).rowcount == 1
 
 
 _ARGUMENTS: Final = (
@@ -138,7 +147,10 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
 
 
 def bounds(change: Change) -> tuple[int, int, int]:
-    """The most that ``used + reserved``, ``subtree`` and ``reserved`` of the row may be before the change."""
+    """The maximum of ``used + reserved``, ``subtree`` and ``reserved`` before the change: the limit minus the amount.
+
+    The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT).
+    """
     growth = change.used + change.reserved
     max_held = _NO_BOUND if growth <= 0 else MAX_AMOUNT - growth
     return (
@@ -403,33 +415,6 @@ def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> 
     zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
     rows = [{"project_id": project_id, "resource": resource, **zeros} for project_id, resource in keys]
     insert_many(connection, quota_usages, rows)
-
-
-def _locking(*order: sa.ColumnElement[Any]) -> ListStatement:
-    return ListStatement(
-        lambda size: (
-            sa.select(_usage.id, _usage.subtree)
-            .where(any_of(_usage.id, size))
-            .order_by(*order)
-            .with_for_update(key_share=True)
-        )
-    )
-
-
-_LOCK_BY_ID = _locking(_usage.id)
-_LOCK_BY_NAME = _locking(sa.collate(_usage.project_id, "C"), sa.collate(_usage.resource, "C"))
-
-
-def lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]], *, by_id: bool) -> dict[int, int]:
-    """Lock the rows with these ids, list by list, in the order of their ids or of their names.
-
-    Returns the ``subtree`` of each row, by id, as read under the lock.
-    """
-    lock = _LOCK_BY_ID if by_id else _LOCK_BY_NAME
-    subtrees: dict[int, int] = {}
-    for chunk in order:
-        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
-    return subtrees
 
 
 _ADD_TO_SUBTREES = ListStatement(

@@ -29,6 +29,7 @@ from cyborg_quota.types import (
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.ledger.limit_history import LimitHistory
+    from cyborg_quota.ledger.providers import ProviderManager
 
 
 class QuotaDriver(abc.ABC):
@@ -189,6 +190,11 @@ class QuotaDriver(abc.ABC):
     @property
     def history(self) -> LimitHistory:
         """The history of limits and of the project tree, under every limit driver."""
+        raise NotImplementedError
+
+    @property
+    def providers(self) -> ProviderManager:
+        """Changes and lists providers and inventories."""
         raise NotImplementedError
 
     @property

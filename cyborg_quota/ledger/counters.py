@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import dialects, maintenance, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
@@ -63,7 +63,8 @@ class Counting:
             if move.row.delta < 0 and move.to == COMMITTED:
                 self._committed.add(move.row.id)
             elif move.row.delta < 0 and move.row.state == COMMITTED:
-                # The amount that it had subtracted follows from the other reservations only, and requires the row lock.
+                # The amount that it had subtracted is not stored; it is computed from the other reservations under the
+                # row lock.
                 negative.add(key)
         self._count(totals, negative)
 
@@ -105,7 +106,7 @@ class Counting:
 
     def _raise_moved(self) -> NoReturn:
         self._paths.forget_all()
-        raise TransactionMoved
+        raise ConcurrentChange
 
     def _update_together(self) -> bool:
         """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""
@@ -191,7 +192,7 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _RowToRepair:
-    """A usage row to repair; sorts in the order of the repair (deepest first: ``height`` is at most 0, at the root)."""
+    """A usage row to repair; sorts in the order of the repair. ``height`` is minus the depth; 0 at the root."""
 
     height: int
     project_id: str
@@ -240,7 +241,7 @@ class Healer:
             self._paths.forget(project_id)
             nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
-                raise TransactionMoved
+                raise ConcurrentChange
             if is_orphan:
                 reservations.link(connection, nodes[0].usage_id, project_id, resource)
             before, after = recount(connection, nodes[0])

@@ -18,12 +18,14 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
@@ -71,7 +73,8 @@ class DbQuotaDriver(base.QuotaDriver):
         self._history = LimitHistory(self._untimed)
         tree = Tree(self._database, self._paths, self._history)
         cap = OpenCap(settings.max_open_reservations)
-        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap)
+        capacity = CapacityClaimer(self._database, settings.selection)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
@@ -98,6 +101,10 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def history(self) -> LimitHistory:
         return self._history
+
+    @property
+    def providers(self) -> ProviderManager:
+        return ProviderManager(self._database, self._untimed)
 
     @property
     def limits(self) -> LimitDriver:
@@ -181,7 +188,9 @@ class DbQuotaDriver(base.QuotaDriver):
         after: str | None,
         resource: str | None = None,
     ) -> list[Reservation]:
-        return self._untimed.read(
+        # A consumer or a group has few rows, also where a project's own user asks.
+        database = self._untimed if consumer is None and group is None else self._database
+        return database.read(
             lambda connection: reservations.list_reservations(
                 connection,
                 project_id=project_id,

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from cyborg_quota.db import maintenance, reservations
+from cyborg_quota.db import inventories, maintenance, reservations
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import ExpiryPosition, Overdue
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
@@ -99,11 +99,17 @@ class Expirer:
         return self._settler.write(work)
 
     def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
-        """Raises TransactionMoved if another transaction has settled one of the rows."""
+        """Raises ConcurrentChange if another transaction has settled one of the rows."""
         if rows:
             if not reservations.expire(connection, [row[0] for row in rows], self._settler.grace):
-                raise TransactionMoved
-            counting.expire([row[1:] for row in rows])
+                raise ConcurrentChange
+            freed: dict[inventories.Key, int] = {}
+            for _, _, resource, delta, provider_id in rows:
+                if provider_id is not None:
+                    freed[provider_id, resource] = freed.get((provider_id, resource), 0) + max(delta, 0)
+            if freed:
+                inventories.give_back(connection, freed)
+            counting.expire([row[1:4] for row in rows])
         return len(rows)
 
 
@@ -195,7 +201,7 @@ class OverdueReader:
         self._read = read
         self._batch_rows = batch_rows
         self._position: ExpiryPosition | None = None
-        self._reads: list[list[tuple[str, str, int, int]]] = []
+        self._reads: list[list[tuple[str, str, int, int, int | None]]] = []
         self._size = 0
         self.is_read = False
 
@@ -214,7 +220,7 @@ class OverdueReader:
         max_rows = _READ_BATCHES * self._batch_rows
         rows, self._position = self._read(self._position, max_rows)
         # Interned, so that equal names share one string.
-        self._reads.append(sorted((sys.intern(row[1]), sys.intern(row[2]), row[0], row[3]) for row in rows))
+        self._reads.append(sorted((sys.intern(row[1]), sys.intern(row[2]), row[0], row[3], row[4]) for row in rows))
         self._size += len(rows)
         self.is_read = len(rows) < max_rows
 
@@ -228,7 +234,10 @@ class OverdueReader:
         batch: list[Overdue] = []
         # Merged, not sorted again: sorting would block all other threads of the process for half a second.
         for _, rows in itertools.groupby(heapq.merge(*reads), key=operator.itemgetter(0, 1)):
-            of_usage_row = [(number, project_id, resource, delta) for project_id, resource, number, delta in rows]
+            of_usage_row = [
+                (number, project_id, resource, delta, provider_id)
+                for project_id, resource, number, delta, provider_id in rows
+            ]
             if batch and len(batch) + len(of_usage_row) > self._batch_rows:
                 batches.append(batch)
                 batch = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from cyborg_quota.db import maintenance, new_reservations
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
@@ -33,25 +33,25 @@ class Purger:
             def work(connection: Connection) -> int:
                 deleted = maintenance.purge_ended(connection, age_microseconds, rows)
                 if deleted is None:
-                    raise TransactionMoved
+                    raise ConcurrentChange
                 return deleted
 
             return self._database.write(work)
 
         purged = run_batches(self._database, delete_batch, self._batch_rows, progress)
-        for usage_id in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
-            purged += self._fold(usage_id, age_microseconds)
+        for group in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
+            purged += self._fold(group, age_microseconds)
         return purged
 
-    def _fold(self, usage_id: int, age_microseconds: int) -> int:
-        """Merge the old committed rows of one usage row. Returns the number of rows removed."""
+    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
+        """Merge the old committed rows of one usage row and provider. Returns the number of rows removed."""
 
         def work(connection: Connection) -> int:
             uuid = new_reservations.new_uuid()
             rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-            removed = maintenance.fold(connection, usage_id, age_microseconds, rows, uuid)
+            removed = maintenance.fold(connection, group, age_microseconds, rows, uuid)
             if removed is None:
-                raise TransactionMoved
+                raise ConcurrentChange
             return removed
 
         total = 0

@@ -11,7 +11,6 @@ the beginning.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,16 +19,23 @@ from typing import Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import dialects, new_reservations, projects, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, PendingClaim, Placement
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
+from cyborg_quota.types import ANY, COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
-"""Attempts of one request, each refused by counters that changed before they were read to find the reason."""
+"""The most attempts of one request.
+
+An attempt is repeated if it was refused, but the counters that are read afterwards would allow it.
+"""
 
 _MAX_ADOPTION_ATTEMPTS: Final = 20
-"""Attempts of one adoption, each ended because the consumer's reservation ended before it was committed."""
+"""The most attempts of one adoption.
+
+An attempt is repeated if the consumer's reservation ended before it could be committed.
+"""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -47,14 +53,11 @@ _REFUSAL_SECONDS: Final = 60.0
 class OpenCap:
     """The cap on the open reservations of one resource of one project ([quota] max_open_reservations).
 
-    The rule: reserved <= cap/2 implies at most cap open reservations, so no COUNT is needed; above it, count under the
-    row lock.
-
-    The reason: each open reservation of a positive delta adds at least 1 to ``reserved``, so there are at most cap/2 of
-    them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open reservations
-    in its own transaction, while it has locked the usage row of the project, so that no other reserve can run in
-    between. A negative delta adds nothing to ``reserved``; its reserve always counts, and negative deltas may fill the
-    other half. Thus concurrent reserves cannot exceed the cap. Shared by threads.
+    Positive deltas: each open reservation adds at least 1 to ``reserved``, so ``reserved <= cap/2`` means at most cap/2
+    of them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open
+    reservations in its own transaction, after it has locked the usage row of the project, so that no other reserve can
+    run in between. Negative deltas add nothing to ``reserved``: they are always counted, and limited to the other half.
+    Thus concurrent reserves cannot exceed the cap. Shared by threads.
     """
 
     def __init__(self, cap: int) -> None:
@@ -80,7 +83,7 @@ class OpenCap:
                 resources.add(resource)
         return resources
 
-    def bound(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
+    def bound_reserved(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
         """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
         if self._cap == UNLIMITED:
             return
@@ -88,7 +91,7 @@ class OpenCap:
             if change.node.project_id == project_id and change.node.resource not in counted:
                 change.max_reserved = self._bound - change.reserved
 
-    def charge(
+    def charge_and_count(
         self,
         connection: Connection,
         changes: Sequence[usages.Change],
@@ -97,7 +100,7 @@ class OpenCap:
     ) -> bool:
         """Charge every row, in lock order, and count the open reservations of the rows in ``counted``.
 
-        The count precedes the locks of the ancestors' rows, unless the database locks rows in the order of their ids.
+        The reservations are counted before the ancestors' rows are locked, except where all rows are locked by id.
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
@@ -149,23 +152,6 @@ class _Refused(Exception):
     """The UPDATE of a usage row matched no row: roll back."""
 
 
-@dataclasses.dataclass(slots=True)
-class _PendingClaim:
-    """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
-
-    ``reserved``: the UUIDs of reservations of the same consumer that existed before and are not committed.
-    """
-
-    claim: Claim
-    uuids: dict[str, str]
-    is_charged: bool = False
-    reserved: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, claim: Claim) -> _PendingClaim:
-        return cls(claim, {resource: new_reservations.new_uuid() for resource in claim.deltas})
-
-
 class ReserveRequest(NamedTuple):
     """The arguments of a reserve. ``ttl_microseconds`` None: an adoption, committed without checking limits."""
 
@@ -184,10 +170,19 @@ class Reserver:
     """Reserves and adopts claims."""
 
     def __init__(
-        self, database: Database, paths: PathCache, limits: LimitDriver, settler: Settler, tree: Tree, *, cap: OpenCap
+        self,
+        database: Database,
+        paths: PathCache,
+        limits: LimitDriver,
+        settler: Settler,
+        tree: Tree,
+        *,
+        cap: OpenCap,
+        capacity: CapacityClaimer,
     ) -> None:
         self._database = database
         self._cap = cap
+        self._capacity = capacity
         self._tree = tree
         self._paths = paths
         self._limits = limits
@@ -195,31 +190,32 @@ class Reserver:
 
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
-        pending = [_PendingClaim.of(claim) for claim in request.claims]
-        self._charge(request, pending)
+        pending = [PendingClaim.of(claim) for claim in request.claims]
+        self._charge_pending(request, pending)
         return [uuid for item in pending for uuid in item.uuids.values()]
 
     def adopt(self, request: ReserveRequest) -> list[str]:
         """Charge all claims as committed, and commit those that their consumers have already reserved.
 
         If such a reservation is rolled back, expires or is released before it is committed, its claim is charged again.
-        Claims that this call has charged are not checked again: a release of them came later.
+        Claims that an earlier attempt of this call has charged are skipped: if they have been released since, that
+        release was later than this call's charge.
         """
-        pending = [_PendingClaim.of(claim) for claim in request.claims]
+        pending = [PendingClaim.of(claim) for claim in request.claims]
         began = time.monotonic()
         for _ in range(_MAX_ADOPTION_ATTEMPTS):
-            self._charge(request, pending)
+            self._charge_pending(request, pending)
             uuids = [uuid for item in pending for uuid in item.reserved]
             try:
                 if uuids:
                     self._settler.settle("commit", Selection(request.project_id, uuids=uuids))
             except _ENDED:
-                pending = [_PendingClaim.of(item.claim) if item.reserved else item for item in pending]
+                pending = [PendingClaim.of(item.claim) if item.reserved else item for item in pending]
             else:
                 return [uuid for item in pending for uuid in item.uuids.values()]
-        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
-    def _charge(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> None:
+    def _charge_pending(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
         """Charge those of these claims that are not yet charged."""
         began = time.monotonic()
         with self._database.deadline():
@@ -230,9 +226,9 @@ class Reserver:
                     for item in pending:
                         item.is_charged = True
                     return
-        raise exceptions.DatabaseUnavailable("others kept changing the same rows", time.monotonic() - began)
+        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
-    def _attempt(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> bool:
+    def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
         if not pending:
             return True
@@ -244,44 +240,87 @@ class Reserver:
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
         counted = cap.to_count(request.project_id, claims, amounts)
-        cap.bound(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted)
         nodes = [(path.nodes(resource) or ())[0] for resource in sorted(counted)]
+        placement = self._capacity.place(pending)
+        if not placement.is_complete:
+            return self._refuse_unplaced(request, path, constraints, pending)
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> bool:
             if not _insert(connection, request, rows):
                 return False
-            if not cap.charge(connection, changes, nodes, claims):
+            self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
+            if not cap.charge_and_count(connection, changes, nodes, claims):
                 raise _Refused
             return True
 
-        in_one_statement = None if counted else self._in_one_statement(request, rows, changes)
+        single_statement = None if counted or placement.claims else self._single_statement(request, rows, changes)
         try:
-            if self._database.write(work, in_one_statement):
-                if request.state == RESERVED:
-                    self._settler.reservation_cache.remember(_to_row(row) for row in rows)
+            if self._database.write(work, single_statement):
+                self._after_charge(request, rows, placement)
                 return True
         except DuplicateEntry:
             pass  # an earlier attempt was committed, or the same call was delivered twice
-        except (_Refused, exceptions.TooManyOpenReservations) as refusal:
-            self._raise_refusal(request, path, constraints, amounts)  # OverQuota takes precedence over the cap
-            if isinstance(refusal, exceptions.QuotaError):
-                raise
+        except (_Refused, CapacityRefused, exceptions.TooManyOpenReservations) as refusal:
+            self._refuse(request, path, constraints, pending, refusal)
             return False
         return self._resolve_duplicate(request, pending)
 
-    def _in_one_statement(
+    def _after_charge(
+        self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement
+    ) -> None:
+        if request.state == COMMITTED:
+            self._capacity.warn_if_exceeded(placement)
+        elif not placement.claims:
+            # (Rows with a provider are not cached: a call that ends them reads them, to give their capacity back.)
+            self._settler.reservation_cache.remember(_to_row(row) for row in rows)
+
+    def _refuse_unplaced(
+        self,
+        request: ReserveRequest,
+        path: projects.ProjectPath,
+        constraints: Sequence[Constraint],
+        pending: Sequence[PendingClaim],
+    ) -> bool:
+        """No provider fits: use what the consumers hold already, or raise OverQuota or OverCapacity. False: retry."""
+        if self._resolve_duplicate(request, pending):
+            return True
+        if not any(item.is_charged for item in pending):
+            self._refuse(request, path, constraints, pending, CapacityRefused(None))
+        return False
+
+    def _refuse(
+        self,
+        request: ReserveRequest,
+        path: projects.ProjectPath,
+        constraints: Sequence[Constraint],
+        pending: Sequence[PendingClaim],
+        refusal: Exception,
+    ) -> None:
+        """Raise the reason of a refusal, OverQuota before all others. Returns if there is none now: retry."""
+        if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
+            return
+        self._raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending))
+        if isinstance(refusal, exceptions.QuotaError):
+            raise refusal
+        if isinstance(refusal, CapacityRefused):
+            is_limited, sees_all = request.state == RESERVED, request.sees_all
+            self._capacity.raise_refusal(pending, is_limited=is_limited, sees_all=sees_all)
+
+    def _single_statement(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], changes: Sequence[usages.Change]
     ) -> Callable[[Connection], bool | None] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: self._database.dialect.reserve_in_one(connection, rows, changes)
+        return lambda connection: self._database.dialect.reserve_in_single_statement(connection, rows, changes)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
-        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, and cannot fail with it.
+        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
+        affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
             self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
@@ -329,7 +368,7 @@ class Reserver:
             raise exceptions.UsageOverflow(request.project_id, resource, amounts[resource]) from None
         self._cap.record_refusal(request.project_id, own_counters, amounts)
 
-    def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[_PendingClaim]) -> bool:
+    def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Find the rows that caused a duplicate key. True: they are those of an earlier attempt of this call.
 
         False: retry. Claims whose consumers already hold exactly these deltas are marked as charged; overdue
@@ -358,11 +397,17 @@ class Reserver:
         return False
 
 
-def _use_held(item: _PendingClaim, held: Sequence[transitions.Row]) -> None:
-    """Use the rows that the consumer already holds. Raises ReservationConflict if their deltas differ."""
+def _use_held(item: PendingClaim, held: Sequence[transitions.Row]) -> None:
+    """Use the rows that the consumer already holds. Raises ReservationConflict if deltas or providers differ."""
     deltas = {row.resource: row.delta for row in held}
     if deltas != dict(item.claim.deltas):
         raise exceptions.ReservationConflict(str(item.claim.consumer), deltas, item.claim.deltas)
+    providers = {row.provider_id for row in held}
+    is_same = None not in providers if item.claim.provider == ANY else providers == {item.provider_id}
+    if item.claim.provider is not None and not is_same:
+        raise exceptions.ReservationConflict(
+            str(item.claim.consumer), deltas, item.claim.deltas, provider=item.claim.provider
+        )
     uuids = {row.resource: row.uuid for row in held}
     item.uuids = {resource: uuids[resource] for resource in item.claim.deltas}
     item.is_charged = True
@@ -371,7 +416,9 @@ def _use_held(item: _PendingClaim, held: Sequence[transitions.Row]) -> None:
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
-    if len(rows) == 1 and rows[0].consumer is not None and rows[0].ttl_microseconds is not None:
+    first = rows[0]
+    is_plain = first.consumer is not None and first.ttl_microseconds is not None and first.provider_id is None
+    if len(rows) == 1 and is_plain:
         return new_reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
@@ -426,7 +473,7 @@ def _changes(
 
 
 def _rows(
-    request: ReserveRequest, path: projects.ProjectPath, pending: Sequence[_PendingClaim]
+    request: ReserveRequest, path: projects.ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     return [
@@ -442,6 +489,7 @@ def _rows(
             ttl_microseconds=request.ttl_microseconds,
             claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
             source=item.claim.source,
+            provider_id=None if item.claim.provider is None else item.provider_id,
         )
         for item in pending
         for resource, delta in item.claim.deltas.items()

@@ -7,9 +7,10 @@ import dataclasses
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, plugins
 from cyborg_quota.conf.database import DEFAULT_CONNECTION
 from cyborg_quota.db.settings import DatabaseSettings
+from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class DriverSettings:
     thresholds: tuple[int, ...] = (80, 95)
     least_notified_limit: int = 0
     max_open_reservations: int = 10_000
+    selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
@@ -33,6 +35,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         thresholds=tuple(conf.notices.thresholds),
         least_notified_limit=conf.notices.least_limit,
         max_open_reservations=conf.quota.max_open_reservations,
+        selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
     )
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settles reservations in one transaction: read the rows, decide, change their states, update the counters.
+"""Settles, releases and extends reservations, in one transaction each.
+
+A transaction reads the rows, decides (transitions.py), changes their states and updates the counters.
 
 Concurrent calls may settle the same reservation (a commit, a rollback and an expiry). The loser's UPDATE changes fewer
-rows than it has read; it rolls back, reads again, and returns the result that the transition table defines for the new
-state.
+rows than it has read; it rolls back, reads again, and returns the result that the table of calls and states
+(doc/source/concepts.rst) defines for the new state.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import reservations, usages
+from cyborg_quota.db import inventories, reservations, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import TransactionMoved
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
@@ -82,7 +84,7 @@ class _NotReserved(Exception):
 
 
 class Settler:
-    """Commits, rolls back, releases and extends reservations. ``grace`` is in microseconds."""
+    """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
     def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
         self._database = database
@@ -91,7 +93,7 @@ class Settler:
         self.reservation_cache = ReservationCache()
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
-        """Apply ``call`` to the selected reservations. Raises ReservationError as the transition table defines."""
+        """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
 
         def work(connection: Connection, counting: Counting) -> Plan:
             # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For
@@ -129,11 +131,11 @@ class Settler:
             counting.apply(plan.moves)
             return True
 
-        def in_one_statement(connection: Connection) -> bool | None:
-            return self._database.dialect.settle_in_one(connection, uuids, after, self.grace, changes)
+        def single_statement(connection: Connection) -> bool | None:
+            return self._database.dialect.settle_in_single_statement(connection, uuids, after, self.grace, changes)
 
         try:
-            self.write(work, in_one_statement if self._database.supports_single_statement(len(changes)) else None)
+            self.write(work, single_statement if self._database.supports_single_statement(len(changes)) else None)
         except _NotReserved:
             return False
         return True
@@ -166,11 +168,11 @@ class Settler:
     def write(
         self,
         work: Callable[[Connection, Counting], T],
-        in_one_statement: Callable[[Connection], T | None] | None = None,
+        single_statement: Callable[[Connection], T | None] | None = None,
     ) -> T:
         """Run ``work`` in a transaction, with the object that updates the counters. Creates missing usage rows.
 
-        ``work`` may run several times. ``in_one_statement``: see Database.write. Raises DatabaseError.
+        ``work`` may run several times. ``single_statement``: see Database.write. Raises DatabaseError.
         """
         singly = False
 
@@ -179,7 +181,7 @@ class Settler:
 
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return self._database.write(attempt, in_one_statement)
+                return self._database.write(attempt, single_statement)
             except RetryRowByRow:
                 singly = True
             except RowsMissing as missing:
@@ -223,7 +225,10 @@ class Settler:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
     def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
-        """Change the states of the rows, then the counters. Raises TransactionMoved if another call changed a row."""
+        """Change the states of the rows, then inventories, then the counters.
+
+        Raises ConcurrentChange if another call changed a row.
+        """
         by_kind: dict[tuple[State, State], list[Move]] = {}
         for move in moves:
             by_kind.setdefault((move.row.state, move.to), []).append(move)
@@ -234,6 +239,8 @@ class Settler:
             else:
                 is_done = reservations.move(connection, ids, before, after, self.grace)
             if not is_done:
-                raise TransactionMoved
+                raise ConcurrentChange
+        if freed := transitions.capacity_freed(moves):
+            inventories.give_back(connection, freed)
         if any(before != after for before, after in by_kind):
             counting.apply(moves)

@@ -23,7 +23,7 @@ _NO_COUNTERS: Final = Counters()
 
 
 class _Live(NamedTuple):
-    """The live reservation of a consumer. ``freed``: what a committed negative amount subtracts now (else 0)."""
+    """The live reservation of a consumer."""
 
     key: Key
     amount: int

@@ -19,10 +19,13 @@ OUTCOMES = (ADMITTED, REFUSED, *_SETTLED.values(), SKIPPED)
 """The possible outcomes of an event; their counts add up to the number of events."""
 
 Key = tuple[str, str]
+"""(project_id, resource)"""
+Holder = tuple[str, str]
+"""(project_id, consumer)"""
 
 
-class _Held(NamedTuple):
-    """The live reserve of a consumer. ``counted`` is what it adds to the amount that its project holds."""
+class _Live(NamedTuple):
+    """The live reservation of a consumer. ``counted`` is what it adds to the amount that its project holds."""
 
     key: Key
     amount: int
@@ -39,8 +42,8 @@ class Tally:
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
-    _live: dict[Key, _Held] = dataclasses.field(default_factory=dict)
-    _refused: set[Key] = dataclasses.field(default_factory=set)
+    _live: dict[Holder, _Live] = dataclasses.field(default_factory=dict)
+    _refused: set[Holder] = dataclasses.field(default_factory=set)
 
     @property
     def events(self) -> int:
@@ -77,7 +80,7 @@ class Tally:
             self._refused.discard(holder)
             if holder not in self._live:
                 key = (event.project_id, event.resource)
-                self._count(holder, _Held(key, event.amount, max(event.amount, 0)))
+                self._count(holder, _Live(key, event.amount, max(event.amount, 0)))
             return ADMITTED
         if holder in self._refused:
             return SKIPPED
@@ -88,6 +91,6 @@ class Tally:
                 self._count(holder, held._replace(counted=held.amount))
         return _SETTLED[event.kind]
 
-    def _count(self, holder: Key, held: _Held) -> None:
+    def _count(self, holder: Holder, held: _Live) -> None:
         self._live[holder] = held
         self.held[held.key] += held.counted

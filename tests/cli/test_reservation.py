@@ -166,7 +166,7 @@ class ReservationTest(base.CliTestCase):
     def test_show(self) -> None:
         uuid = self.reserve("gpu=1")
         shown = self.good("reservation", "show", uuid)
-        self.assertEqual([*COLUMNS, "created_at", "ended_at"], list(shown))
+        self.assertEqual([*COLUMNS, "created_at", "ended_at", "provider"], list(shown))
         self.assertEqual([None, None], [shown["consumer"], shown["ended_at"]])
         self.assertRegex(shown["expire"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
         self.assertIn("was not found", self.refused(1, "reservation", "show", NOBODY))

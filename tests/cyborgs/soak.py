@@ -179,7 +179,8 @@ class Soak:
         differences = json.loads(output.out or "[]")
         self._fault_if("reconcile failed", [output.err] if output.status else [])
         self.summary.repaired.update(difference["problem"] for difference in differences)
-        self._fault_if("different without a kill", [] if is_deadly else [str(row) for row in differences])
+        unexpected = [] if is_deadly else [str(row) for row in differences]
+        self._fault_if("the ledger differs from Cyborg although no process was killed", unexpected)
         self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])
         with self._sql.connect() as connection:
             self._fault_if("invariant", invariants.find_violations(connection))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Naive implementations, kept as controls: the check of each fault test must detect them."""
+"""Deliberately wrong implementations: the check of each fault test must detect them."""
 
 from __future__ import annotations
 

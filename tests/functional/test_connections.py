@@ -187,7 +187,7 @@ class TestMariaDB(OutageTestCase):
         engine = fixtures.make_engine(url)
         self.addCleanup(engine.close)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
-        with mock.patch.object(MariaDB, "reserve_in_one", return_value=False), mock.patch.object(
+        with mock.patch.object(MariaDB, "reserve_in_single_statement", return_value=False), mock.patch.object(
             reserve.new_reservations, "insert_if_free", insert_unchecked
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))

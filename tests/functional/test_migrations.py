@@ -31,6 +31,8 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 ROWS = 100_000
 FEW_ROWS = 30
+NEWEST = 3
+ALL_REVISIONS = "CYBORG_QUOTA_TEST_ALL_REVISIONS"
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
 """How the statements of a reflection begin. A kill next to one is as good as a kill next to its neighbours."""
 
@@ -52,6 +54,15 @@ def upgrade():
 def revisions() -> list[str]:
     """Return all revisions, the first one first."""
     return list(reversed(schema.REVISIONS))
+
+
+def interrupted_revisions() -> list[str | None]:
+    """Return the revisions from which the interrupted upgrades begin. None: an empty database.
+
+    By default, only the newest: a released revision does not change. With ALL_REVISIONS set: all.
+    """
+    before = revisions()[:-1]
+    return [None, *(before if os.environ.get(ALL_REVISIONS) else before[-NEWEST:])]
 
 
 @dataclasses.dataclass
@@ -125,13 +136,12 @@ class MigrationTestCase(base.BackendTestCase):
         with self.sql.connect() as connection:
             return rows.reflect(connection, without=[schema.VERSION_TABLE])
 
-    def fill(self, count: int, *, without: list[str] | None = None) -> list[sa.Table]:
-        """Fill all tables except ``without``, and copy all; returns the tables."""
+    def fill(self, count: int) -> list[sa.Table]:
+        """Fill and copy all tables; returns them."""
         tables = self.tables()
         with self.sql.begin() as connection:
             for table in tables:
-                if table.name not in (without or []):
-                    rows.fill(connection, table, count)
+                rows.fill(connection, table, count)
             rows.copy_tables(connection, tables)
         return tables
 
@@ -186,17 +196,28 @@ class TestUpgradeWithData(MigrationTestCase, test_migrations.ModelsMigrationsSyn
     """
 
     def db_sync(self, engine: sa.Engine) -> None:
+        self.addCleanup(fixtures.drop_views, self.sql)
         tables: list[sa.Table] = []
         for revision in revisions():
             self.upgrade_to(revision)
-            self.assert_same_data(tables, ROWS)
-            tables = self.fill(ROWS, without=[table.name for table in tables])
+            columns = {table.name: table.columns.keys() for table in tables}
+            tables = self.tables()
+            changed = [table for table in tables if table.columns.keys() != columns.get(table.name)]
+            # (Other tables are compared at the end only: 100,000 rows of each table take seconds.)
+            self.assert_same_data([table for table in changed if table.name in columns], ROWS)
+            self.fill_new([table for table in changed if table.name not in columns], changed)
         self.assertEqual((schema.head(), schema.head()), schema.sync(self.open_database()))
         self.assertEqual(set(models.metadata.tables), {table.name for table in tables})
         self.assert_same_data(tables, ROWS)
         self.assert_unique_keys_hold(tables)
         with self.sql.begin() as connection:
             rows.drop_copies(connection)
+
+    def fill_new(self, new: list[sa.Table], to_copy: list[sa.Table]) -> None:
+        with self.sql.begin() as connection:
+            for table in new:
+                rows.fill(connection, table, ROWS)
+            rows.copy_tables(connection, to_copy)
 
     def get_engine(self) -> sa.Engine:
         return self.sql
@@ -248,7 +269,7 @@ class TestInterrupted(MigrationTestCase):
         return exit_status(start_sync(self.url, die))
 
     def test_killed_after_each_statement(self) -> None:
-        for before in (None, *revisions()[:-1]):
+        for before in interrupted_revisions():
             self.prepare(before)
             texts = self.statements()
             self.assertGreater(len(texts), 3)
@@ -292,7 +313,7 @@ class TestInterrupted(MigrationTestCase):
 
     def test_two_concurrently_and_one_killed(self) -> None:
         """The one that waits takes over."""
-        for before in (None, *revisions()[:-1]):
+        for before in interrupted_revisions():
             tables = self.prepare(before)
             count = len(self.statements())
             tables = self.prepare(before)
@@ -316,7 +337,7 @@ class TestInterrupted(MigrationTestCase):
         """The server ends the session between two statements: the upgrade is retried automatically."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has no connections to kill")
-        for before in (None, *revisions()[:-1]):
+        for before in interrupted_revisions():
             self.prepare(before)
             count = len(self.statements())
             for at in (count // 4, count // 2):

@@ -302,7 +302,7 @@ class TestCalls(OverridesTestCase):
         known = self.override("p", 1, 0, 1)
         ended = self.override("p", 1, 0, 0.5)
         self.let_hours_pass(0.75)
-        for unknown in ("0-0", "x", ended):
+        for unknown in ("0-0", "x", "", "01-0", f"{2**31}-0", f"1-{10**30}", ended):
             error = self.assertRaises(
                 exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known, unknown]
             )

@@ -230,11 +230,11 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
             for name in constraints:
                 connection.exec_driver_sql(f"ALTER TABLE reservations DROP CONSTRAINT {name}")
             reserved = [Change(node, reserved=1, subtree=1)]
-            self.assertTrue(database.dialect.reserve_in_one(connection, [row], reserved))
+            self.assertTrue(database.dialect.reserve_in_single_statement(connection, [row], reserved))
             for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
                 savepoint = connection.begin_nested()
                 changes = [Change(node, reserved=-1, **change)]
-                self.assertTrue(database.dialect.settle_in_one(connection, [row.uuid], after, 0, changes))  # type: ignore[arg-type]
+                self.assertTrue(database.dialect.settle_in_single_statement(connection, [row.uuid], after, 0, changes))  # type: ignore[arg-type]
                 savepoint.rollback()
             connection.exec_driver_sql("ROLLBACK")
 

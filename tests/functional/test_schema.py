@@ -243,6 +243,7 @@ class TestModels(SchemaTestCase, test_migrations.ModelsMigrationsSync):
     """Models and migrations agree; oslo.db compares everything except the CHECKs and the names, which we compare."""
 
     def db_sync(self, engine: sa.Engine) -> None:
+        self.addCleanup(fixtures.drop_views, self.sql)
         schema.sync(self.database)
 
     def get_engine(self) -> sa.Engine:

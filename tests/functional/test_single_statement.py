@@ -150,13 +150,13 @@ class TestRefused(SingleStatementTestCase):
         self.assertEqual((0, 3), self.figures())
 
     def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
-        """The rows before the one that refuses are as they were, also without the multi-statement transaction."""
+        """The rows that were charged before the refusal are as before, also without the multi-statement transaction."""
         trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
         self.limits.subtree_limits["top", "gpu"] = 3
         self.quotas.reserve(self.context, {"gpu": 2})
         before = hooks.tables(self.sql)["reservations"]
         with (
-            mock.patch.object(self.database, "_once", side_effect=KeyError("the multi-statement transaction")),
+            mock.patch.object(self.database, "_run_once", side_effect=KeyError("the multi-statement transaction")),
             hooks.recorded_statements(self.engine) as sent,
         ):
             self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
@@ -196,7 +196,7 @@ class TestRefused(SingleStatementTestCase):
         self.assertEqual(["rolled_back", "reserved"], self.states(*uuids))
 
     def test_the_counter_has_drifted(self) -> None:
-        """The usage row refuses, so the statement changes nothing.
+        """The charge of the usage row is refused, so the statement changes nothing.
 
         The multi-statement transaction then recounts the row.
         """
@@ -210,7 +210,7 @@ class TestRefused(SingleStatementTestCase):
         """The statement settles nothing, because no counter would change with it."""
         uuids = self.quotas.reserve(self.context, {"gpu": 2})
         self.execute("DELETE FROM quota_usages")
-        with mock.patch.object(self.database, "_once", side_effect=KeyError("multi-statement transaction")):
+        with mock.patch.object(self.database, "_run_once", side_effect=KeyError("multi-statement transaction")):
             self.assertRaises(KeyError, self.engine.commit, self.context, uuids)
         self.assertEqual(["reserved"], self.states(*uuids))
 
@@ -321,7 +321,7 @@ class TestInterruptedInABlock(SingleStatementTestCase):
             mock.patch.object(CachedConnection, "leave_autocommit", side_effect=KeyboardInterrupt),
             self.assertRaises(KeyboardInterrupt),
         ):
-            self.database._once_in_autocommit(fail)
+            self.database._run_once_in_autocommit(fail)
         self.engine.reserve(self.context, {"gpu": 1})
         self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
         self.assert_invariants()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every cell of the table of results: each call in each state, by UUID, by consumer and by group."""
+"""Every cell of the table of calls and states: each call in each state, by UUID, by consumer and by group."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger in plain Python: lists and sums, without a database. It repeats the table of results of the design.
+"""The ledger in plain Python: lists and sums, without a database. It repeats the table of calls and states.
 
 It shares nothing with the code under test except the error classes and the names of the states.
 """
@@ -46,6 +46,7 @@ class Row:
     ended: int | None = None
     overdue: bool = False
     adjusts: Row | None = None
+    provider: str | None = None
 
 
 class Model:
@@ -219,17 +220,20 @@ class Model:
     def purge(self) -> None:
         """Purge all ended rows, regardless of their age."""
         self.rows = [row for row in self.rows if row.state not in ENDED]
-        loose: dict[tuple[str, str], list[Row]] = {}
+        loose: dict[tuple[str, str, str | None], list[Row]] = {}
         for row in self.rows:
             if row.state == "committed" and row.consumer is None and row.group is None and row.adjusts is None:
-                loose.setdefault((row.project, row.resource), []).append(row)
-        for (project, resource), rows in loose.items():
+                loose.setdefault((row.project, row.resource, row.provider), []).append(row)
+        for (project, resource, provider), rows in loose.items():
             rows += [adjustment for row in list(rows) for adjustment in self._adjustments(row)]
             if len(rows) < 2:
                 continue
             self.rows = [row for row in self.rows if row not in rows]
             if total := sum(row.delta for row in rows):
-                self.rows.append(Row(None, project, resource, total, "committed", None, None, self.tick()))
+                now = self.tick()
+                self.rows.append(
+                    Row(None, project, resource, total, "committed", None, None, now, provider=provider)
+                )
 
     def select(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
         """Return the rows that a call by name selects: the latest of each claim, without those of previous attempts."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A naive implementation, kept as a control: read, compare, write. The race tests must detect it."""
+"""A deliberately wrong implementation: read, compare, write. The race tests must detect it."""
 
 from __future__ import annotations
 
@@ -16,5 +16,19 @@ def reserve_one(engine: sa.Engine, usage_id: int, limit: int) -> bool:
             return False
         write = sa.text("UPDATE quota_usages SET reserved = reserved + 1, subtree = subtree + 1 WHERE id = :id")
         connection.execute(write, {"id": usage_id})
+        connection.commit()
+        return True
+
+
+def claim(engine: sa.Engine, inventory_id: int, amount: int) -> bool:
+    """Claim capacity if enough is free. Wrong: other processes read between the query and the UPDATE, too."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT free FROM inventories WHERE id = :id")
+        free = connection.execute(query, {"id": inventory_id}).scalar_one()
+        connection.rollback()
+        if amount > free:
+            return False
+        write = sa.text("UPDATE inventories SET used = used + :n, free = free - :n WHERE id = :id")
+        connection.execute(write, {"id": inventory_id, "n": amount})
         connection.commit()
         return True

@@ -21,8 +21,9 @@ from fixtures import MonkeyPatch
 from oslo_context import context as oslo_context
 
 import cyborg_quota
-from cyborg_quota import Claim, QuotaEngine, exceptions, validation
+from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
+from cyborg_quota.capacity import Capacity
 from tests import base, hooks
 from tests.functional import test_limits
 
@@ -38,6 +39,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resource": None,
     "register_resources": None,
     "administration": None,
+    "capacity": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -45,6 +47,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},
     "get_usages": {},
+    "get_reservations": {},
     "headroom": {},
     "commit": {},
     "rollback": {},
@@ -90,6 +93,22 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "checkpoint_limits": {},
     "purge_limit_history": {"older_than_seconds": 0},
 }
+CAPACITY: dict[str, dict[str, Any]] = {
+    "add_provider": {"name": "n2"},
+    "list_providers": {},
+    "show_provider": {"provider": "n1"},
+    "remove_provider": {"provider": "n1"},
+    "set_inventories": {"provider": "n1", "inventories": {"gpu": Inventory(1)}},
+    "remove_inventory": {"provider": "n1", "resource": "gpu"},
+    "list_inventories": {},
+    "list_allocations": {},
+    "enable": {},
+    "is_enabled": {},
+    "audit": {},
+    "heal": {},
+}
+"""Every call is an admin's."""
+
 OF_OWN_PROJECT = {"limit_history"}
 """Calls of the administration that a project's own users may make; see TestHistory."""
 BY_RULE_AND_ID = {"cancel_overrides"}
@@ -218,11 +237,18 @@ class TestTheTable(EveryCallTestCase):
 
     def test_every_method_has_a_row(self) -> None:
         self.assertEqual(public(QuotaEngine), OWN.keys() | ADMINS.keys())
-        self.assertEqual(
-            public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | OF_OWN_PROJECT | BY_RULE_AND_ID
-        )
+        others = OF_OWN_PROJECT | BY_RULE_AND_ID
+        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
+        self.assertEqual(public(Capacity), CAPACITY.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
+
+    def test_every_call_of_capacity_needs_an_admin(self) -> None:
+        for call, given in CAPACITY.items():
+            for who, context in STRANGERS.items():
+                method = getattr(self.engine.capacity, call)
+                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
+                self.assertEqual(call, error.action, who)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""
@@ -235,6 +261,7 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
+            "provider",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

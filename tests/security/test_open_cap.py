@@ -106,10 +106,11 @@ class TestCap(CapTestCase):
     def test_claims_of_one_call_all_count(self) -> None:
         self.quotas.reserve_many(self.context, [Claim(None, {"gpu": 1})] * 7, group="g")
         self.quotas.rollback(self.context, self.fill(1, resource="fpga"))
-        before = hooks.tables(self.sql)
+        # (A function of PostgreSQL undoes the charges of a refused call, and leaves a new updated_at: record 0037.)
+        before = hooks.tables(self.sql, without="updated_at")
         claims = [Claim(str(number), {"gpu": 1, "fpga": 1}) for number in range(4)]
         self.assertRaises(TOO_MANY, self.quotas.reserve_many, self.context, claims, group="h")
-        self.assertEqual(before, hooks.tables(self.sql))
+        self.assertEqual(before, hooks.tables(self.sql, without="updated_at"))
         self.quotas.reserve_many(self.context, claims[:3], group="h")
         self.refused({"gpu": 1})
 
@@ -207,7 +208,7 @@ class TestControl(RaceTestCase):
             _cap._check(connection, counted, claims)  # type: ignore[arg-type]
             return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge", charge))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge_and_count", charge))
         for turn in range(20):
             self.context = base.Context(f"t{turn}")
             self.use(20)

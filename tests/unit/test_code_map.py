@@ -17,11 +17,13 @@ NAME = re.compile(r"``([\w/.]+)``")
 
 
 def definitions(path: pathlib.Path) -> set[str]:
-    """The functions and classes of a module, and the methods as ``Class.method``."""
+    """The functions, classes and constants of a module, and the methods as ``Class.method``."""
     names = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
         if isinstance(node, ast.ClassDef):
             names |= {f"{node.name}.{method.name}" for method in node.body if isinstance(method, ast.FunctionDef)}
     return names

@@ -49,6 +49,6 @@ class TestDialects(base.BaseTestCase):
         portable = Dialect()
         self.assertFalse(portable.supports_single_statement(1))
         self.assertIsNone(portable.charge_bulk(None, []))  # type: ignore[arg-type]
-        self.assertIsNone(portable.reserve_in_one(None, [], []))  # type: ignore[arg-type]
-        self.assertIsNone(portable.settle_in_one(None, [], "committed", 0, []))  # type: ignore[arg-type]
+        self.assertIsNone(portable.reserve_in_single_statement(None, [], []))  # type: ignore[arg-type]
+        self.assertIsNone(portable.settle_in_single_statement(None, [], "committed", 0, []))  # type: ignore[arg-type]
         self.assertFalse(portable.is_galera(None))  # type: ignore[arg-type]

@@ -17,6 +17,9 @@ class TestExamples(base.BaseTestCase):
                 shown.output, output, f"{shown.place}: {shown.command} (python -m tests.doc_examples --write)"
             )
 
+    def test_capacity(self) -> None:
+        self.assert_page("capacity")
+
     def test_cli(self) -> None:
         self.assert_page("cli")
 

@@ -18,27 +18,41 @@ PACKAGE = "cyborg_quota"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LEAVES = {"exceptions", "forks", "types", "safe_repr", "validation", "transitions", "enforcement", "headroom"}
+LEAVES = {
+    "exceptions",
+    "forks",
+    "types",
+    "safe_repr",
+    "validation",
+    "transitions",
+    "enforcement",
+    "headroom",
+    "units",
+    "capacity_types",
+}
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
+    "capacity_types": set(),
     "safe_repr": set(),
     "forks": set(),
-    "exceptions": {"types", "safe_repr"},
+    "exceptions": {"types", "capacity_types", "safe_repr"},
     "validation": {"exceptions", "safe_repr", "types"},
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
+    "units": {"exceptions", "types", "capacity_types"},
     "headroom": {"types"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
-    "ledger": LEAVES | {"db", "limits"},
-    "engine": LEAVES | {"policy", "ledger", "administration"},
+    "ledger": LEAVES | {"db", "limits", "plugins"},
+    "engine": LEAVES | {"policy", "ledger", "administration", "capacity"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
+    "capacity": LEAVES | {"ledger"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
@@ -204,14 +218,26 @@ DB = "cyborg_quota.db"
 DB_LEVELS = (
     {"history", "limits", "limit_history", "schema"},
     {"database"},
-    {"connect", "connection_cache", "moves", "path_state", "projects"},
+    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
-    {"holdings", "maintenance", "new_reservations", "overrides", "replays", "reservations", "usages"},
+    {
+        "holdings",
+        "inventories",
+        "maintenance",
+        "new_reservations",
+        "overrides",
+        "replays",
+        "reservations",
+        "resource_providers",
+        "usages",
+    },
     {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"
     r"|server_version_info|from sqlalchemy\.dialects|@compiles\([^)]*,"
+    # Clauses that some databases do not have, or execute in another way.
+    r"|with_for_update|FOR UPDATE|FOR NO KEY UPDATE|collate\(|COLLATE|prefix_with|on_conflict|on_duplicate|with_hint"
 )
 # Column types and partial indexes belong to the schema.
 MAY_NAME_DATABASES = {f"{DB}.models", f"{DB}.migrations"}
@@ -254,6 +280,10 @@ class TestDialects(base.BaseTestCase):
             "if url.get_backend_name() == 'sqlite':",
             "from sqlalchemy.dialects import mysql",
             '@compiles(utc_after, "mysql")',
+            '.order_by(sa.collate(_usage.resource, "C"))',
+            ".with_for_update(key_share=True)",
+            'sa.text("SELECT id FROM projects FOR NO KEY UPDATE")',
+            'sa.text("SELECT id FROM projects ORDER BY id COLLATE \\"C\\"")',
         ):
             self.assertEqual(
                 ["m"], deciding({"m": line, f"{DB}.models": line, "other": "dialects.of(connection)"}), line

@@ -69,7 +69,7 @@ class TestGuard(GuardTestCase):
         """A lock that was not granted, a deadlock and exhausted retries do not open it."""
         for error in (
             exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 7.0),
-            exceptions.DatabaseUnavailable("others kept changing the same rows", 6.0),
+            exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", 6.0),
             exceptions.DatabaseError("The database refused a statement"),
             exceptions.OverQuota([]),
         ):

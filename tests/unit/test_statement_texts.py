@@ -20,6 +20,7 @@ from oslotest import base
 
 from cyborg_quota.db import (
     dialects,
+    inventories,
     limits,
     maintenance,
     moves,
@@ -186,7 +187,7 @@ def single(run: Run, variant: Variant) -> Run:
     return run_variant
 
 
-def in_one_statement() -> Iterator[tuple[str, Run]]:
+def in_single_statement() -> Iterator[tuple[str, Run]]:
     for label, run in single_statements().items():
         yield f"single statement: {label}", single(run, Variant(checks=False))
 
@@ -209,10 +210,10 @@ def with_contention() -> Iterator[tuple[str, Run]]:
 def single_statements() -> dict[str, Run]:
 
     def reserve(connection: Any, *arguments: Any) -> None:
-        dialects.of(connection).reserve_in_one(connection, *arguments)
+        dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
     def settle(connection: Any, *arguments: Any) -> None:
-        dialects.of(connection).settle_in_one(connection, *arguments)
+        dialects.of(connection).settle_in_single_statement(connection, *arguments)
 
     return {
         "reserve one row": lambda c: reserve(c, new_rows(1), reserving(1)),
@@ -298,7 +299,7 @@ def figures() -> Iterator[tuple[str, Run]]:
         row = collections.namedtuple("row", "id project_id resource delta")
         connection.answers = {"LIMIT": [row(1, "p1", "gpu", 3), row(2, "p1", "gpu", -1)]}
         connection.rowcount = 2
-        maintenance.fold(connection, 1, 10, 100, "uuid")
+        maintenance.fold(connection, (1, None), 10, 100, "uuid")
 
     counters = usages.Counters(used=1, reserved=2, subtree=3)
     yield "sums", lambda c: _ignore_empty(lambda: maintenance.sums_from_reservations(c, node(1)))
@@ -373,12 +374,21 @@ def imports() -> Iterator[tuple[str, Run]]:
     yield "set overrides", lambda c: limits.set_overrides(c, {("p1", "gpu"): 3, ("p2", "gpu"): None}, [("p2", "gpu")])
 
 
-PORTABLE = (charges, inserts, settles, expiry, figures, paths, imports)
+def capacity() -> Iterator[tuple[str, Run]]:
+    change = inventories.InventoryClaim(inventory_id=7, amount=2, total=4)
+    yield "claim of capacity", lambda c: _ignore_empty(lambda: inventories.claim(c, change))
+    yield "adopted capacity", lambda c: _ignore_empty(lambda: inventories.adopt(c, change))
+    amounts = {"gpu": 2, "fpga": 1}
+    for order in ("least free", "most free", "provider"):
+        yield f"candidates, {order}", lambda c, o=order: inventories.find_candidates(c, amounts, o, 64)  # type: ignore[misc]
+
+
+PORTABLE = (charges, inserts, settles, expiry, figures, paths, imports, capacity)
 GROUPS = {
     "sqlite": PORTABLE,
-    "mariadb": (in_one_statement, *PORTABLE),
+    "mariadb": (in_single_statement, *PORTABLE),
     "mysql": (charges, paths, imports),  # the others are those of MariaDB
-    "postgresql": (server_functions, in_one_statement, with_contention, *PORTABLE),
+    "postgresql": (server_functions, in_single_statement, with_contention, *PORTABLE),
 }
 
 

@@ -51,7 +51,7 @@ class Dialect:
         raise NotImplementedError
 
     def read_only_next(self, connection: sa.Connection) -> None:
-        """The next transaction of this connection only reads. (Only SQLite makes a difference.)"""
+        """The next transaction of this connection only reads. (Only SQLite overrides this.)"""
 
     def was_interrupted(self, error: BaseException) -> bool:
         """Whether the error replaces an exception that a signal handler raised inside a statement."""
@@ -67,11 +67,11 @@ class Dialect:
         return sorted(changes, key=self.lock_order)
 
     def charge_all(self, connection: sa.Connection, changes: Sequence[Change]) -> bool:
-        """Charge every row in lock order. False: a row refused, and the caller must roll back the transaction."""
+        """Charge every row in lock order. False: a charge was refused, and the caller must roll back."""
         return all(usages.charge(connection, change) for change in self.in_lock_order(changes))
 
     def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
-        """Charge rows without limits, in one statement. False: a row refused, and the caller must roll back.
+        """Charge rows without limits, in one statement. False: a charge was refused, and the caller must roll back.
 
         None: not supported for this number of rows, and nothing was written. The caller charges each row.
         """
@@ -87,24 +87,25 @@ class Dialect:
         """Whether a transaction that charges this number of usage rows can be a single statement."""
         return False
 
-    def reserve_in_one(
+    def reserve_in_single_statement(
         self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
     ) -> bool | None:
-        """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and commit.
+        """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
 
         ``changes`` have the bounds that the limits set. True: done and durable. False or None: nothing was changed,
-        because a row refused, a consumer has a live reservation, or this form does not support the call; the
+        because a charge was refused, a consumer has a live reservation, or this form does not support the call; the
         multi-statement transaction then handles the call and determines the reason.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None
 
-    def settle_in_one(
+    def settle_in_single_statement(
         self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
     ) -> bool | None:
-        """Commit or roll back reservations in flight that are not overdue, update the counters, and commit.
+        """Set reservations in flight that are not overdue to ``after`` (committed or rolled_back), update the counters,
+        and COMMIT the transaction.
 
-        The result is that of ``reserve_in_one``. ``grace`` is in microseconds.
+        The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
         """
         return None
 
@@ -148,6 +149,10 @@ class Dialect:
     def is_on_path(self, owner: sa.ColumnElement[str], path_ids: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""
         return owner.in_(path_ids)
+
+    def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
+        return query.order_by(*columns).with_for_update()
 
     # --- Clusters and durability ---
 

@@ -46,7 +46,7 @@ _MAX_CHANGES: Final = 8
 
 _MAX_ROWS_PER_CHARGE: Final = 64
 
-_ENDED: Final = "cyborg_quota_ended"
+_TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 """Key in ``connection.info``: a block has ended its transaction."""
 
 _IN_TRANSACTION: Final = 1
@@ -82,7 +82,7 @@ class MariaDB(Dialect):
             # COMMIT and its round trip. The status alone is not sufficient: it shows no open transaction also while the
             # session holds metadata locks until a COMMIT.
             status = getattr(dbapi_connection, "server_status", _IN_TRANSACTION)
-            if not dbapi_connection.info.pop(_ENDED, False) or status & _IN_TRANSACTION:
+            if not dbapi_connection.info.pop(_TRANSACTION_ENDED, False) or status & _IN_TRANSACTION:
                 commit(dbapi_connection)
 
         engine.dialect.do_commit = commit_if_begun  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ class MariaDB(Dialect):
             for index, change in enumerate(changes)
             for name, value in usages.arguments(change).items()
         }
-        return _charge_of(len(changes))(connection, parameters).rowcount == len(changes)
+        return _charge_many(len(changes))(connection, parameters).rowcount == len(changes)
 
     def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
         if len(changes) < MIN_BULK_ROWS or not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
@@ -125,13 +125,13 @@ class MariaDB(Dialect):
     def supports_single_statement(self, usage_rows: int) -> bool:
         return usage_rows > 0
 
-    def reserve_in_one(
+    def reserve_in_single_statement(
         self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
     ) -> bool | None:
         form = _reserve_form(rows, changes)
         return None if form is None else _reserve_block(form[0]).run(connection, form[1])
 
-    def settle_in_one(
+    def settle_in_single_statement(
         self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
     ) -> bool | None:
         form = _settle_form(uuids, after, grace, changes)
@@ -139,7 +139,7 @@ class MariaDB(Dialect):
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
         if is_failed:
-            connection.info.pop(_ENDED, None)
+            connection.info.pop(_TRANSACTION_ENDED, None)
         super().leave_autocommit(connection, is_failed=is_failed)
 
     def insert_or_ignore(
@@ -211,7 +211,7 @@ def _session_settings(settings: DatabaseSettings) -> tuple[str, tuple[Any, ...]]
 
 
 @functools.cache
-def _charge_of(size: int) -> Statement:
+def _charge_many(size: int) -> Statement:
     return Statement(usages.charge_update_many(size))
 
 
@@ -264,7 +264,7 @@ class _Block:
         result = statement.run(connection, info, parameters)
         if result is None:
             return False
-        info[_ENDED] = True
+        info[_TRANSACTION_ENDED] = True
         is_refused = result.returns_rows
         result.close()
         return not is_refused
@@ -369,7 +369,7 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        return guard, [(insert, form.size), *_charges(form.shapes)]
+        return guard, [(insert, form.size), *_charge_steps(form.shapes)]
 
     return _Block(build)
 
@@ -378,12 +378,12 @@ def _reserve_block(form: _ReserveForm) -> _Block:
 def _settle_block(form: _SettleForm) -> _Block:
     def build() -> tuple[None, Sequence[_Step]]:
         settle = reservations.settle_in_flight_update(form.size, form.after)
-        return None, [(settle, form.size), *_charges(form.shapes)]
+        return None, [(settle, form.size), *_charge_steps(form.shapes)]
 
     return _Block(build)
 
 
-def _charges(shapes: Sequence[ChargeShape]) -> list[_Step]:
+def _charge_steps(shapes: Sequence[ChargeShape]) -> list[_Step]:
     """Several rows in one statement, for the same lock order as in MariaDB.charge_all."""
     if len(shapes) > 1:
         return [(usages.charge_update_many(len(shapes)), len(shapes))]

@@ -37,7 +37,7 @@ _NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 
 # One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002). The row
 # is contended if it changes between the two statements: another transaction had locked it.
-_CHARGE: Final = f"""
+_CHARGE_LOOP: Final = f"""
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
         IF p_locks = {CHECK_CONTENTION} THEN
             SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
@@ -56,8 +56,8 @@ _CHARGE: Final = f"""
         contended := contended OR (p_locks = {CHECK_CONTENTION} AND after IS DISTINCT FROM before);
     END LOOP;"""
 
-# Take the changes of the rows before back. (An exception handler would make each call a subtransaction.)
-_TAKE_BACK: Final = f"""IF charged > 0 THEN
+# Undo the changes of the rows that were already charged. (An exception handler would make each call a subtransaction.)
+_UNDO: Final = f"""IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
                     SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
                         subtree = subtree - p_charges[i][5]
@@ -66,7 +66,9 @@ _TAKE_BACK: Final = f"""IF charged > 0 THEN
             END IF;
             RETURN {REFUSED};"""
 
-_FAIL: Final = f"RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row refuses the change';"
+_FAIL: Final = (
+    f"RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row does not meet the conditions of the charge';"
+)
 
 _DECLARE: Final = f"""
 DECLARE
@@ -100,7 +102,7 @@ BEGIN
         ) AS live_rows
     ) THEN
         RETURN {REFUSED};
-    END IF; {_CHARGE.replace("@refused@", _TAKE_BACK)}
+    END IF; {_CHARGE_LOOP.replace("@refused@", _UNDO)}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
         uuid, usage_id, resource, delta, consumer_id, group_id, place, source
@@ -135,7 +137,7 @@ BEGIN
         RETURN {REFUSED};
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
-    END IF; {_CHARGE.replace("@refused@", _FAIL)} {_END}
+    END IF; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
 DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}

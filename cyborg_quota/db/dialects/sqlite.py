@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite: one writer at a time, in this process. Its portable statements need no round trips."""
+"""SQLite: one writer at a time, in this process.
+
+There is no network round trip, so the portable form (several statements) is fast enough.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from cyborg_quota.db.usages import Change
 _READS: Final = "cyborg_quota_reads"
 """Key in ``connection.info``: the next transaction only reads."""
 
-_IS_OURS: Final = "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
+_IS_CYBORG_QUOTA_FILE: Final = (
+    "SELECT COUNT(*) = 0 OR SUM(name LIKE 'cyborg\\_quota\\_%' ESCAPE '\\') > 0 FROM sqlite_master"
+)
 """Whether the file is empty, or contains a table of this project."""
 
 
@@ -48,7 +53,7 @@ class SQLite(Dialect):
         def set_up(dbapi_connection: Any, _record: Any) -> None:
             dbapi_connection.isolation_level = None  # this module sends BEGIN
             # This changes the file permanently: do not do it to a file of another application.
-            if dbapi_connection.execute(_IS_OURS).fetchone()[0]:
+            if dbapi_connection.execute(_IS_CYBORG_QUOTA_FILE).fetchone()[0]:
                 dbapi_connection.execute("PRAGMA journal_mode = WAL")
             dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
             # A batch of expiry changes more pages than the default cache of 2 MiB holds, so SQLite wrote pages several

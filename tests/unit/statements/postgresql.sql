@@ -102,7 +102,7 @@ BEGIN
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
-            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row refuses the change';
+            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
         END IF;
         charged := charged + 1;
         contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
@@ -315,25 +315,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
 FROM reservations 
 WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
 ;
@@ -386,14 +386,14 @@ UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = 
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire 
  LIMIT %(b_limit)s
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -404,7 +404,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -415,7 +415,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
@@ -479,16 +479,16 @@ WHERE reservations.deleted_at <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(
 ;
 
 -- foldable
-SELECT reservations.usage_id 
+SELECT reservations.usage_id, reservations.provider_id 
 FROM reservations 
-WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id 
+WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id, reservations.provider_id 
 HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id IS NOT DISTINCT FROM %(b_provider_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
  LIMIT %(b_limit)s
 ;
 SELECT reservations.id, reservations.delta 
@@ -503,7 +503,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s) RETURNING reservations.id
 ;
 
 -- audit
@@ -730,4 +730,33 @@ UPDATE limit_defaults SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'),
 INSERT INTO project_limits (created_at, project_id, resource, most) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), %(b_project_id_0)s, %(b_resource_0)s, %(b_most_0)s)
 ;
 DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AND project_limits.resource = %(resource_1)s
+;
+
+-- claim of capacity
+UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
+;
+
+-- adopted capacity
+UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s
+;
+
+-- candidates, least free
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free 
+ LIMIT %(param_3)s
+;
+
+-- candidates, most free
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free DESC 
+ LIMIT %(param_3)s
+;
+
+-- candidates, provider
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.provider_id 
+ LIMIT %(param_3)s
 ;

@@ -79,25 +79,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
 FROM reservations 
 WHERE reservations.uuid IN (?, ?, ?, ?)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ?
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.group_id = ?
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ? AND reservations.live = 1
 ;
@@ -150,14 +150,14 @@ UPDATE reservations SET usage_id=? WHERE reservations.project_id = ? AND reserva
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire
  LIMIT ? OFFSET ?
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -168,7 +168,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.expire >= ? AND (reservations.expire > ? OR reservations.id > ?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -179,7 +179,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.id IN (?, ?, ?, ?)
 ;
@@ -243,16 +243,16 @@ WHERE reservations.deleted_at <= cyborg_quota_utc_after(-?) ORDER BY reservation
 ;
 
 -- foldable
-SELECT reservations.usage_id 
+SELECT reservations.usage_id, reservations.provider_id 
 FROM reservations 
-WHERE reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id 
+WHERE reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id, reservations.provider_id 
 HAVING count(*) > ? OR min(reservations.delta) < ?
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
+WHERE reservations.usage_id = ? AND reservations.provider_id IS ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
  LIMIT ? OFFSET ?
 ;
 SELECT reservations.id, reservations.delta 
@@ -267,7 +267,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = ? AND reservations.state = 'committed' AND reservations.adjusts = ?
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?, ?)
 ;
 
 -- audit
@@ -486,4 +486,33 @@ UPDATE limit_defaults SET updated_at=cyborg_quota_utc_after(0), most=? WHERE lim
 INSERT INTO project_limits (created_at, project_id, resource, most) VALUES (cyborg_quota_utc_after(0), ?, ?, ?)
 ;
 DELETE FROM project_limits WHERE project_limits.project_id = ? AND project_limits.resource = ?
+;
+
+-- claim of capacity
+UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? % inventories.step_size = 0)
+;
+
+-- adopted capacity
+UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ?
+;
+
+-- candidates, least free
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = ? JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) ORDER BY inventory_0.free
+ LIMIT ? OFFSET ?
+;
+
+-- candidates, most free
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = ? JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) ORDER BY inventory_0.free DESC
+ LIMIT ? OFFSET ?
+;
+
+-- candidates, provider
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = ? JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) ORDER BY inventory_0.provider_id
+ LIMIT ? OFFSET ?
 ;

@@ -32,7 +32,7 @@ def _moment() -> Any:
 
 
 def upgrade() -> None:
-    # MariaDB commits each statement: one that was cut short before begins here again.
+    # MariaDB commits each DDL statement, so an interrupted upgrade runs this revision again.
     present = set(sa.inspect(op.get_bind()).get_table_names())
     columns = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("quota_usages")}
     if "told" not in columns:

@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # MariaDB commits each statement: one that was cut short before begins here again.
+    # MariaDB commits each DDL statement, so an interrupted upgrade runs this revision again.
     columns = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("reservations")}
     if "source" not in columns:
         # Nullable: the previous release does not name the column, and what it inserts has no source.

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capacity, the public interface for providers and their inventories."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cyborg_quota import exceptions, units, validation
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:
+    from cyborg_quota.ledger.providers import ProviderManager
+
+
+class Capacity:
+    """Providers, and how many of each resource they have. All calls need an admin's context.
+
+    A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
+    """
+
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
+        self._driver = driver
+        self._resources = resources
+
+    @property
+    def _providers(self) -> ProviderManager:
+        return self._driver.providers
+
+    # --- providers ---
+
+    def add_provider(
+        self,
+        context: Context,
+        name: str,
+        *,
+        uuid: str | None = None,
+        parent: str | None = None,
+        can_host: bool = True,
+        pod: str | None = None,
+    ) -> Provider:
+        """Add a provider without inventories, and return it.
+
+        ``uuid`` None: a random one. ``parent``: the provider that contains this one. ``can_host`` False: a shared pool,
+        which only claims that name it use. Raises ProviderExists, ProviderNotFound (the parent), InvalidName.
+        """
+        validation.admin_only(context, "add_provider")
+        provider = Provider(
+            uuid=str(uuids.uuid4()) if uuid is None else validation.provider_uuid(uuid),
+            name=validation.provider_name(name),
+            generation=0,
+            can_host=bool(can_host),
+            parent=validation.optional_name("provider", parent),
+            pod=validation.optional_name("pod", pod),
+        )
+        self._providers.add(provider)
+        return self._providers.show(provider.uuid)
+
+    def list_providers(self, context: Context) -> list[Provider]:
+        """All providers, by name."""
+        validation.admin_only(context, "list_providers")
+        return self._providers.list_providers()
+
+    def show_provider(self, context: Context, provider: str) -> Provider:
+        """One provider. Raises ProviderNotFound."""
+        validation.admin_only(context, "show_provider")
+        return self._providers.show(validation.check_name("provider", provider))
+
+    def remove_provider(self, context: Context, provider: str) -> None:
+        """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
+        validation.admin_only(context, "remove_provider")
+        self._providers.remove(validation.check_name("provider", provider))
+
+    # --- inventories ---
+
+    def set_inventories(
+        self,
+        context: Context,
+        provider: str,
+        inventories: Mapping[str, Inventory],
+        *,
+        generation: int | None = None,
+    ) -> list[InventoryRecord]:
+        """Set inventories of a provider, all or none, and return them. Its other inventories stay.
+
+        ``generation``: that of the provider when the caller read it (compare-and-update). If the provider or its
+        inventories have been changed since, raises ProviderConflict and changes nothing. None: do not compare.
+
+        An inventory may be lowered below its use; claims are then refused until the use is below the capacity again.
+        Raises ProviderNotFound, ProviderConflict, UnknownResource, InvalidInventory.
+        """
+        validation.admin_only(context, "set_inventories")
+        if not isinstance(inventories, Mapping) or not inventories:
+            raise exceptions.InvalidRequest("Inventories must map at least one resource to an Inventory.")
+        self._check_resources(inventories)
+        checked = {}
+        for resource, inventory in inventories.items():
+            if not isinstance(inventory, Inventory):
+                raise exceptions.InvalidInventory(resource, "value", inventory, "it must be an Inventory")
+            checked[resource] = units.check_inventory(resource, inventory)
+        return self._providers.set_inventories(
+            validation.check_name("provider", provider), checked, _check_generation(generation)
+        )
+
+    def remove_inventory(
+        self, context: Context, provider: str, resource: str, *, generation: int | None = None
+    ) -> None:
+        """Remove an inventory; does nothing if there is none. ``generation``: as in ``set_inventories``.
+
+        Raises ProviderNotFound, ProviderConflict, ProviderInUse (it has claims).
+        """
+        validation.admin_only(context, "remove_inventory")
+        self._providers.remove_inventory(
+            validation.check_name("provider", provider),
+            validation.check_name("resource", resource),
+            _check_generation(generation),
+        )
+
+    def list_inventories(self, context: Context, provider: str | None = None) -> list[InventoryRecord]:
+        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+        validation.admin_only(context, "list_inventories")
+        return self._providers.list_inventories(validation.optional_name("provider", provider))
+
+    def list_allocations(self, context: Context, provider: str | None = None) -> list[Allocation]:
+        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+        validation.admin_only(context, "list_allocations")
+        return self._providers.list_allocations(validation.optional_name("provider", provider))
+
+    # --- claims with a provider ---
+
+    def enable(self, context: Context) -> None:
+        """Permit claims with a provider, for good. Call it when no process of an older release runs any more.
+
+        Such a process would not give the capacity of a reservation back.
+        """
+        validation.admin_only(context, "enable")
+        self._providers.enable()
+
+    def is_enabled(self, context: Context) -> bool:
+        """Whether claims with a provider are permitted."""
+        validation.admin_only(context, "is_enabled")
+        return self._providers.is_enabled()
+
+    # --- audit and repair ---
+
+    def audit(self, context: Context) -> list[CapacityDrift]:
+        """The inventories whose counters differ from the reservations. Normally none."""
+        validation.admin_only(context, "audit")
+        return self._providers.audit()
+
+    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
+        """Repair the counters that ``audit`` reports. Returns them before and after."""
+        validation.admin_only(context, "heal")
+        return self._providers.heal(progress)
+
+    def _check_resources(self, inventories: Mapping[str, object]) -> None:
+        unknown = [resource for resource in inventories if resource not in self._resources]
+        if unknown:
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+
+
+def _check_generation(generation: object) -> int | None:
+    if generation is None:
+        return None
+    if isinstance(generation, bool) or not isinstance(generation, int) or not 0 <= generation <= MAX_AMOUNT:
+        raise exceptions.InvalidRequest("The generation of a provider must be a whole number of at least 0.")
+    return int(generation)

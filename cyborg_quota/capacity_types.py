@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data types of capacity: immutable, typed, without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider of resources: a node, a device of a node, or a shared pool.
+
+    ``generation`` changes with each change of the provider or of its inventories, and not with claims. ``can_host``
+    False: a shared pool, which ANY does not choose. ``parent`` is the name of the provider that contains this one.
+    """
+
+    uuid: str
+    name: str
+    generation: int
+    can_host: bool = True
+    parent: str | None = None
+    pod: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inventory:
+    """How many of one resource a provider has, and in which units.
+
+    ``reserved`` of ``total`` are set aside. A claim takes ``min_unit``, or a multiple of ``step_size`` above it up to
+    ``max_unit`` (None: the total). The capacity is (total - reserved) * allocation_ratio, rounded down.
+    """
+
+    total: int
+    reserved: int = 0
+    min_unit: int = 1
+    max_unit: int | None = None
+    step_size: int = 1
+    allocation_ratio: decimal.Decimal = decimal.Decimal(1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InventoryRecord:
+    """A stored inventory. ``free`` is capacity - used; it is negative if the inventory was lowered below its use.
+
+    ``generation`` is that of the provider, for the next ``set_inventories``.
+    """
+
+    provider: str
+    resource: str
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: decimal.Decimal
+    capacity: int
+    used: int
+    generation: int
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.used
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocation:
+    """The amount of a resource that a consumer of a project takes from a provider."""
+
+    provider: str
+    project_id: str
+    consumer: str | None
+    resource: str
+    used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class CapacityOver:
+    """The reason why a provider cannot take a claim.
+
+    ``provider`` None: no single provider that can host fits the claim. ``rule`` is the violated rule, as a sentence
+    without a full stop. ``capacity`` and ``used`` are None if the context may not see them.
+    """
+
+    provider: str | None
+    resource: str
+    requested: int
+    rule: str
+    capacity: int | None = dataclasses.field(default=None, compare=False)
+    used: int | None = dataclasses.field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        where = "any provider" if self.provider is None else f"provider {self.provider}"
+        counters = "" if self.capacity is None else f", capacity {self.capacity}, used {self.used}"
+        return f"{where}, resource {self.resource}: requested {self.requested}{counters}: {self.rule}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CapacityDrift:
+    """An inventory whose counter differs from the sum of the reservations (C1).
+
+    ``recorded`` None: reservations name a provider that has no inventory of the resource. ``provider`` is the name, or
+    the id of a provider that does not exist.
+    """
+
+    provider: str
+    resource: str
+    recorded: int | None
+    expected: int
+
+    def __str__(self) -> str:
+        recorded = "no inventory" if self.recorded is None else f"used {self.recorded}"
+        return f"provider {self.provider}, resource {self.resource}: {recorded}, should be {self.expected}"

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table inventories: claim and give back capacity, change inventories, and find providers that fit.
+
+A claim is one conditional UPDATE per row, which checks the units and the capacity and takes the amount. A row count of
+0 means that the claim was refused, or that the inventory was removed::
+
+    UPDATE inventories SET used = used + :total, free = free - :total
+    WHERE id = :id AND free >= :total
+      AND (min_unit = :amount OR (min_unit < :amount AND :amount <= max_unit AND :amount % step_size = 0))
+
+Callers lock inventories in the order of their ids, after reservations and before usage rows.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import sqlalchemy as sa
+from oslo_log import log as logging
+
+from cyborg_quota import units
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import inventories, reservations, resource_providers
+from cyborg_quota.db.prepared import Statement
+
+LOG = logging.getLogger(__name__)
+
+_row = inventories.c
+_provider = resource_providers.c
+_reservation = reservations.c
+
+Key = tuple[int, str]
+"""The id of a provider, and a resource: the key of an inventory."""
+
+Order = Literal["least free", "most free", "provider"]
+"""The order in which ``find_candidates`` returns providers."""
+
+
+class InventoryClaim(NamedTuple):
+    """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
+
+    inventory_id: int
+    amount: int
+    total: int
+
+
+class Candidate(NamedTuple):
+    """A provider that fits a claim: its id, and by resource the id of the inventory and what is free there."""
+
+    provider_id: int
+    inventory_ids: Mapping[str, int]
+    free: Mapping[str, int]
+
+
+def _fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
+    """The rule of units.violated_unit."""
+    return sa.or_(
+        row.min_unit == amount,
+        sa.and_(row.min_unit < amount, row.max_unit >= amount, amount % row.step_size == sa.literal_column("0")),
+    )
+
+
+_TOTAL: Final = sa.bindparam("b_total", type_=sa.BigInteger)
+_HAS_ID: Final = _row.id == sa.bindparam("b_id", type_=_row.id.type)
+_TAKE = (
+    sa.update(inventories)
+    .where(_HAS_ID)
+    .values(used=_row.used + _TOTAL, free=_row.free - _TOTAL, updated_at=clock.utc_now())
+)
+_CLAIM: Final = Statement(
+    _TAKE.where(_row.free >= _TOTAL, _fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
+)
+_ADOPT: Final = Statement(_TAKE)
+
+
+def claim(connection: sa.Connection, change: InventoryClaim) -> bool:
+    """Take capacity. False: refused, or the inventory does not exist; the caller must roll back."""
+    parameters = {"b_id": change.inventory_id, "b_amount": change.amount, "b_total": change.total}
+    return _CLAIM(connection, parameters).rowcount == 1
+
+
+def adopt(connection: sa.Connection, change: InventoryClaim) -> bool:
+    """Take capacity that is already in use, whatever the units and the capacity. False: there is no such inventory."""
+    return _ADOPT(connection, {"b_id": change.inventory_id, "b_total": change.total}).rowcount == 1
+
+
+_GIVE_BACK: Final = Statement(
+    sa.update(inventories)
+    .where(_HAS_ID, _row.used >= _TOTAL)
+    .values(used=_row.used - _TOTAL, free=_row.free + _TOTAL, updated_at=clock.utc_now())
+)
+_EMPTY: Final = Statement(
+    sa.update(inventories).where(_HAS_ID).values(used=0, free=_row.capacity, updated_at=clock.utc_now())
+)
+
+
+def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
+    """Subtract the amounts of reservations that this transaction has ended. Never refused.
+
+    An inventory that has drifted so far that it holds less is set to 0; ``heal`` repairs it.
+    """
+    ids = ids_of(connection, amounts)
+    for key in amounts.keys() - ids.keys():
+        LOG.warning("Provider %s has no inventory of %s, to which a claim that ends would give back.", *key)
+    for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
+        if _GIVE_BACK(connection, {"b_id": inventory_id, "b_total": amounts[key]}).rowcount == 0:
+            LOG.warning("Provider %s uses less %s than a reservation that ends. Run: cyborg-quota capacity heal", *key)
+            _EMPTY(connection, {"b_id": inventory_id})
+
+
+def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
+    """The ids of those of these inventories that exist."""
+    wanted = set(keys)
+    if not wanted:
+        return {}
+    query = sa.select(_row.id, _row.provider_id, _row.resource).where(
+        _row.provider_id.in_(sorted({key[0] for key in wanted})), _row.resource.in_(sorted({key[1] for key in wanted}))
+    )
+    found = {(row.provider_id, row.resource): row.id for row in connection.execute(query)}
+    return {key: inventory_id for key, inventory_id in found.items() if key in wanted}
+
+
+# --- Selection of a provider ---
+
+
+def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int) -> list[Candidate]:
+    """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
+
+    The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
+    """
+    resources = sorted(amounts, key=lambda resource: (-amounts[resource], resource))
+    tables = {resource: inventories.alias(f"inventory_{index}") for index, resource in enumerate(resources)}
+    first = tables[resources[0]]
+    source: Any = first.join(resource_providers, sa.and_(_provider.id == first.c.provider_id, _provider.can_host == 1))
+    conditions = []
+    for resource, table in tables.items():
+        amount = sa.literal(amounts[resource], sa.Integer)
+        if table is not first:
+            source = source.join(table, table.c.provider_id == first.c.provider_id)
+        conditions += [table.c.resource == resource, table.c.free >= amount, _fits_units(amount, table.c)]
+    keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
+    columns = [column for table in tables.values() for column in (table.c.id, table.c.free)]
+    query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
+    return [
+        Candidate(
+            provider_id=row[0],
+            inventory_ids=dict(zip(resources, row[1::2], strict=True)),
+            free=dict(zip(resources, row[2::2], strict=True)),
+        )
+        for row in connection.execute(query.order_by(keys[order]).limit(limit))
+    ]
+
+
+# --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
+
+
+def set_inventory(connection: sa.Connection, provider_id: int, resource: str, inventory: Inventory) -> None:
+    """Insert or replace an inventory. What is used stays, also where it exceeds the new capacity (C4)."""
+    capacity = units.capacity_of(inventory)
+    values = {
+        "total": inventory.total,
+        "reserved": inventory.reserved,
+        "min_unit": inventory.min_unit,
+        "max_unit": units.max_unit_of(inventory),
+        "step_size": inventory.step_size,
+        "allocation_ratio": str(inventory.allocation_ratio),
+        "capacity": capacity,
+    }
+    update = (
+        sa.update(inventories)
+        .where(_row.provider_id == provider_id, _row.resource == resource)
+        .values(**_ratio(values), free=capacity - _row.used, updated_at=clock.utc_now())
+    )
+    if connection.execute(update).rowcount == 0:
+        key = {"provider_id": provider_id, "resource": resource}
+        counters = {"used": 0, "free": capacity, "created_at": clock.utc_now()}
+        connection.execute(sa.insert(inventories).values(**_ratio(values), **key, **counters))
+
+
+def _ratio(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with allocation_ratio as a text, which SQLite needs and the others convert exactly."""
+    return {**values, "allocation_ratio": sa.literal(values["allocation_ratio"], sa.String)}
+
+
+def delete_unused(connection: sa.Connection, provider_id: int, resource: str | None = None) -> None:
+    """Delete the inventory of a resource, or all inventories of the provider, except those that have claims (C5)."""
+    conditions = [_row.provider_id == provider_id, _row.used == 0]
+    if resource is not None:
+        conditions.append(_row.resource == resource)
+    connection.execute(sa.delete(inventories).where(*conditions))
+
+
+_RECORDS = sa.select(
+    _provider.name,
+    _row.resource,
+    _row.total,
+    _row.reserved,
+    _row.min_unit,
+    _row.max_unit,
+    _row.step_size,
+    _row.allocation_ratio,
+    _row.capacity,
+    _row.used,
+    _provider.generation,
+    _row.provider_id,
+).select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+
+
+def read(
+    connection: sa.Connection, provider_ids: Collection[int] | None = None, resources: Collection[str] | None = None
+) -> dict[Key, InventoryRecord]:
+    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations."""
+    query = _RECORDS.order_by(_provider.name, _row.resource)
+    if provider_ids is not None:
+        query = query.where(_row.provider_id.in_(sorted(provider_ids)))
+    if resources is not None:
+        query = query.where(_row.resource.in_(sorted(resources)))
+    return {
+        (row.provider_id, row.resource): InventoryRecord(
+            provider=row.name,
+            resource=row.resource,
+            total=row.total,
+            reserved=row.reserved,
+            min_unit=row.min_unit,
+            max_unit=row.max_unit,
+            step_size=row.step_size,
+            allocation_ratio=decimal.Decimal(str(row.allocation_ratio)).normalize() + 0,
+            capacity=row.capacity,
+            used=row.used,
+            generation=row.generation,
+        )
+        for row in connection.execute(query)
+    }
+
+
+# --- Allocations, audit and repair ---
+
+_IS_LIVE_CLAIM = sa.and_(_reservation.provider_id.is_not(None), _reservation.live == 1, _reservation.delta > 0)
+
+
+def list_allocations(connection: sa.Connection, provider_id: int | None = None) -> list[Allocation]:
+    """The live reservations that name a provider, by provider, project and id."""
+    query = (
+        sa.select(
+            _provider.name, _reservation.project_id, _reservation.consumer_id, _reservation.resource, _reservation.delta
+        )
+        .select_from(reservations.join(resource_providers, _provider.id == _reservation.provider_id))
+        .where(_IS_LIVE_CLAIM)
+        .order_by(_provider.name, _reservation.project_id, _reservation.id)
+    )
+    if provider_id is not None:
+        query = query.where(_reservation.provider_id == provider_id)
+    return [Allocation(*row) for row in connection.execute(query)]
+
+
+def _audit_query() -> sa.CompoundSelect[Any]:
+    """Compare counters with sums in one statement, and find reservations whose inventory does not exist."""
+    sums = (
+        sa.select(_reservation.provider_id, _reservation.resource, sa.func.sum(_reservation.delta).label("expected"))
+        .where(_IS_LIVE_CLAIM)
+        .group_by(_reservation.provider_id, _reservation.resource)
+        .subquery("sums")
+    )
+    is_same = sa.and_(sums.c.provider_id == _row.provider_id, sums.c.resource == _row.resource)
+    expected = sa.func.coalesce(sums.c.expected, 0)
+    drifted = (
+        sa.select(_row.provider_id, _row.resource, _row.used.label("used"), expected.label("expected"))
+        .select_from(sa.outerjoin(inventories, sums, is_same))
+        .where(sa.or_(_row.used != expected, _row.free != _row.capacity - _row.used))
+    )
+    missing = (
+        sa.select(sums.c.provider_id, sums.c.resource, sa.null(), sums.c.expected)
+        .select_from(sa.outerjoin(sums, inventories, is_same))
+        .where(_row.id.is_(None))
+    )
+    return sa.union_all(drifted, missing)
+
+
+_AUDIT = _audit_query()
+
+
+def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
+    """Every inventory whose counters differ from its reservations (C1)."""
+    rows = connection.execute(_AUDIT).all()
+    names = _names(connection, [row.provider_id for row in rows])
+    return {
+        (row.provider_id, row.resource): CapacityDrift(
+            provider=names.get(row.provider_id, str(row.provider_id)),
+            resource=row.resource,
+            recorded=row.used,
+            expected=int(row.expected),
+        )
+        for row in sorted(rows, key=lambda row: (row.provider_id, row.resource))
+    }
+
+
+def _names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, str]:
+    if not provider_ids:
+        return {}
+    query = sa.select(_provider.id, _provider.name).where(_provider.id.in_(sorted(set(provider_ids))))
+    return {row.id: row.name for row in connection.execute(query)}
+
+
+def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
+    """Set the counters of one inventory to the sum of its reservations. Returns ``used`` before and after.
+
+    The first statement locks the row; the second one then sees all that the transactions which held it have committed.
+    None: there is no such inventory.
+    """
+    provider_id, resource = key
+    is_row = sa.and_(_row.provider_id == provider_id, _row.resource == resource)
+    if connection.execute(sa.update(inventories).where(is_row).values(used=_row.used)).rowcount == 0:
+        return None
+    query = sa.select(sa.func.coalesce(sa.func.sum(_reservation.delta), 0)).where(
+        _IS_LIVE_CLAIM, _reservation.provider_id == provider_id, _reservation.resource == resource
+    )
+    used = int(connection.execute(query).scalar_one())
+    before = int(connection.execute(sa.select(_row.used).where(is_row)).scalar_one())
+    connection.execute(
+        sa.update(inventories).where(is_row).values(used=used, free=_row.capacity - used, updated_at=clock.utc_now())
+    )
+    return before, used

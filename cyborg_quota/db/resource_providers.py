@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table resource_providers. Its ``generation`` serializes writers of one provider and of its inventories.
+
+    UPDATE resource_providers SET generation = generation + 1 WHERE id = :id AND generation = :expected
+
+A row count of 0 means that the provider was changed or removed concurrently. Every writer runs this statement first, so
+that it holds the row of the provider before any of its inventories. A claim neither reads nor writes this table in its
+transaction: otherwise writers of the inventories of a busy provider would starve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from cyborg_quota.capacity_types import Provider
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import resource_providers
+
+_row = resource_providers.c
+_parent = resource_providers.alias("parent")
+_COLUMNS: Final = (
+    _row.id, _row.uuid, _row.name, _row.generation, _row.can_host, _parent.c.name.label("parent"), _row.pod
+)  # fmt: skip
+_WITH_PARENT = resource_providers.outerjoin(_parent, _parent.c.id == _row.parent_id)
+
+
+class StoredProvider(NamedTuple):
+    """A provider and its id."""
+
+    id: int
+    provider: Provider
+
+    @classmethod
+    def of(cls, row: Any) -> StoredProvider:
+        provider = Provider(
+            uuid=row.uuid,
+            name=row.name,
+            generation=row.generation,
+            can_host=bool(row.can_host),
+            parent=row.parent,
+            pod=row.pod,
+        )
+        return cls(row.id, provider)
+
+
+def insert(connection: sa.Connection, provider: Provider, parent_id: int | None) -> None:
+    """Insert a provider. Raises DBDuplicateEntry if its name or UUID exists."""
+    connection.execute(
+        sa.insert(resource_providers).values(
+            created_at=clock.utc_now(),
+            uuid=provider.uuid,
+            name=provider.name,
+            generation=provider.generation,
+            can_host=int(provider.can_host),
+            parent_id=parent_id,
+            pod=provider.pod,
+        )
+    )
+
+
+def find(connection: sa.Connection, names: Iterable[str]) -> dict[str, StoredProvider]:
+    """The providers with these UUIDs or names, by the given text. A UUID takes precedence over an equal name."""
+    wanted = sorted(set(names))
+    query = sa.select(*_COLUMNS).select_from(_WITH_PARENT).where(sa.or_(_row.uuid.in_(wanted), _row.name.in_(wanted)))
+    rows = connection.execute(query).all()
+    by_name = {row.name: StoredProvider.of(row) for row in rows}
+    by_uuid = {row.uuid: StoredProvider.of(row) for row in rows}
+    return {name: stored for name in wanted if (stored := by_uuid.get(name) or by_name.get(name)) is not None}
+
+
+def list_providers(connection: sa.Connection) -> list[Provider]:
+    """All providers, by name."""
+    query = sa.select(*_COLUMNS).select_from(_WITH_PARENT).order_by(_row.name)
+    return [StoredProvider.of(row).provider for row in connection.execute(query)]
+
+
+_ADVANCE = (
+    sa.update(resource_providers)
+    .where(_row.id == sa.bindparam("b_id"))
+    .values(generation=_row.generation + 1, updated_at=clock.utc_now())
+)
+_ADVANCE_FROM = _ADVANCE.where(_row.generation == sa.bindparam("b_generation"))
+_LOCK = sa.update(resource_providers).where(_row.id == sa.bindparam("b_id")).values(generation=_row.generation)
+
+
+def advance(connection: sa.Connection, provider_id: int, expected: int | None) -> bool:
+    """Increase the generation, and so lock the provider. False: it is gone, or ``expected`` is outdated.
+
+    ``expected`` None: whatever the generation is.
+    """
+    if expected is None:
+        return connection.execute(_ADVANCE, {"b_id": provider_id}).rowcount == 1
+    return connection.execute(_ADVANCE_FROM, {"b_id": provider_id, "b_generation": expected}).rowcount == 1
+
+
+def lock(connection: sa.Connection, provider_id: int) -> bool:
+    """Lock the provider without a change. False: it does not exist."""
+    return connection.execute(_LOCK, {"b_id": provider_id}).rowcount == 1
+
+
+def has_children(connection: sa.Connection, provider_id: int) -> bool:
+    """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
+    query = sa.select(sa.literal(1)).where(_row.parent_id == provider_id).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def delete(connection: sa.Connection, provider_id: int) -> None:
+    """Delete a provider, which the transaction has locked, and which has neither inventories nor children."""
+    connection.execute(sa.delete(resource_providers).where(_row.id == provider_id))

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The capacity part of a reserve: find the providers of the claims, take their capacity, explain a refusal.
+
+    read the providers, or the candidates for ANY                          (no transaction)
+    INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
+
+reserve.py calls these steps, and only if a claim names a provider.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, units
+from cyborg_quota.capacity_types import CapacityOver
+from cyborg_quota.db import features, inventories, new_reservations, resource_providers
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key
+from cyborg_quota.ledger.selection import ProviderSelection
+from cyborg_quota.types import ANY, Claim
+
+LOG = logging.getLogger(__name__)
+
+_CANDIDATES: Final = 64
+"""The number of providers, besides those that the call has tried or used, among which ANY chooses."""
+
+
+class CapacityRefused(Exception):
+    """An inventory refused a claim: roll back. ``key``: the inventory; None: no provider was found."""
+
+    def __init__(self, key: Key | None) -> None:
+        self.key = key
+        super().__init__(key)
+
+
+@dataclasses.dataclass(slots=True)
+class PendingClaim:
+    """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
+
+    ``reserved``: the UUIDs of reservations of the same consumer that existed before and are not committed.
+    ``provider_id``: the provider of the present attempt. ``tried``: providers that ANY does not choose again.
+    """
+
+    claim: Claim
+    uuids: dict[str, str]
+    is_charged: bool = False
+    reserved: tuple[str, ...] = ()
+    provider_id: int | None = None
+    tried: set[int] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def of(cls, claim: Claim) -> PendingClaim:
+        return cls(claim, {resource: new_reservations.new_uuid() for resource in claim.deltas})
+
+
+class Placement:
+    """The inventories that the claims of one attempt take from. ``is_complete``: every claim has a provider."""
+
+    def __init__(self) -> None:
+        self.is_complete = True
+        self._ids: dict[Key, int] = {}
+        self._totals: dict[tuple[Key, int], int] = {}
+
+    def add(self, key: Key, inventory_id: int, amount: int) -> None:
+        self._ids[key] = inventory_id
+        self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
+
+    def taken(self, key: Key) -> int:
+        """What the claims take from this inventory."""
+        return sum(total for (other, _), total in self._totals.items() if other == key)
+
+    @property
+    def claims(self) -> list[tuple[InventoryClaim, Key]]:
+        """The changes of the inventories, in the order of their ids, in which every transaction locks them."""
+        return sorted(
+            (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
+        )
+
+
+NO_PLACEMENT: Final = Placement()
+
+
+class CapacityClaimer:
+    """Finds providers and takes their capacity. Shared by threads."""
+
+    def __init__(self, database: Database, selection: ProviderSelection) -> None:
+        self._database = database
+        self._selection = selection
+        self._is_enabled = False  # never becomes False again
+
+    def place(self, pending: Sequence[PendingClaim]) -> Placement:
+        """Find the provider of each claim that has one, and the inventories to take from.
+
+        An incomplete placement: ANY fits nowhere, or a named provider has no inventory of a resource. Claims of one
+        call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
+        be refused. Raises ProviderNotFound, CapacityNotEnabled.
+        """
+        if not any(item.claim.provider is not None for item in pending):
+            return NO_PLACEMENT
+        self._check_enabled()
+        placement = self._database.read(lambda connection: self._place(connection, pending))
+        if not placement.is_complete and any(item.tried for item in pending):
+            for item in pending:
+                item.tried.clear()
+            placement = self._database.read(lambda connection: self._place(connection, pending))
+        return placement
+
+    def charge(self, connection: Connection, placement: Placement, *, is_limited: bool) -> None:
+        """Take the capacity, in lock order. Raises CapacityRefused; the caller must roll back."""
+        take = inventories.claim if is_limited else inventories.adopt
+        for change, key in placement.claims:
+            if not take(connection, change):
+                raise CapacityRefused(key)
+
+    def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
+        """After ``refused`` refused: whether claims with ANY had chosen it. They choose another one when retried."""
+        losers = [
+            item
+            for item in pending
+            if refused is not None and item.claim.provider == ANY and item.provider_id == refused[0]
+        ]
+        for item in losers:
+            item.tried.add(refused[0])  # type: ignore[index]
+        return bool(losers)
+
+    def raise_refusal(self, pending: Sequence[PendingClaim], *, is_limited: bool, sees_all: bool) -> None:
+        """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry."""
+        overs = self._database.read_synced(lambda connection: self._violations(connection, pending, is_limited))
+        if overs:
+            raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
+
+    def _check_enabled(self) -> None:
+        if not self._is_enabled:
+            self._is_enabled = self._database.read_synced(
+                lambda connection: features.is_enabled(connection, features.CAPACITY)
+            )
+        if not self._is_enabled:
+            raise exceptions.CapacityNotEnabled
+
+    def _place(
+        self, connection: Connection, pending: Sequence[PendingClaim], *, avoids_tried: bool = True
+    ) -> Placement:
+        """Place named claims first, so that those with ANY avoid what they take."""
+        placement = Placement()
+        self._place_named(connection, [item for item in pending if item.claim.provider not in (None, ANY)], placement)
+        candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
+        for item in pending:
+            if item.claim.provider == ANY:
+                shape = frozenset(item.claim.deltas.items())
+                if shape not in candidates:
+                    candidates[shape] = self._candidates(connection, pending, item.claim.deltas)
+                self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
+        return placement
+
+    def _place_named(self, connection: Connection, pending: Sequence[PendingClaim], placement: Placement) -> None:
+        if not pending:
+            return
+        found = self._find(connection, pending)
+        keys = [(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas]
+        ids = inventories.ids_of(connection, keys)
+        for item in pending:
+            item.provider_id = found[str(item.claim.provider)]
+            for resource, amount in item.claim.deltas.items():
+                key = (item.provider_id, resource)
+                if key in ids:
+                    placement.add(key, ids[key], amount)
+                else:
+                    placement.is_complete = False
+
+    def _find(self, connection: Connection, pending: Iterable[PendingClaim]) -> dict[str, int]:
+        """The ids of the providers that these claims name. Raises ProviderNotFound, after a synced read."""
+        names = {str(item.claim.provider) for item in pending}
+        found = resource_providers.find(connection, names)
+        if found.keys() != names and self._database.sync_with_cluster(connection):
+            found = resource_providers.find(connection, names)
+        for name in sorted(names - found.keys()):
+            raise exceptions.ProviderNotFound(name)
+        return {name: stored.id for name, stored in found.items()}
+
+    def _candidates(
+        self, connection: Connection, pending: Sequence[PendingClaim], amounts: Mapping[str, int]
+    ) -> list[Candidate]:
+        """The best providers for ANY, and more: each claim of the call may exclude one of them, or use it up."""
+        tried = {provider_id for item in pending for provider_id in item.tried}
+        limit = _CANDIDATES + len(pending) + len(tried)
+        return inventories.find_candidates(connection, amounts, self._selection.order, limit)
+
+    def _place_anywhere(
+        self, item: PendingClaim, candidates: Iterable[Candidate], placement: Placement, tried: Collection[int]
+    ) -> None:
+        amounts = item.claim.deltas
+        fitting = []
+        for candidate in candidates:
+            free = {
+                resource: candidate.free[resource] - placement.taken((candidate.provider_id, resource))
+                for resource in amounts
+            }
+            if candidate.provider_id not in tried and all(free[one] >= amounts[one] for one in amounts):
+                fitting.append(candidate._replace(free=free))
+        if not fitting:
+            placement.is_complete = False
+            return
+        chosen = random.choice(self._selection.best(fitting, amounts))
+        item.provider_id = chosen.provider_id
+        for resource, amount in amounts.items():
+            placement.add((chosen.provider_id, resource), chosen.inventory_ids[resource], amount)
+
+    def _violations(
+        self, connection: Connection, pending: Sequence[PendingClaim], is_limited: bool
+    ) -> list[CapacityOver]:
+        """The reasons why the claims do not fit; empty if they fit."""
+        named = [item for item in pending if item.claim.provider not in (None, ANY)]
+        found = self._find(connection, named) if named else {}
+        records = inventories.read(connection, set(found.values())) if found else {}
+        totals: dict[Key, int] = {}
+        rows = [
+            (item, (found[str(item.claim.provider)], resource), amount)
+            for item in named
+            for resource, amount in item.claim.deltas.items()
+        ]
+        for _, key, amount in rows:
+            totals[key] = totals.get(key, 0) + amount
+        overs = []
+        for item, key, amount in rows:
+            record = records.get(key)
+            over = None
+            if record is None:
+                over = CapacityOver(str(item.claim.provider), key[1], amount, "the provider has no inventory of it")
+            elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
+                over = CapacityOver(record.provider, key[1], amount, rule, record.capacity, record.used)
+            if over is not None and over not in overs:
+                overs.append(over)
+        if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
+            overs = [
+                CapacityOver(None, resource, amount, f"no provider that can host fits {_text(item.claim.deltas)}")
+                for item in pending
+                if item.claim.provider == ANY
+                for resource, amount in item.claim.deltas.items()
+            ]
+        return overs
+
+    def warn_if_exceeded(self, placement: Placement) -> None:
+        """After an adoption: log the inventories whose use exceeds their capacity now."""
+        keys = {key for _, key in placement.claims}
+        if not keys:
+            return
+        records = self._database.read(lambda connection: inventories.read(connection, {key[0] for key in keys}))
+        for key in sorted(keys & records.keys()):
+            if records[key].free < 0:
+                LOG.warning(
+                    "Adopted claims exceed the capacity of provider %s: %s of %s in use, capacity %s.",
+                    records[key].provider,
+                    records[key].used,
+                    key[1],
+                    records[key].capacity,
+                )
+
+
+def _redact(over: CapacityOver) -> CapacityOver:
+    """Without the counters, which show what other projects use."""
+    return CapacityOver(over.provider, over.resource, over.requested, over.rule)
+
+
+def _text(deltas: Mapping[str, int]) -> str:
+    return ", ".join(f"{resource}={amount}" for resource, amount in sorted(deltas.items()))

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes providers and inventories. Each change is one transaction, which begins with the row of the provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.db import features, inventories, resource_providers
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.resource_providers import StoredProvider
+
+LOG = logging.getLogger(__name__)
+
+
+class ProviderManager:
+    """Adds, changes, lists and removes providers and their inventories; audits and repairs their counters."""
+
+    def __init__(self, database: Database, untimed: Database) -> None:
+        """``untimed``: the same database without a statement timeout, for queries of all rows."""
+        self._database = database
+        self._untimed = untimed
+
+    # --- providers ---
+
+    def add(self, provider: Provider) -> None:
+        """Add a provider. Raises ProviderExists, ProviderNotFound (the parent)."""
+
+        def work(connection: Connection) -> None:
+            parent_id = None
+            if provider.parent is not None:
+                parent_id = self._find(connection, provider.parent).id
+                if not resource_providers.lock(connection, parent_id):
+                    raise exceptions.ProviderNotFound(provider.parent)
+            found = resource_providers.find(connection, [provider.uuid, provider.name])
+            if any(stored.provider.uuid != provider.uuid for stored in found.values()):
+                raise exceptions.ProviderExists(provider.name)
+            resource_providers.insert(connection, provider, parent_id)
+
+        try:
+            self._database.write(work)
+        except DuplicateEntry:
+            if self._was_added(provider):
+                return  # the answer to the COMMIT of an earlier attempt was lost
+            raise exceptions.ProviderExists(provider.name) from None
+
+    def _was_added(self, provider: Provider) -> bool:
+        """Whether the provider with this UUID, which is random unless the caller gave it, is this one."""
+        found = self._database.read_synced(lambda connection: resource_providers.find(connection, [provider.uuid]))
+        return any(stored.provider == provider for stored in found.values())
+
+    def list_providers(self) -> list[Provider]:
+        """All providers, by name."""
+        return self._untimed.read(resource_providers.list_providers)
+
+    def show(self, name: str) -> Provider:
+        """The provider with this UUID or name. Raises ProviderNotFound."""
+        return self._database.read_synced(lambda connection: self._find(connection, name)).provider
+
+    def remove(self, name: str) -> None:
+        """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse."""
+
+        def work(connection: Connection) -> None:
+            provider_id, provider = self._lock(connection, name, None)
+            if resource_providers.has_children(connection, provider_id):
+                raise exceptions.ProviderInUse(provider.name, None, "other providers are nested in it")
+            inventories.delete_unused(connection, provider_id)
+            self._refuse_if_in_use(connection, provider_id, None)
+            resource_providers.delete(connection, provider_id)
+
+        self._database.write(work)
+
+    # --- inventories ---
+
+    def set_inventories(
+        self, name: str, changes: Mapping[str, Inventory], generation: int | None
+    ) -> list[InventoryRecord]:
+        """Set these inventories of a provider, all or none, and return them. Other inventories stay.
+
+        ``generation``: that of the provider when the caller read it; None: do not compare. Raises ProviderNotFound,
+        ProviderConflict.
+        """
+
+        def work(connection: Connection) -> list[InventoryRecord]:
+            provider_id, _ = self._lock(connection, name, generation)
+            present = inventories.ids_of(connection, [(provider_id, resource) for resource in changes])
+            new = len(present) + 1
+            for resource in sorted(changes, key=lambda one: (present.get((provider_id, one), new), one)):
+                inventories.set_inventory(connection, provider_id, resource, changes[resource])
+            return list(inventories.read(connection, [provider_id], changes).values())
+
+        records = self._database.write(work)
+        for record in records:
+            if record.free < 0:
+                LOG.warning(
+                    "Provider %s has %s of %s in use, more than its new capacity %s: claims are refused until the use "
+                    "is below the capacity again.",
+                    record.provider,
+                    record.used,
+                    record.resource,
+                    record.capacity,
+                )
+        return records
+
+    def remove_inventory(self, name: str, resource: str, generation: int | None) -> None:
+        """Remove an inventory. Raises ProviderNotFound, ProviderConflict, ProviderInUse."""
+
+        def work(connection: Connection) -> None:
+            provider_id, _ = self._lock(connection, name, generation)
+            inventories.delete_unused(connection, provider_id, resource)
+            self._refuse_if_in_use(connection, provider_id, resource)
+
+        self._database.write(work)
+
+    def list_inventories(self, name: str | None) -> list[InventoryRecord]:
+        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+
+        def work(connection: Connection) -> list[InventoryRecord]:
+            ids = None if name is None else [self._find(connection, name).id]
+            return list(inventories.read(connection, ids).values())
+
+        return self._untimed.read_synced(work)
+
+    def list_allocations(self, name: str | None) -> list[Allocation]:
+        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+
+        def work(connection: Connection) -> list[Allocation]:
+            return inventories.list_allocations(connection, None if name is None else self._find(connection, name).id)
+
+        return self._untimed.read_synced(work)
+
+    # --- claims with a provider ---
+
+    def enable(self) -> None:
+        """Enable claims with a provider."""
+        self._database.write(lambda connection: features.enable(connection, features.CAPACITY))
+
+    def is_enabled(self) -> bool:
+        """Whether claims with a provider are enabled."""
+        return self._database.read_synced(lambda connection: features.is_enabled(connection, features.CAPACITY))
+
+    # --- audit and repair ---
+
+    def audit(self) -> list[CapacityDrift]:
+        """The inventories whose counters differ from the reservations."""
+        return list(self._untimed.read(inventories.audit).values())
+
+    def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
+        """Repair the counters that audit reports, each in a transaction. Returns them before and after.
+
+        A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
+        """
+        healed = []
+        for key, drift in self._untimed.read(inventories.audit).items():
+            counted = self._database.write(lambda connection, key=key: inventories.recount(connection, key))  # type: ignore[misc]
+            if counted is not None:
+                healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
+                LOG.info("Capacity repaired: %s", healed[-1])
+            if progress is not None:
+                progress(1)
+        return healed
+
+    # --- parts of the transactions ---
+
+    def _find(self, connection: Connection, name: str) -> StoredProvider:
+        stored = resource_providers.find(connection, [name]).get(name)
+        if stored is None:
+            raise exceptions.ProviderNotFound(name)
+        return stored
+
+    def _lock(self, connection: Connection, name: str, generation: int | None) -> StoredProvider:
+        """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
+        self._database.sync_with_cluster(connection)
+        stored = self._find(connection, name)
+        if not resource_providers.advance(connection, stored.id, generation):
+            self._raise_conflict(connection, name, generation)
+        return stored
+
+    def _raise_conflict(self, connection: Connection, name: str, generation: int | None) -> NoReturn:
+        provider = self._find(connection, name).provider
+        if generation is None:
+            raise exceptions.ProviderNotFound(name)
+        raise exceptions.ProviderConflict(provider.name, generation, provider.generation)
+
+    def _refuse_if_in_use(self, connection: Connection, provider_id: int, resource: str | None) -> None:
+        """Raise ProviderInUse for an inventory that is left after the DELETE of those without claims."""
+        left = inventories.read(connection, [provider_id], None if resource is None else [resource])
+        for record in left.values():
+            raise exceptions.ProviderInUse(record.provider, record.resource, f"claims use {record.used}")

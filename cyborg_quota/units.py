@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of inventories: which amounts a claim may take, and how large the capacity is. Pure: no I/O.
+
+The rules are those of the specification "Resource Providers - Base Models". Placement differs: there, min_unit must be
+a multiple of step_size to be claimed.
+"""
+
+from __future__ import annotations
+
+import decimal
+from typing import Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import Inventory, InventoryRecord
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
+
+MAX_RATIO_PLACES: Final = 4
+"""The maximum number of decimal places of allocation_ratio that the database stores."""
+
+_MAX_RATIO: Final = decimal.Decimal(10) ** 9
+_CONTEXT: Final = decimal.Context(prec=60, rounding=decimal.ROUND_FLOOR)
+
+
+def capacity_of(inventory: Inventory) -> int:
+    """(total - reserved) * allocation_ratio, in decimal arithmetic, rounded down."""
+    product = _CONTEXT.multiply(decimal.Decimal(inventory.total - inventory.reserved), inventory.allocation_ratio)
+    return int(product.to_integral_value(rounding=decimal.ROUND_FLOOR, context=_CONTEXT))
+
+
+def max_unit_of(inventory: Inventory) -> int:
+    """max_unit, which defaults to the total."""
+    return inventory.total if inventory.max_unit is None else inventory.max_unit
+
+
+def violated_unit(amount: int, *, min_unit: int, max_unit: int, step_size: int) -> str | None:
+    """The unit rule that ``amount`` violates, as a sentence without a full stop; None if it passes.
+
+    min_unit itself passes. Above it, only multiples of step_size up to max_unit pass.
+    """
+    if amount == min_unit:
+        return None
+    if amount < min_unit:
+        return f"min_unit is {min_unit}"
+    if amount > max_unit:
+        return f"max_unit is {max_unit}"
+    if amount % step_size:
+        return f"step_size is {step_size}: above min_unit {min_unit}, only multiples of it can be claimed"
+    return None
+
+
+def violated_rule(amount: int, total: int, record: InventoryRecord) -> str | None:
+    """The rule of ``record`` that a claim of ``amount`` violates, where the call claims ``total`` there in all."""
+    violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
+    if violated is not None:
+        return violated
+    return "the capacity is exceeded" if record.used + total > record.capacity else None
+
+
+def check_inventory(resource: str, inventory: Inventory) -> Inventory:
+    """Return the inventory with plain values. Raises InvalidInventory, which names the value."""
+
+    def integer(field: str, low: int, high: int = MAX_AMOUNT) -> int:
+        value = getattr(inventory, field)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise exceptions.InvalidInventory(resource, field, value, "it must be an integer")
+        if not low <= value <= high:
+            raise exceptions.InvalidInventory(resource, field, value, f"it must be between {low} and {high}")
+        return int(value)
+
+    total = integer("total", 0)
+    min_unit = integer("min_unit", 1)
+    return Inventory(
+        total=total,
+        reserved=integer("reserved", 0, total),
+        min_unit=min_unit,
+        max_unit=None if inventory.max_unit is None else integer("max_unit", min_unit),
+        step_size=integer("step_size", 1),
+        allocation_ratio=_check_ratio(resource, inventory.allocation_ratio, total),
+    )
+
+
+def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
+    def refuse(reason: str) -> exceptions.InvalidInventory:
+        return exceptions.InvalidInventory(resource, "allocation_ratio", value, reason)
+
+    if isinstance(value, bool) or not isinstance(value, (int, str, decimal.Decimal)):
+        raise refuse("it must be a Decimal, an integer or a text; a float is not exact")
+    try:
+        ratio = decimal.Decimal(value)
+    except (decimal.InvalidOperation, ValueError):
+        raise refuse("it must be a decimal number") from None
+    if not ratio.is_finite() or not 0 < ratio <= _MAX_RATIO:
+        raise refuse(f"it must be above 0 and at most {_MAX_RATIO}")
+    exponent = ratio.normalize(_CONTEXT).as_tuple().exponent
+    if not isinstance(exponent, int) or -exponent > MAX_RATIO_PLACES:
+        raise refuse(f"it must have at most {MAX_RATIO_PLACES} decimal places")
+    if total * ratio > MAX_LIMIT:
+        raise refuse("the capacity would be too large")
+    return ratio

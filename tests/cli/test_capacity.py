@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of capacity: their output in the formats, their exit statuses, and the import of a CSV file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import uuid
+from typing import Any
+
+from cyborg_quota.cmd import capacity, status
+from tests.cli import base
+
+
+class CapacityTest(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.call("capacity", "enable")
+        self.good("capacity", "provider", "add", "n1")
+        self.good("capacity", "inventory", "set", "n1", "gpu=8")
+
+    def inventories(self) -> list[Any]:
+        found: list[Any] = self.good("capacity", "inventory", "list")
+        return found
+
+    def test_providers(self) -> None:
+        given = str(uuid.uuid4())
+        options = ("--uuid", given, "--parent", "n1", "--pod", "east", "--shared")
+        shown = self.good("capacity", "provider", "add", "n2", *options)
+        self.assertEqual(
+            {"name": "n2", "uuid": given, "parent": "n1", "can_host": False, "pod": "east", "generation": 0}, shown
+        )
+        self.assertEqual(shown, self.good("capacity", "provider", "show", given))
+        self.assertEqual(["n1", "n2"], [one["name"] for one in self.good("capacity", "provider", "list")])
+        self.assertIn("nested", self.refused(1, "capacity", "provider", "remove", "n1"))
+        for name in ("n2", "n1"):
+            ended = self.call("capacity", "provider", "remove", name)
+            self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
+        self.assertEqual([], self.good("capacity", "provider", "list"))
+
+    def test_inventories(self) -> None:
+        options = (
+            "--reserved",
+            "1",
+            "--min-unit",
+            "2",
+            "--max-unit",
+            "6",
+            "--step-size",
+            "2",
+            "--allocation-ratio",
+            "1.5",
+        )
+        (record,) = self.good("capacity", "inventory", "set", "n1", "fpga=9", *options)
+        self.assertEqual(list(capacity.INVENTORY_COLUMNS), list(record))
+        self.assertEqual(["n1", "fpga", 9, 1, 2, 6, 2, "1.5", 0, 12, 2], list(record.values()))
+        self.assertEqual(2, len(self.good("capacity", "inventory", "list", "--provider", "n1")))
+        stale = self.refused(1, "capacity", "inventory", "set", "n1", "fpga=1", "--generation", "1")
+        self.assertIn("generation 2, not 1", stale)
+        self.call("capacity", "inventory", "remove", "n1", "fpga")
+        self.assertEqual(["gpu"], [one["resource"] for one in self.inventories()])
+
+    def test_claims(self) -> None:
+        (row,) = self.good("reserve", "--project", "p", "--consumer", "c", "--provider", "any", "gpu=3")
+        self.assertEqual("n1", row["provider"])
+        self.assertEqual("n1", self.good("reservation", "show", row["uuid"])["provider"])
+        self.assertEqual(
+            [{"provider": "n1", "project_id": "p", "consumer": "c", "resource": "gpu", "used": 3}],
+            self.good("capacity", "allocation", "list"),
+        )
+        over = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=6")
+        self.assertIn("provider n1, resource gpu: requested 6, capacity 8, used 3", over)
+        self.assertIn("claims use 3", self.refused(1, "capacity", "provider", "remove", "n1"))
+        self.assertIn("claims use 3", self.refused(1, "capacity", "inventory", "remove", "n1", "gpu"))
+        self.assertEqual([], self.good("capacity", "audit"))
+        self.assertEqual([], self.good("capacity", "heal"))
+        self.good("release", "--project", "p", "--consumer", "c")
+        self.assertEqual([8], [one["free"] for one in self.inventories()])
+
+    def test_bad_input(self) -> None:
+        for argv, text in (
+            (("capacity", "provider", "add", "any"), "any provider"),
+            (("capacity", "provider", "add", "n3", "--uuid", "x"), "not a UUID"),
+            (("capacity", "inventory", "set", "n1", "gpu=-1"), "total -1"),
+            (("capacity", "inventory", "set", "n1", "gpu=1", "--reserved", "2"), "reserved 2"),
+            (("capacity", "inventory", "set", "n1", "gpu=1", "gpu=2"), "two totals"),
+            (("capacity", "inventory", "set", "n1", "nope=1"), "nope"),
+            (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "0"), "allocation_ratio"),
+            (("reserve", "--project", "p", "--provider", "n1", "gpu=-1"), "positive"),
+        ):
+            self.assertIn(text, self.refused(2, *argv))
+        self.misused("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "x")
+        self.misused("capacity", "inventory", "set", "n1", "gpu")
+        for argv in (("capacity", "provider", "show", "n9"), ("capacity", "inventory", "list", "--provider", "n9")):
+            self.assertIn("'n9' was not found", self.refused(1, *argv))
+
+    def write(self, text: str) -> str:
+        path = self.directory / "inventory.csv"
+        path.write_text(text)
+        return str(path)
+
+    def test_import(self) -> None:
+        path = self.write(
+            "provider,resource,total,parent,allocation_ratio,step_size\n"
+            "n1,gpu,9,,,\n"
+            "n2,gpu,4,n1,1.5,2\n"
+            '"a ""node""",fpga,1,n2,,\n'
+        )
+        changes = self.good("capacity", "import", path)
+        self.assertEqual(
+            ["set inventory", "add provider", "set inventory", "add provider", "set inventory"],
+            [change["change"] for change in changes],
+        )
+        self.assertEqual((8, 9), (changes[0]["before"], changes[0]["after"]))
+        stored = {(one["provider"], one["resource"]): one for one in self.inventories()}
+        self.assertEqual((4, 6, 2), tuple(stored["n2", "gpu"][name] for name in ("total", "free", "step_size")))
+        self.assertIn(('a "node"', "fpga"), stored)
+        before = self.inventories()
+        self.assertEqual([], self.good("capacity", "import", path))
+        self.assertEqual(before, self.inventories())
+
+    def test_a_wrong_file_writes_nothing(self) -> None:
+        before = self.inventories()
+        for text, expected in (
+            ("", "first line"),
+            ("provider,resource\nn1,gpu\n", "first line"),
+            ("provider,resource,total,colour\nn1,gpu,1,red\n", "colour"),
+            ("provider,resource,total\nn2,gpu,1\nn1,gpu,x\n", "line 3: Invalid total 'x'"),
+            ("provider,resource,total\nn2,gpu,1\nn1,gpu\n", "line 3"),
+            ("provider,resource,total\nn2,gpu,1\nn2,gpu,2\n", "two inventories"),
+            ("provider,resource,total\nn2,nope,1\n", "nope"),
+            ("provider,resource,total,parent\nn2,gpu,1,n9\n", "n9"),
+            ("provider,resource,total,pod\nn2,gpu,1,a\nn2,fpga,1,b\n", "differ"),
+            ("provider,resource,total,allocation_ratio\nn2,gpu,1,1.23456\n", "decimal places"),
+            ("provider,resource,total\nn2,gpu,99999999999\n", "line 2"),
+            ("provider,resource,total\nn2,gpu,1\nany,gpu,1\n", "line 3: Invalid provider 'any'"),
+            ("provider,resource,total,uuid\nn2,gpu,1,\nn3,gpu,1,x\n", "line 3: Invalid provider UUID"),
+            ('provider,resource,total\n"n2,gpu,1\n', "CSV"),
+        ):
+            self.assertIn(expected, self.refused(2, "capacity", "import", self.write(text)), text)
+            self.assertEqual(before, self.inventories(), text)
+            self.assertEqual(["n1"], [one["name"] for one in self.good("capacity", "provider", "list")], text)
+        self.assertIn("cannot be read", self.refused(2, "capacity", "import", str(self.directory / "none.csv")))
+
+
+class UpgradeCheckTest(base.CliTestCase):
+    def check(self) -> dict[str, Any]:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
+        checks: list[dict[str, Any]] = json.loads(out.getvalue())["checks"]
+        return next(check for check in checks if check["check"] == "capacity")
+
+    def test_claims_that_are_not_enabled(self) -> None:
+        self.assertEqual(0, self.check()["result"])
+        self.good("capacity", "provider", "add", "n1")
+        check = self.check()
+        self.assertEqual(1, check["result"])
+        self.assertIn("cyborg-quota capacity enable", check["details"])
+        self.call("capacity", "enable")
+        self.assertEqual(0, self.check()["result"])

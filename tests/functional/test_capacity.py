@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capacity: providers, inventories, and claims that take capacity together with quota."""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
+from cyborg_quota.db import features, inventories
+from cyborg_quota.ledger import selection
+from tests import base, clouds, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class CapacityTestCase(base.LedgerTestCase):
+    """With claims enabled, and the provider n1 with 8 gpu and 4 fpga."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        self.add("n1", gpu=8, fpga=4)
+
+    def add(self, name: str, *, can_host: bool = True, parent: str | None = None, **totals: int) -> None:
+        self.capacity.add_provider(ADMIN, name, can_host=can_host, parent=parent)
+        if totals:
+            self.set(name, **{resource: Inventory(total) for resource, total in totals.items()})
+
+    def set(self, name: str, **changes: Inventory) -> None:
+        self.capacity.set_inventories(ADMIN, name, changes)
+
+    def used(self, name: str = "n1", resource: str = "gpu") -> int:
+        records = {record.resource: record.used for record in self.capacity.list_inventories(ADMIN, name)}
+        return records[resource]
+
+    def provider_of(self, consumer: str) -> str | None:
+        (provider,) = {row.provider for row in self.engine.get_reservations(self.context, consumer=consumer)}
+        return provider
+
+    def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
+        return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
+
+
+class TestProviders(CapacityTestCase):
+    def test_add_list_show_remove(self) -> None:
+        name = "N1 \u00e9"
+        given = str(uuid.uuid4())
+        added = self.capacity.add_provider(ADMIN, name, uuid=given.upper(), parent="n1", pod="east", can_host=False)
+        self.assertEqual((given, name, 0, "n1", "east", False), (
+            added.uuid, added.name, added.generation, added.parent, added.pod, added.can_host,
+        ))  # fmt: skip
+        self.assertEqual(["N1 \u00e9", "n1"], sorted(one.name for one in self.capacity.list_providers(ADMIN)))
+        self.assertEqual(added, self.capacity.show_provider(ADMIN, given))
+        self.assertEqual(added, self.capacity.show_provider(ADMIN, name))
+        error = self.assertRaises(exceptions.ProviderInUse, self.capacity.remove_provider, ADMIN, "n1")
+        self.assertIsNone(error.resource)
+        self.capacity.remove_provider(ADMIN, given)
+        self.capacity.remove_provider(ADMIN, "n1")
+        self.assertEqual([], self.capacity.list_providers(ADMIN))
+        self.assertEqual([], self.capacity.list_inventories(ADMIN))
+
+    def test_equal_names_and_uuids_are_refused(self) -> None:
+        shown = self.capacity.show_provider(ADMIN, "n1")
+        for call in (
+            lambda: self.capacity.add_provider(ADMIN, "n1"),
+            lambda: self.capacity.add_provider(ADMIN, "n2", uuid=shown.uuid),
+            lambda: self.capacity.add_provider(ADMIN, shown.uuid),
+        ):
+            self.assertRaises(exceptions.ProviderExists, call)
+        self.capacity.add_provider(ADMIN, "N1")  # names are compared by bytes
+        for name in ("any", "ANY", " x", ""):
+            self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, name)
+        self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, "n2", uuid="x")
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.add_provider, ADMIN, "n2", parent="n9")
+        self.assertEqual(2, len(self.capacity.list_providers(ADMIN)))
+
+
+class TestInventories(CapacityTestCase):
+    def test_a_stale_writer_changes_nothing(self) -> None:
+        (fpga, gpu) = self.capacity.list_inventories(ADMIN, "n1")
+        self.claim(2)
+        self.assertEqual(gpu.generation, self.capacity.list_inventories(ADMIN)[0].generation, "a claim changed it")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)}, generation=gpu.generation)
+        error = self.assertRaises(
+            exceptions.ProviderConflict,
+            self.capacity.set_inventories,
+            ADMIN,
+            "n1",
+            {"gpu": Inventory(5), "fpga": Inventory(5)},
+            generation=gpu.generation,
+        )
+        self.assertEqual((gpu.generation, gpu.generation + 1), (error.expected, error.generation))
+        remove = self.capacity.remove_inventory
+        self.assertRaises(exceptions.ProviderConflict, remove, ADMIN, "n1", "fpga", generation=gpu.generation)
+        totals = [record.total for record in self.capacity.list_inventories(ADMIN, "n1")]
+        self.assertEqual([fpga.total, 9], totals)
+
+    def test_values_are_stored_exactly(self) -> None:
+        wanted = Inventory(10, 3, 2, 6, 2, decimal.Decimal("1.1001"))
+        (record,) = self.capacity.set_inventories(ADMIN, "n1", {"gpu.A100": wanted})
+        values = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
+        self.assertEqual((10, 3, 2, 6, 2), values)
+        self.assertEqual((decimal.Decimal("1.1001"), 7, 0, 7), (
+            record.allocation_ratio, record.capacity, record.used, record.free,
+        ))  # fmt: skip
+        self.assertEqual("1.1001", str(record.allocation_ratio))
+
+    def test_bad_input_writes_nothing(self) -> None:
+        before = self.capacity.list_inventories(ADMIN)
+        for changes, error in (
+            ({"gpu": Inventory(1), "nope": Inventory(1)}, exceptions.UnknownResource),
+            ({"gpu": Inventory(1), "fpga": Inventory(-1)}, exceptions.InvalidInventory),
+            ({"gpu": 5}, exceptions.InvalidInventory),
+            ({}, exceptions.InvalidRequest),
+        ):
+            self.assertRaises(error, self.capacity.set_inventories, ADMIN, "n1", changes)
+        one = {"gpu": Inventory(1)}
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_inventories, ADMIN, "n9", one)
+        for generation in (-1, True, "1", 2**31):
+            self.assertRaises(
+                exceptions.InvalidRequest, self.capacity.set_inventories, ADMIN, "n1", one, generation=generation
+            )
+        self.assertEqual(before, self.capacity.list_inventories(ADMIN))
+
+    def test_lowered_below_the_use(self) -> None:
+        """C4: allowed; claims are refused until the use is below the capacity again."""
+        uuids = [self.claim(2)[0] for _ in range(3)]
+        self.set("n1", gpu=Inventory(4))
+        self.assertEqual(-2, self.capacity.list_inventories(ADMIN, "n1")[1].free)
+        for _ in range(2):
+            self.assertRaises(exceptions.OverCapacity, self.claim, 1)
+            self.quotas.rollback(self.context, [uuids.pop()])
+        self.claim(2)
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1)
+
+    def test_what_has_claims_is_not_removed(self) -> None:
+        """C5."""
+        uuids = self.claim(3)
+        for call in (
+            lambda: self.capacity.remove_provider(ADMIN, "n1"),
+            lambda: self.capacity.remove_inventory(ADMIN, "n1", "gpu"),
+        ):
+            error = self.assertRaises(exceptions.ProviderInUse, call)
+            self.assertEqual(("n1", "gpu"), (error.provider, error.resource))
+        self.assertEqual(2, len(self.capacity.list_inventories(ADMIN, "n1")))
+        self.capacity.remove_inventory(ADMIN, "n1", "fpga")
+        self.quotas.release(self.context, uuids)
+        self.capacity.remove_inventory(ADMIN, "n1", "gpu")
+        self.capacity.remove_inventory(ADMIN, "n1", "gpu")  # a repeat
+        self.capacity.remove_provider(ADMIN, "n1")
+        (row,) = self.engine.get_reservations(self.context)
+        self.assertIsNone(row.provider)
+
+
+class TestEnable(base.LedgerTestCase):
+    def test_claims_are_refused_until_it_is_enabled(self) -> None:
+        capacity = self.engine.capacity
+        capacity.add_provider(ADMIN, "n1")
+        capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
+        self.assertFalse(capacity.is_enabled(ADMIN))
+        for provider in ("n1", ANY):
+            reserve = self.quotas.reserve
+            self.assertRaises(exceptions.CapacityNotEnabled, reserve, self.context, {"gpu": 1}, provider=provider)
+        self.assertEqual((0, 0), self.figures())
+        self.make_engine().capacity.enable(ADMIN)
+        capacity.enable(ADMIN)
+        self.assertTrue(capacity.is_enabled(ADMIN))
+        self.quotas.reserve(self.context, {"gpu": 1}, provider="n1")
+
+
+class TestClaims(CapacityTestCase):
+    def test_taken_with_the_quota_and_given_back_by_whatever_ends_it(self) -> None:
+        """C1 and C3; ``quotas`` checks C1 after each call."""
+        ends: dict[str, Callable[[list[str]], Any]] = {
+            "rollback": lambda uuids: self.quotas.rollback(self.context, uuids),
+            "release": lambda uuids: self.quotas.release(self.context, uuids),
+            "release by consumer": lambda _: self.quotas.release(self.context, consumer="c"),
+            "expiry": lambda _: self.quotas.expire(ADMIN),
+            "commit of an overdue one": self.commit_overdue,
+        }
+        for name, end in ends.items():
+            uuids = self.claim(3, consumer="c")
+            self.assertEqual(((0, 3), 3), (self.figures(), self.used()), name)
+            if name.startswith(("expiry", "commit of")):
+                self.make_overdue(*uuids)
+            end(uuids)
+            self.assertEqual(((0, 0), 0), (self.figures(), self.used()), name)
+        self.quotas.commit(self.context, self.claim(3, consumer="c"))
+        self.assertEqual(((3, 0), 3), (self.figures(), self.used()))
+        self.quotas.release(self.context, consumer="c")
+        self.assertEqual(((0, 0), 0), (self.figures(), self.used()))
+
+    def commit_overdue(self, uuids: list[str]) -> None:
+        self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, uuids)
+
+    def test_settled_by_another_process(self) -> None:
+        uuids = self.claim(3)
+        self.make_engine().rollback(self.context, uuids)
+        self.assertEqual(0, self.used())
+        self.assert_invariants()
+
+    def test_refused_claims_charge_nothing(self) -> None:
+        self.set("n1", gpu=Inventory(20, min_unit=5, max_unit=1000, step_size=10))
+        for amount, rule in (
+            (4, "min_unit is 5"),
+            (6, "step_size is 10"),
+            (1010, "max_unit is 1000"),
+            (30, "capacity"),
+        ):
+            error = self.assertRaises(exceptions.OverCapacity, self.claim, amount)
+            (over,) = error.overs
+            self.assertEqual(("n1", "gpu", amount), (over.provider, over.resource, over.requested))
+            self.assertIn(rule, over.rule)
+            self.assertIn(rule, str(error))
+        for amount in (5, 10, 5):
+            self.claim(amount)
+        self.assertEqual(((0, 20), 20), (self.figures(), self.used()))
+        self.assertRaises(exceptions.OverCapacity, self.claim, 5)
+
+    def test_all_or_nothing_over_resources_and_claims(self) -> None:
+        reserve = self.quotas.reserve
+        self.assertRaises(exceptions.OverCapacity, reserve, self.context, {"gpu": 8, "fpga": 5}, provider="n1")
+        claims = [Claim("a", {"gpu": 4}, provider="n1"), Claim("b", {"gpu": 5}, provider="n1")]
+        error = self.assertRaises(exceptions.OverCapacity, self.quotas.reserve_many, self.context, claims)
+        self.assertEqual([4, 5], [over.requested for over in error.overs])
+        self.assertEqual(((0, 0), 0), (self.figures(), self.used()))
+        claims = [
+            Claim("a", {"gpu": 4}, provider="n1"),
+            Claim("b", {"gpu": 4, "fpga": 4}, provider="n1"),
+            Claim("c", {"gpu": 9}),
+        ]
+        self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(((0, 17), 8, 4), (self.figures(), self.used(), self.used(resource="fpga")))
+
+    def test_the_quota_is_reported_first(self) -> None:
+        self.limits.limits[None, "gpu"] = 5
+        for provider in ("n1", ANY):
+            self.assertRaises(exceptions.OverQuota, self.claim, 9, provider)
+            self.claim(3, provider, consumer=provider)
+            self.assertRaises(exceptions.OverQuota, self.claim, 3, provider)
+            self.quotas.release(self.context, consumer=provider)
+        self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"fpga": 5}, provider="n1")
+
+    def test_a_user_does_not_see_the_use_of_others(self) -> None:
+        self.engine.reserve(base.Context("other"), {"gpu": 7}, provider="n1")
+        error = self.assertRaises(exceptions.OverCapacity, self.claim, 2)
+        self.assertEqual((None, None), (error.overs[0].capacity, error.overs[0].used))
+        self.assertNotIn("7", str(error))
+        reserve = self.quotas.reserve
+        error = self.assertRaises(exceptions.OverCapacity, reserve, ADMIN, {"gpu": 2}, project_id="p1", provider="n1")
+        self.assertEqual((8, 7), (error.overs[0].capacity, error.overs[0].used))
+        self.assertEqual([], [row for row in self.engine.get_reservations(self.context) if row.project_id != "p1"])
+        self.assertRaises(exceptions.NotAuthorized, self.engine.get_reservations, self.context, "other")
+
+    def test_unknown_providers_and_negative_amounts(self) -> None:
+        self.assertRaises(exceptions.ProviderNotFound, self.claim, 1, "n9")
+        self.assertRaises(exceptions.InvalidDelta, self.claim, -1)
+        self.assertRaises(exceptions.InvalidDelta, self.claim, -1, ANY)
+        self.assertRaises(exceptions.InvalidName, self.claim, 1, "")
+        self.add("empty")
+        error = self.assertRaises(exceptions.OverCapacity, self.claim, 1, "empty")
+        self.assertIn("no inventory", str(error))
+
+    def test_by_uuid(self) -> None:
+        shown = self.capacity.show_provider(ADMIN, "n1")
+        first = self.claim(2, shown.uuid, "c")
+        self.assertEqual(first, self.claim(2, "n1", "c"))
+        self.assertEqual("n1", self.provider_of("c"))
+        (allocation,) = self.capacity.list_allocations(ADMIN, shown.uuid)
+        self.assertEqual(("n1", "p1", "c", "gpu", 2), (
+            allocation.provider, allocation.project_id, allocation.consumer, allocation.resource, allocation.used,
+        ))  # fmt: skip
+
+    def test_a_repeat(self) -> None:
+        self.add("n2", gpu=8)
+        first = self.claim(8, ANY, "c")
+        taken = str(self.provider_of("c"))
+        other = "n1" if taken == "n2" else "n2"
+        self.claim(8, other)  # from here on nothing fits
+        for provider in (ANY, taken, None):
+            self.assertEqual(first, self.claim(8, provider, "c"))
+        self.assertRaises(exceptions.ReservationConflict, self.claim, 8, other, "c")
+        self.assertRaises(exceptions.ReservationConflict, self.claim, 7, ANY, "c")
+        self.claim(1, None, "quota only")
+        for provider in (ANY, "n1"):
+            self.assertRaises(exceptions.ReservationConflict, self.claim, 1, provider, "quota only")
+        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
+
+    def test_a_repeat_after_the_first_is_overdue(self) -> None:
+        """The only capacity is that of the consumer's own overdue reservation."""
+        first = self.claim(8, ANY, "c")
+        self.make_overdue(*first)
+        second = self.claim(8, ANY, "c")
+        self.assertNotEqual(first, second)
+        self.assertEqual(["expired", "reserved"], self.states(*first, *second))
+        self.make_overdue(*second)
+        self.claim(8, "n1", "c")
+        self.assertEqual(8, self.used())
+
+    def test_answers_to_commits_are_lost(self) -> None:
+        for number, provider in enumerate(("n1", ANY)):
+            lost = hooks.LostCommits(self.engine, self.backend)
+            with lost:
+                uuids = self.claim(3, provider, f"c{number}")
+            self.assertEqual(1, lost.lost)
+            self.assertEqual(["reserved"], self.states(*uuids))
+        self.assertEqual(6, self.used())
+
+    def test_adopt(self) -> None:
+        """C2: it may exceed the capacity and ignores the units."""
+        self.set("n1", gpu=Inventory(8, min_unit=4))
+        adopt = self.quotas.adopt
+        adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1"), Claim("b", {"gpu": 7}, provider="n1")], "p1")
+        self.assertEqual(((10, 0), 10), (self.figures(), self.used()))
+        adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1")], "p1")
+        self.assertEqual(10, self.used())
+        self.assertRaises(exceptions.InvalidClaim, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider=ANY)], "p1")
+        self.add("empty")
+        self.assertRaises(exceptions.OverCapacity, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider="empty")], "p1")
+        self.quotas.release(ADMIN, project_id="p1", consumer="b")
+        self.assertEqual(3, self.used())
+
+    def test_attachment(self) -> None:
+        self.add("n2", gpu=8)
+        with attachment(self.quotas, self.context, {"gpu": 2}, consumer="c", provider=ANY) as uuids:
+            taken = str(self.provider_of("c"))
+            self.make_overdue(*uuids)
+            self.engine.expire(ADMIN)
+            # A tighter fit than the provider to which the accelerator was attached.
+            other = "n1" if taken == "n2" else "n2"
+            self.claim(6, other)
+        live = [row for row in self.engine.get_reservations(self.context, consumer="c") if row.ended_at is None]
+        self.assertEqual([(taken, "committed")], [(row.provider, row.state) for row in live])
+        with (
+            contextlib.suppress(ZeroDivisionError),
+            attachment(self.quotas, self.context, {"gpu": 2}, consumer="d", provider=taken),
+        ):
+            raise ZeroDivisionError
+        self.assertEqual(2, self.used(taken))
+
+    def test_purge_folds_by_provider(self) -> None:
+        self.add("n2", gpu=8)
+        for provider in ("n1", "n2", None, "n1", "n2", None):
+            self.quotas.commit(self.context, self.claim(2, provider))
+        self.assertEqual(3, self.quotas.purge(ADMIN, 0))
+        rows = sorted((str(row.provider), row.delta) for row in self.engine.get_reservations(self.context))
+        self.assertEqual([("None", 4), ("n1", 4), ("n2", 4)], rows)
+        self.assertEqual((4, 4), (self.used("n1"), self.used("n2")))
+
+    def test_audit_and_heal(self) -> None:
+        self.claim(3)
+        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.execute("UPDATE inventories SET used = 1, free = 6 WHERE resource = 'gpu'")
+        (drift,) = self.capacity.audit(ADMIN)
+        self.assertEqual(("n1", "gpu", 1, 3), (drift.provider, drift.resource, drift.recorded, drift.expected))
+        self.assertEqual([drift], self.capacity.heal(ADMIN))
+        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.assert_invariants()
+        self.execute("DELETE FROM inventories WHERE resource = 'gpu'")
+        (drift,) = self.capacity.audit(ADMIN)
+        self.assertEqual((None, 3), (drift.recorded, drift.expected))
+        self.assertEqual([], self.capacity.heal(ADMIN))
+
+    def test_a_release_is_never_refused(self) -> None:
+        """I6, also where the counter has drifted or the inventory is gone."""
+        uuids = [self.claim(2)[0] for _ in range(3)]
+        self.execute("UPDATE inventories SET used = 3, free = 5 WHERE resource = 'gpu'")
+        for uuid_ in uuids[:2]:
+            self.engine.release(self.context, [uuid_])
+        self.assertEqual(0, self.used())
+        self.execute("DELETE FROM inventories")
+        self.quotas.release(self.context, uuids[2:])
+
+    def test_the_generation_of_a_moved_project(self) -> None:
+        """A charge that is repeated after a move of its project takes the capacity once."""
+        self.engine.reserve(self.context, {"gpu": 1})
+        self.execute("UPDATE quota_usages SET generation = generation + 1")
+        self.claim(3)
+        self.assertEqual(3, self.used())
+
+
+class TestAny(CapacityTestCase):
+    def test_the_whole_claim_is_at_one_provider(self) -> None:
+        self.add("n2", gpu=2, fpga=8)
+        self.add("n3", gpu=1)
+        error = self.assertRaises(
+            exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 4, "fpga": 5}, provider=ANY
+        )
+        self.assertEqual([None, None], [over.provider for over in error.overs])
+        self.quotas.reserve(self.context, {"gpu": 2, "fpga": 5}, provider=ANY, consumer="c")
+        self.assertEqual("n2", self.provider_of("c"))
+
+    def test_units(self) -> None:
+        self.set("n1", gpu=Inventory(8, min_unit=4))
+        self.add("n2", gpu=8)
+        for _ in range(8):
+            self.claim(1, ANY)
+        self.assertEqual((0, 8), (self.used("n1"), self.used("n2")))
+
+    def test_shared_pools_are_claimed_by_name_only(self) -> None:
+        self.add("pool", can_host=False, gpu=100)
+        self.assertRaises(exceptions.OverCapacity, self.claim, 9, ANY)
+        self.claim(9, "pool")
+        self.assertEqual((0, 9), (self.used(), self.used("pool")))
+
+    def test_selections(self) -> None:
+        self.add("n2", gpu=5)
+        self.add("n3", gpu=6)
+        for chosen, expected in (
+            (selection.BestFit(), ["n2", "n2", "n3", "n3", "n3"]),
+            (selection.Spread(), ["n1", "n1", "n3", "n2", "n1"]),
+            (selection.First(), ["n1", "n1", "n1", "n1", "n2"]),
+        ):
+            engine = self.make_engine(selection=chosen)
+            for number in range(len(expected)):
+                engine.reserve(self.context, {"gpu": 2}, provider=ANY, consumer=f"c{number}")
+            names = [str(self.provider_of_live(f"c{number}")) for number in range(len(expected))]
+            if isinstance(chosen, selection.Spread):  # at the second and the last claim, n1 and n3 are equally good
+                self.assertEqual({"n1", "n3"}, set(names[1:3]))
+                names[1:3] = ["n1", "n3"]
+                self.assertIn(names.pop(), ("n1", "n3"))
+            self.assertEqual(expected[: len(names)], names)
+            for number in range(len(expected)):
+                engine.release(self.context, consumer=f"c{number}")
+        self.assert_invariants()
+
+    def provider_of_live(self, consumer: str) -> str | None:
+        rows = self.engine.get_reservations(self.context, consumer=consumer)
+        return next(row.provider for row in rows if row.ended_at is None)
+
+    def test_equally_good_providers_are_chosen_at_random(self) -> None:
+        for number in range(2, 12):
+            self.add(f"n{number}", gpu=8)
+        chosen = set()
+        for _ in range(40):
+            self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
+            chosen.add(self.provider_of_live("c"))
+            self.engine.release(self.context, consumer="c")
+        self.assertGreater(len(chosen), 1)
+
+    def test_a_batch_uses_several_providers(self) -> None:
+        """More claims than are read as candidates at once."""
+        for number in range(2, 101):
+            self.add(f"n{number}", gpu=8)
+        claims = [Claim(f"c{number}", {"gpu": 8}, provider=ANY) for number in range(100)]
+        self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(
+            {8}, {record.used for record in self.capacity.list_inventories(ADMIN) if record.resource == "gpu"}
+        )
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1, ANY)
+
+    def test_named_claims_of_a_batch_come_first(self) -> None:
+        self.add("n2", gpu=8)
+        claims = [Claim("a", {"gpu": 8}, provider=ANY), Claim("b", {"gpu": 8}, provider="n1")]
+        self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(("n2", "n1"), (self.provider_of("a"), self.provider_of("b")))
+
+    def test_a_lost_race_tries_the_next_one(self) -> None:
+        """Another call takes the chosen provider between the selection and the claim."""
+        self.add("n2", gpu=9)
+        other = self.make_engine()
+        original = inventories.find_candidates
+        finds = []
+
+        def find(*arguments: Any) -> Any:
+            finds.append(original(*arguments))
+            if len(finds) == 1:
+                other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
+            return finds[-1]
+
+        self.useFixture(MonkeyPatch("cyborg_quota.db.inventories.find_candidates", find))
+        self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
+        self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
+        self.assert_invariants()
+
+
+class TestStatements(CapacityTestCase):
+    def statements(self, call: Callable[[QuotaEngine], object]) -> list[str]:
+        with clouds.captured() as statements:
+            call(self.engine)
+        return [text for text, _ in statements]
+
+    def test_without_a_provider_no_statement_is_added(self) -> None:
+        """Neither a reserve nor what settles it touches the tables of capacity."""
+        self.engine.reserve(self.context, {"gpu": 1})
+
+        def attach(engine: QuotaEngine) -> None:
+            engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="c"))
+            engine.release(self.context, consumer="c")
+            engine.rollback(
+                self.context, engine.reserve_many(self.context, [base.claim("a", gpu=1), base.claim("b", fpga=1)])
+            )
+            engine.expire(ADMIN)
+
+        texts = self.statements(attach)
+        self.assertGreater(len(texts), 3)
+        self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
+        self.assertEqual([], [text for text in texts if features.features.name in text])
+
+
+class TestViolated(CapacityTestCase):
+    def test_the_check_constraint(self) -> None:
+        update = "UPDATE inventories SET used = -1"
+        self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, update)

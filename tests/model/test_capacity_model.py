@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random histories of claims with and without providers, compared with a plain model, on each database.
+
+After each step, C1-C5 hold: the counters are the sums of the model's rows (C1, C3), no granted claim exceeded the
+capacity (C2), and what was refused did not fit (C2, C4) or had claims (C5). All rules of test_model.py take part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import testscenarios
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from cyborg_quota import ANY, Claim, Inventory, exceptions
+from tests import base
+from tests.model import test_model
+from tests.model.model import ENDED, Model, Row
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+HOSTS = ("n1", "n2")
+PROVIDERS = st.sampled_from([*HOSTS, "pool"])
+CLAIMED = st.sampled_from([*HOSTS, "pool", ANY, ANY])
+AMOUNTS = st.integers(1, 4)
+POSITIVE = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionaries({"gpu": AMOUNTS, "fpga": AMOUNTS}))
+INVENTORIES = st.builds(
+    Inventory,
+    total=st.integers(2, 9),
+    reserved=st.integers(0, 2),
+    min_unit=st.sampled_from([1, 1, 2, 3]),
+    max_unit=st.sampled_from([None, None, 3]),
+    step_size=st.sampled_from([1, 1, 2]),
+)
+EXAMPLES = {"sqlite": 50, "mariadb": 6, "postgresql": 6}
+
+
+@dataclasses.dataclass
+class CapacityModel:
+    """Inventories by (provider, resource). The claims are the rows of the model of quotas."""
+
+    quotas: Model
+    inventories: dict[tuple[str, str], Inventory] = dataclasses.field(default_factory=dict)
+    providers: set[str] = dataclasses.field(default_factory=set)
+
+    def used(self, provider: str, resource: str) -> int:
+        return sum(
+            row.delta
+            for row in self.quotas.rows
+            if (row.provider, row.resource) == (provider, resource) and row.state not in ENDED
+        )
+
+    def capacity(self, provider: str, resource: str) -> int:
+        inventory = self.inventories[provider, resource]
+        return inventory.total - inventory.reserved
+
+    def fits(self, provider: str, deltas: Mapping[str, int]) -> bool:
+        for resource, amount in deltas.items():
+            inventory = self.inventories.get((provider, resource))
+            if inventory is None:
+                return False
+            most = inventory.total if inventory.max_unit is None else inventory.max_unit
+            in_steps = inventory.min_unit < amount <= most and amount % inventory.step_size == 0
+            if amount != inventory.min_unit and not in_steps:
+                return False
+            if self.used(provider, resource) + amount > self.capacity(provider, resource):
+                return False
+        return True
+
+    def is_used(self, provider: str, resource: str | None = None) -> bool:
+        return any(
+            self.used(provider, one) for name, one in self.inventories if name == provider and resource in (None, one)
+        )
+
+    def reserve(
+        self, project: str, consumer: str | None, deltas: Mapping[str, int], group: str | None, provider: str
+    ) -> list[Row]:
+        """As Model.reserve, of one claim with a provider. (With ANY, the caller sets the provider of new rows.)"""
+        if provider != ANY and provider not in self.providers:
+            raise exceptions.ProviderNotFound(provider)
+        rows = [
+            row
+            for row in self.quotas.rows
+            if (row.project, row.consumer) == (project, consumer) and row.state not in ENDED
+        ]
+        held = [] if consumer is None or any(row.overdue for row in rows) else rows
+        if held:
+            answer = self.quotas.reserve(project, [(consumer, deltas)], group, "reserved")
+            if any(row.provider is None or provider not in (ANY, row.provider) for row in held):
+                raise exceptions.ReservationConflict(str(consumer), {}, deltas)
+            return answer
+        if consumer is not None and rows:
+            self.quotas._end([row for row in rows if row.overdue], "expired")
+            if any(row.state not in ENDED for row in rows):
+                return self.reserve(project, consumer, deltas, group, provider)
+        if self.quotas.blockers(project, deltas):
+            raise exceptions.OverQuota([])
+        if not any(self.fits(one, deltas) for one in (HOSTS if provider == ANY else [provider])):
+            raise exceptions.OverCapacity([])
+        answer = self.quotas.reserve(project, [(consumer, deltas)], group, "reserved")
+        for row in answer:
+            row.provider = provider
+        return answer
+
+
+class CapacityHistories(test_model.Histories):
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(base.ADMIN)
+        self.places = CapacityModel(self.model)
+
+    @stateful.initialize(inventories=st.tuples(INVENTORIES, INVENTORIES, INVENTORIES))
+    def begin_with_providers(self, inventories: tuple[Inventory, Inventory, Inventory]) -> None:
+        for name, inventory in zip((*HOSTS, "pool"), inventories, strict=True):
+            self.add_provider(name)
+            self.set_inventory(name, "gpu", inventory)
+            self.set_inventory(name, "fpga", Inventory(4))
+
+    @stateful.rule(name=PROVIDERS)
+    def add_provider(self, name: str) -> None:
+        def mine() -> None:
+            if name in self.places.providers:
+                raise exceptions.ProviderExists(name)
+            self.places.providers.add(name)
+
+        self.both(mine, lambda: self.capacity.add_provider(base.ADMIN, name, can_host=name != "pool"))
+
+    @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, inventory=INVENTORIES)
+    def set_inventory(self, name: str, resource: str, inventory: Inventory) -> None:
+        if inventory.max_unit is not None and inventory.max_unit < inventory.min_unit:
+            inventory = dataclasses.replace(inventory, max_unit=None)
+
+        def mine() -> None:
+            self.refuse_unknown(name)
+            self.places.inventories[name, resource] = inventory
+
+        self.both(mine, lambda: self.capacity.set_inventories(base.ADMIN, name, {resource: inventory}))
+
+    @stateful.rule(name=PROVIDERS, inventory=INVENTORIES)
+    def set_inventory_with_a_stale_generation(self, name: str, inventory: Inventory) -> None:
+        if name not in self.places.providers:
+            return
+        generation = self.capacity.show_provider(base.ADMIN, name).generation
+        self.set_inventory(name, "gpu", inventory)
+        try:
+            self.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(99)}, generation=generation)
+        except exceptions.ProviderConflict:
+            return
+        raise AssertionError("a stale writer was not refused")
+
+    @stateful.rule(name=PROVIDERS)
+    def remove_provider(self, name: str) -> None:
+        def mine() -> None:
+            self.refuse_unknown(name)
+            self.refuse_used(name, None)
+            self.places.providers.remove(name)
+            for row in self.model.rows:
+                row.provider = None if row.provider == name else row.provider
+            for key in [key for key in self.places.inventories if key[0] == name]:
+                del self.places.inventories[key]
+
+        self.both(mine, lambda: self.capacity.remove_provider(base.ADMIN, name))
+
+    @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES)
+    def remove_inventory(self, name: str, resource: str) -> None:
+        def mine() -> None:
+            self.refuse_unknown(name)
+            self.refuse_used(name, resource)
+            self.places.inventories.pop((name, resource), None)
+
+        self.both(mine, lambda: self.capacity.remove_inventory(base.ADMIN, name, resource))
+
+    def refuse_unknown(self, name: str) -> None:
+        if name not in self.places.providers:
+            raise exceptions.ProviderNotFound(name)
+
+    def refuse_used(self, name: str, resource: str | None) -> None:
+        """C5."""
+        if self.places.is_used(name, resource):
+            raise exceptions.ProviderInUse(name, resource, "")
+
+    @stateful.rule(
+        project=test_model.PROJECTS,
+        consumer=test_model.NAMES,
+        deltas=POSITIVE,
+        group=test_model.GROUPS,
+        provider=CLAIMED,
+    )
+    def reserve_at(
+        self, project: str, consumer: str | None, deltas: dict[str, int], group: str | None, provider: str
+    ) -> None:
+        before = {name: self.places.fits(name, deltas) for name in HOSTS}
+        rows, uuids = self.both(
+            lambda: self.places.reserve(project, consumer, deltas, group, provider),
+            lambda: self.quotas.reserve(
+                base.ADMIN, deltas, project_id=project, consumer=consumer, group=group, provider=provider
+            ),
+        )
+        self.name(rows, uuids)
+        chosen = {row.uuid: row.provider for row in self.engine.list_reservations(base.ADMIN, reservations=uuids or [])}
+        for row in rows or []:
+            if row.provider == ANY:
+                row.provider = chosen[str(row.uuid)]
+                # An overdue reservation of the consumer may have been the reason why it did not fit before.
+                assert row.provider in HOSTS
+                assert before[row.provider] or consumer is not None, f"{deltas} did not fit at {row.provider}"
+        assert len({row.provider for row in rows or []}) <= 1, "the claim is at several providers"
+
+    @stateful.rule(project=test_model.PROJECTS, consumer=test_model.NAMES, amount=AMOUNTS, provider=PROVIDERS)
+    def adopt_at(self, project: str, consumer: str | None, amount: int, provider: str) -> None:
+        """C2: an adoption may exceed the capacity."""
+        held = [row for row in self.model.rows if (row.project, row.consumer) == (project, consumer)]
+        if consumer is not None and any(row.state not in ENDED for row in held):
+            return  # (test_model.py and the functional tests adopt what is held)
+        if provider not in self.places.providers or (provider, "gpu") not in self.places.inventories:
+            return
+        rows = self.model.adopt(project, consumer, {"gpu": amount}, None)
+        rows[0].provider = provider
+        claim = Claim(consumer, {"gpu": amount}, provider=provider)
+        self.name(rows, self.quotas.adopt(base.ADMIN, [claim], project))
+
+    @stateful.rule()
+    def heal_capacity(self) -> None:
+        assert self.capacity.heal(base.ADMIN) == []
+
+    @stateful.invariant()
+    def capacity_is_the_models(self) -> None:
+        """C1 and C3, against the model's rows; C2 holds because both sides refuse the same claims."""
+        records = {(record.provider, record.resource): record for record in self.capacity.list_inventories(base.ADMIN)}
+        expected = {key: (self.places.capacity(*key), self.places.used(*key)) for key in self.places.inventories}
+        assert {key: (record.capacity, record.used) for key, record in records.items()} == expected
+        stored: Any = [
+            (row.project_id, row.resource, row.delta, row.state, row.provider or "")
+            for row in self.engine.list_reservations(base.ADMIN)
+        ]
+        rows = [(row.project, row.resource, row.delta, row.state, row.provider or "") for row in self.model.rows]
+        assert sorted(stored) == sorted(rows)
+        assert self.capacity.audit(base.ADMIN) == []
+
+
+class TestCapacityModel(base.BackendTestCase):
+    def test_histories(self) -> None:
+        machine = type("CapacityHistories", (CapacityHistories,), {"backend": self.backend})
+        stateful.run_state_machine_as_test(
+            machine,
+            settings=hypothesis.settings(
+                max_examples=EXAMPLES[self.backend] * test_model.MORE,
+                stateful_step_count=25,
+                deadline=None,
+                derandomize=bool(os.environ.get("CI")),
+                suppress_health_check=list(hypothesis.HealthCheck),
+                print_blob=True,
+                phases=[phase for phase in hypothesis.Phase if phase != hypothesis.Phase.explain],
+            ),
+        )

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that claim the capacity of one provider at the same time, while it is changed, removed and expired."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import ANY, Claim, Inventory, exceptions
+from tests import base
+from tests.race import naive
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROCESSES = 8
+CAPACITY = 100
+ADMIN = base.ADMIN
+
+
+class CapacityRaceTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        self.add("n1", CAPACITY)
+        # Forked processes find the statements compiled and the modules imported.
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
+        self.engine.close()
+
+    def add(self, name: str, total: int) -> None:
+        self.capacity.add_provider(ADMIN, name)
+        self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(total)})
+
+    def used(self, name: str = "n1") -> int:
+        (record,) = self.capacity.list_inventories(ADMIN, name)
+        return record.used
+
+    def fill(self, number: int, provider: str) -> int:
+        """Claim 1 to 5 until not even 1 fits. Returns the sum."""
+        chance = random.Random(number)
+        context = base.Context(f"p{number}")
+        claimed = 0
+        while True:
+            amount = chance.randint(1, 5)
+            try:
+                self.engine.reserve(context, {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
+            except exceptions.OverCapacity:
+                if amount == 1:
+                    return claimed
+            else:
+                claimed += amount
+
+
+class TestClaims(CapacityRaceTestCase):
+    def test_exactly_the_capacity_is_claimed(self) -> None:
+        claimed = race(*(functools.partial(self.fill, number, "n1") for number in range(PROCESSES)))
+        self.assertEqual(CAPACITY, sum(claimed), claimed)
+        self.assertEqual(CAPACITY, self.used())
+        self.assert_invariants()
+
+    def test_any_of_several_providers(self) -> None:
+        for number in range(2, 6):
+            self.add(f"n{number}", 20)
+        self.engine.close()
+        claimed = race(*(functools.partial(self.fill, number, ANY) for number in range(PROCESSES)))
+        self.assertEqual(CAPACITY + 80, sum(claimed), claimed)
+        self.assert_invariants()
+
+    def test_check_then_write_is_caught(self) -> None:
+        """A naive claim, which reads what is free and then writes, exceeds the capacity: this race can fail."""
+        with self.sql.connect() as connection:
+            inventory_id = connection.execute(sa.text("SELECT id FROM inventories")).scalar_one()
+
+        def job(number: int) -> int:
+            chance = random.Random(number)
+            options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self.backend == "sqlite" else {}
+            sql = sa.create_engine(self.url, **options)
+            claimed = 0
+            while (amount := chance.randint(1, 5)) and naive.claim(sql, inventory_id, amount):
+                claimed += amount
+            return claimed
+
+        for _ in range(20):
+            self.execute("UPDATE inventories SET used = 0, free = capacity")
+            if sum(race(*(functools.partial(job, number) for number in range(PROCESSES)))) > CAPACITY:
+                return
+        self.fail("no race exceeded the capacity")
+
+    def test_one_consumer_with_any(self) -> None:
+        """Eight deliveries of one call take one provider once."""
+        for number in range(2, 6):
+            self.add(f"n{number}", CAPACITY)
+        for turn in range(5):
+            self.engine.close()
+            call = functools.partial(self.engine.reserve, self.context, {"gpu": 3}, consumer=f"c{turn}", provider=ANY)
+            answers = race(*[call] * PROCESSES)
+            self.assertEqual([answers[0]] * PROCESSES, answers)
+        self.assertEqual(15, sum(record.used for record in self.capacity.list_inventories(ADMIN)))
+        self.assert_invariants()
+
+    def test_batches_in_opposite_orders(self) -> None:
+        """Claims of several inventories lock them in one order; nobody waits in a circle or gives up."""
+        for number in range(2, 5):
+            self.add(f"n{number}", CAPACITY)
+        self.engine.close()
+
+        def job(number: int) -> int:
+            names = ["n1", "n2", "n3", "n4"]
+            context = base.Context(f"p{number % 2}")
+            for turn in range(12):
+                random.Random(f"{number} {turn}").shuffle(names)
+                claims = [Claim(f"{number} {turn} {name}", {"gpu": 1}, provider=name) for name in names]
+                uuids = self.engine.reserve_many(context, claims, group=f"{number} {turn}")
+                (self.engine.release if turn % 3 else self.engine.commit)(context, uuids)
+            return 12
+
+        race(*(functools.partial(job, number) for number in range(PROCESSES)))
+        self.assertEqual({PROCESSES * 4}, {record.used for record in self.capacity.list_inventories(ADMIN)})
+        self.assert_invariants()
+
+
+class TestAdministration(CapacityRaceTestCase):
+    SECONDS = 1.5
+
+    def churn(self, number: int, provider: str = "n1") -> tuple[int, int]:
+        """Claim 1 to 5 and end the claim in some way, for a while. Returns how many were granted and refused."""
+        chance = random.Random(number)
+        context = base.Context(f"p{number % 3}")
+        granted = refused = 0
+        held: list[list[str]] = []
+        end = time.monotonic() + self.SECONDS
+        while time.monotonic() < end:
+            try:
+                held.append(self.engine.reserve(context, {"gpu": chance.randint(1, 5)}, provider=provider))
+                granted += 1
+            except (exceptions.OverCapacity, exceptions.ProviderNotFound):
+                refused += 1
+            if held and (len(held) > 6 or chance.random() < 0.4):
+                uuids = held.pop(chance.randrange(len(held)))
+                if chance.random() < 0.5:
+                    self.engine.commit(context, uuids)
+                    self.engine.release(context, uuids)
+                else:
+                    self.engine.rollback(context, uuids)
+        return granted, refused
+
+    def test_the_inventory_is_changed(self) -> None:
+        """C2 and C4: after each change, the use is at most the capacity, or was above it before."""
+
+        def change() -> int:
+            chance = random.Random(1)
+            end = time.monotonic() + self.SECONDS
+            before, changes = CAPACITY, 0
+            while time.monotonic() < end:
+                total = chance.randint(1, CAPACITY)
+                (record,) = self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(total)})
+                if record.used > before:
+                    raise AssertionError(f"used {record.used} of a capacity of {before}")
+                before, changes = max(total, record.used), changes + 1
+                time.sleep(0.01)
+            return changes
+
+        *counts, changes = race(*(functools.partial(self.churn, number) for number in range(PROCESSES - 1)), change)
+        self.assertGreater(changes, 0)
+        self.assertGreater(sum(granted for granted, _ in counts), 0)
+        self.assert_invariants()
+
+    def test_the_provider_is_removed_and_added(self) -> None:
+        """C5: no claim is left at a provider that does not exist."""
+
+        def replace() -> int:
+            end = time.monotonic() + self.SECONDS
+            removals = 0
+            while time.monotonic() < end:
+                try:
+                    self.capacity.remove_provider(ADMIN, "n1")
+                except exceptions.ProviderInUse:
+                    time.sleep(0.005)
+                    continue
+                removals += 1
+                time.sleep(0.01)
+                self.add("n1", 8)
+            return removals
+
+        counts = race(*(functools.partial(self.one_at_a_time, number) for number in range(3)), replace)
+        self.assertGreater(counts.pop(), 0)
+        self.assertGreater(sum(counts), 0)
+        self.assert_invariants()
+
+    def one_at_a_time(self, number: int) -> int:
+        granted = 0
+        end = time.monotonic() + self.SECONDS
+        while time.monotonic() < end:
+            time.sleep(random.uniform(0, 0.02))
+            try:
+                uuids = self.engine.reserve(base.Context(f"p{number}"), {"gpu": 5}, provider=("n1", ANY)[number % 2])
+            except (exceptions.OverCapacity, exceptions.ProviderNotFound):
+                continue
+            granted += 1
+            self.engine.release(base.Context(f"p{number}"), uuids)
+        return granted
+
+    def test_two_writers_of_one_generation(self) -> None:
+        """Compare-and-update: of the writers that read the same generation, one succeeds."""
+        for _ in range(10):
+            generation = self.capacity.show_provider(ADMIN, "n1").generation
+            self.engine.close()
+            answers = race(*(functools.partial(self.write, total, generation) for total in range(10, 14)))
+            self.assertEqual(1, sum(answers), answers)
+            self.assertEqual(generation + 1, self.capacity.show_provider(ADMIN, "n1").generation)
+
+    def write(self, total: int, generation: int) -> bool:
+        try:
+            self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(total)}, generation=generation)
+        except exceptions.ProviderConflict:
+            return False
+        return True
+
+    def test_audit_and_heal_find_nothing(self) -> None:
+        def repeat(call: Callable[[], list[Any]]) -> list[Any]:
+            end = time.monotonic() + self.SECONDS
+            found = []
+            while time.monotonic() < end:
+                found += call()
+            return found
+
+        *_, audited, healed = race(
+            *(functools.partial(self.churn, number) for number in range(4)),
+            functools.partial(repeat, functools.partial(self.capacity.audit, ADMIN)),
+            functools.partial(repeat, functools.partial(self.capacity.heal, ADMIN)),
+        )
+        self.assertEqual([], audited + healed)
+        self.assert_invariants()
+
+    def test_heal_repairs_drift_under_load(self) -> None:
+        def spoil_and_heal() -> int:
+            sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+            healed = 0
+            end = time.monotonic() + self.SECONDS * 0.8
+            while time.monotonic() < end:
+                with sql.begin() as connection:
+                    connection.exec_driver_sql("UPDATE inventories SET used = used + 3, free = free - 3")
+                healed += len(self.capacity.heal(ADMIN))
+            while self.capacity.heal(ADMIN):
+                healed += 1
+            return healed
+
+        *_, healed = race(*(functools.partial(self.churn, number) for number in range(4)), spoil_and_heal)
+        self.assertGreater(healed, 0)
+        self.assert_invariants()
+
+
+class TestExpiry(CapacityRaceTestCase):
+    """Batches of expiry share the inventories, although they share no usage row."""
+
+    def test_parallel_expiry(self) -> None:
+        projects, providers, size = 60, 4, 12
+        for number in range(2, providers + 1):
+            self.add(f"n{number}", 10_000)
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(10_000)})
+        chance = random.Random(1)
+        for number in range(projects):
+            claims = [Claim(None, {"gpu": 1}, provider=f"n{chance.randint(1, providers)}") for _ in range(size)]
+            self.engine.reserve_many(base.Context(f"p{number}"), claims)
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+        engine = self.make_engine(batch_rows=10)
+        engine.close()
+        counts = race(*[functools.partial(engine.expire, ADMIN)] * 3)
+        self.assertEqual(projects * size, sum(counts))
+        self.assertEqual({0}, {record.used for record in self.capacity.list_inventories(ADMIN)})
+        self.assert_invariants()
+
+    def test_expiry_against_claims(self) -> None:
+        """The capacity of overdue reservations is claimed again while they are expired."""
+        self.fill(0, "n1")
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+        self.engine.close()
+
+        def claim_all(number: int) -> int:
+            return self.fill(number, ("n1", ANY)[number % 2])
+
+        *claimed, _, _ = race(
+            *(functools.partial(claim_all, number) for number in range(1, 7)),
+            *[functools.partial(self.engine.expire, ADMIN)] * 2,
+        )
+        claimed.append(self.fill(7, "n1"))
+        self.assertEqual(CAPACITY, sum(claimed), claimed)
+        self.assertEqual(CAPACITY, self.used())
+        self.assert_invariants()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unit rules and the capacity of inventories."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from cyborg_quota import Inventory, exceptions, units
+from cyborg_quota.capacity_types import InventoryRecord
+
+SMALL = st.integers(1, 12)
+
+
+def passing(amounts: range, min_unit: int, max_unit: int, step_size: int) -> list[int]:
+    return [
+        amount
+        for amount in amounts
+        if units.violated_unit(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size) is None
+    ]
+
+
+class TestUnits(base.BaseTestCase):
+    def test_disk_space_of_the_specification(self) -> None:
+        """At least 5, at most 1000, in steps of 10: min_unit passes although it is no multiple of the step."""
+        amounts = passing(range(1, 2000), 5, 1000, 10)
+        self.assertEqual([5, 10, 20, 30], amounts[:4])
+        self.assertEqual(1000, amounts[-1])
+        for amount in (1, 6, 7, 8, 15, 1010):
+            self.assertNotIn(amount, amounts)
+
+    def test_processors_of_the_specification(self) -> None:
+        self.assertEqual([1, 2, 4, 6, 8, 10, 12, 14, 16], passing(range(-5, 40), 1, 16, 2))
+
+    def test_the_violated_rule_is_named(self) -> None:
+        def rule(amount: int) -> str:
+            return str(units.violated_unit(amount, min_unit=5, max_unit=1000, step_size=10))
+
+        self.assertEqual("min_unit is 5", rule(4))
+        self.assertEqual("max_unit is 1000", rule(1010))
+        self.assertIn("step_size is 10", rule(6))
+
+    @given(st.integers(1, 40), SMALL, st.integers(1, 40), SMALL)
+    def test_the_rule_in_words(self, amount: int, min_unit: int, max_unit: int, step_size: int) -> None:
+        is_allowed = amount == min_unit or (min_unit < amount <= max_unit and amount % step_size == 0)
+        rule = units.violated_unit(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
+        self.assertEqual(is_allowed, rule is None)
+
+    def test_units_precede_the_capacity(self) -> None:
+        record = InventoryRecord("n", "gpu", 8, 0, 2, 6, 2, decimal.Decimal(1), 8, 5, 0)
+        self.assertEqual("max_unit is 6", units.violated_rule(8, 8, record))
+        self.assertEqual("the capacity is exceeded", units.violated_rule(2, 4, record))
+        self.assertIsNone(units.violated_rule(2, 2, record))
+
+
+class TestCapacity(base.BaseTestCase):
+    def test_decimal_arithmetic(self) -> None:
+        """(10 - 0) * 0.7 and 100 * 1.1 differ from these integers in binary floating point, or round down there."""
+        for total, reserved, ratio, capacity in (
+            (8, 0, "1", 8),
+            (10, 3, "1", 7),
+            (10, 0, "0.7", 7),
+            (100, 0, "1.1", 110),
+            (3, 0, "0.1", 0),
+            (7, 0, "1.5", 10),
+            (29, 0, "1.0001", 29),
+            (10, 10, "16", 0),
+            (2**31 - 1, 0, "1.0001", 2147698395),
+        ):
+            inventory = Inventory(total, reserved, allocation_ratio=decimal.Decimal(ratio))
+            self.assertEqual(capacity, units.capacity_of(inventory), inventory)
+
+    def test_max_unit_is_the_total_by_default(self) -> None:
+        self.assertEqual(9, units.max_unit_of(Inventory(9, 3)))
+        self.assertEqual(4, units.max_unit_of(Inventory(9, max_unit=4)))
+
+
+class TestCheckInventory(base.BaseTestCase):
+    def test_valid(self) -> None:
+        checked = units.check_inventory("gpu", Inventory(8, allocation_ratio="1.50"))  # type: ignore[arg-type]
+        self.assertEqual(decimal.Decimal("1.5"), checked.allocation_ratio)
+        units.check_inventory("gpu", Inventory(0))
+        units.check_inventory("gpu", Inventory(5, 5, min_unit=9))
+
+    def test_each_invalid_value_is_named(self) -> None:
+        changes: tuple[dict[str, Any], ...] = (
+            {"total": -1}, {"total": True}, {"total": 1.0}, {"total": 2**31}, {"total": None},
+            {"reserved": -1}, {"reserved": 9}, {"min_unit": 0}, {"max_unit": 0}, {"step_size": 0}, {"step_size": "2"},
+            {"allocation_ratio": 0}, {"allocation_ratio": -1}, {"allocation_ratio": 1.5}, {"allocation_ratio": "x"},
+            {"allocation_ratio": "NaN"}, {"allocation_ratio": "Infinity"}, {"allocation_ratio": "1.00001"},
+            {"allocation_ratio": None}, {"allocation_ratio": "1e30"}, {"allocation_ratio": True},
+        )  # fmt: skip
+        for change in changes:
+            inventory = Inventory(**{"total": 8, **change})
+            error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", inventory)
+            ((field, value),) = change.items()
+            self.assertEqual((field, value), (error.field, error.value))
+            self.assertIn(field, str(error))
+        low = Inventory(8, min_unit=4, max_unit=3)
+        self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", low)
