@@ -106,12 +106,14 @@ class Administration:
         self._keeper.remove(validation.check_name("project_id", project_id), self._author(context, reason))
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
-        """Whether the project is in the tree, or has or had usage, or has a limit. Works with all limit drivers."""
+        """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
         validation.admin_only(context, "is_known_project")
         return self._driver.is_known_project(validation.check_name("project_id", project_id))
 
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
-        """The first projects after ``after`` that have usage or a limit of their own, as the database sorts their ids.
+        """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
+
+        The database sorts them by their ids.
 
         At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id of the result until it is empty.
         Works with all limit drivers.
@@ -124,7 +126,7 @@ class Administration:
         return self._driver.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
-        """The usage and the own limits of at most MAX_LISTED_PROJECTS projects. Works with all limit drivers."""
+        """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
         validation.admin_only(context, "list_holdings")
         is_list = isinstance(project_ids, (list, tuple, set, frozenset))
         if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
@@ -330,10 +332,10 @@ class Administration:
     ) -> list[LimitOverride]:
         """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
 
-        They apply from ``start`` (None: now) and end at ``until``, by the clock of the database; a naive time means
-        UTC. Where overrides of one limit overlap, the one made last applies. What the project holds when an override
-        ends, stays. The policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest,
-        LimitRefused (if the enforcement model forbids the limits at any time in the span), ReasonRequired.
+        They apply from ``start`` (None: now) until ``until``, by the clock of the database; a naive time means UTC.
+        Where overrides of one limit overlap, the one made last applies. What the project holds at the end stays. The
+        policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest, ReasonRequired, and
+        LimitRefused (if the enforcement model forbids the limits at any time in the span).
         """
         named = validation.optional_name("project_id", project_id)
         if named is None:
@@ -367,11 +369,16 @@ class Administration:
     def cancel_overrides(
         self, context: Context, ids: Iterable[str], *, reason: str | None = None
     ) -> list[LimitOverride]:
-        """Cancel overrides by their ids, all or none. Returns them. Raises OverrideNotFound, LimitRefused."""
-        validation.admin_only(context, "cancel_overrides")
+        """Cancel overrides by their ids, all or none. Returns them. The policy rule of set_limit applies.
+
+        An override that the context may not cancel is reported as unknown. Raises OverrideNotFound, LimitRefused.
+        """
         if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
             raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
-        return self._keeper.overrides.cancel(list(ids), self._author(context, reason))
+        author = self._author(context, reason)
+        return self._keeper.overrides.cancel(
+            list(ids), author, lambda *project: self._policy.may_set(context, *project)
+        )
 
     # --- export and import ---
 

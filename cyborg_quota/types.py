@@ -256,13 +256,16 @@ class TreeRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """What a project holds of one resource: its usage, and its own limit (None: no limit is set for it)."""
+    """What a project holds of one resource: its usage, its own limit (None: no limit is set for it), and the number of
+    its overrides that have not ended.
+    """
 
     project_id: str
     resource: str
     used: int
     reserved: int
     limit: int | None
+    overrides: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.cmd.simulate import present_limits
-from cyborg_quota.types import UNLIMITED
 
 if TYPE_CHECKING:
+    from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.replay import forecast as forecasts
 
 COLUMNS = ("project_id", "resource", "held", "limit", "per_day", "reaches_limit_at", "earliest", "latest")
@@ -31,7 +31,8 @@ class Forecast(base.Lister):
     usage rises: per_day is the slope, reaches_limit_at is the time at which the
     line reaches the limit, and earliest and latest are its 95 % interval (latest
     is empty if it is after the time of --within). A project without a significant
-    trend is not shown, nor is one that has reached its limit. Where limits include
+    trend is not shown, nor is one that has reached its limit. limit is the one that
+    applies at that time, with the overrides that are set now. Where limits include
     the descendants of a project, so does held.
     """
 
@@ -62,12 +63,15 @@ class Forecast(base.Lister):
 
         self._check(parsed_args)
         limits = {
-            (record.project_id, record.resource): record.usage.limit
+            (record.project_id, record.resource): [(0.0, record.usage.limit)]
             for record in self.engine.list_usages(self.context)
-            if record.usage.limit is not None and record.usage.limit != UNLIMITED
+            if record.usage.limit is not None
         }
+        stored = present_limits(self) if self.conf.limits.driver == "database" else None
         with open_database(self.conf, untimed=True) as database:
-            peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), self._ancestors())
+            peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), _ancestors(stored))
+        if stored is not None:
+            limits.update(_with_overrides(stored, now))
         selected = {
             key: series
             for key, series in peaks.items()
@@ -94,13 +98,20 @@ class Forecast(base.Lister):
             )
         return min(stored, _DEFAULT_DAYS) if days is None else days
 
-    def _ancestors(self) -> Callable[[str], Sequence[str]]:
-        if self.conf.limits.driver != "database":
-            return lambda _project_id: ()
-        limits = present_limits(self)
-        if not limits.model.bounds_subtree:
-            return lambda _project_id: ()
-        return lambda project_id: limits.tree.path(project_id)[1:]
+
+def _ancestors(limits: LimitSet | None) -> Callable[[str], Sequence[str]]:
+    if limits is None or not limits.model.bounds_subtree:
+        return lambda _project_id: ()
+    return lambda project_id: limits.tree.path(project_id)[1:]
+
+
+def _with_overrides(limits: LimitSet, now: datetime.datetime) -> dict[tuple[str, str], list[tuple[float, int]]]:
+    """The limits of the projects that have overrides, from now on. Without a limit, every claim is refused: 0."""
+    keys = {(one.project_id, one.resource) for one in limits.overrides}
+    return {
+        key: [((moment - now).total_seconds() / _DAY, limit or 0) for moment, limit in limits.steps(*key, now)]
+        for key in keys
+    }
 
 
 def _row(one: forecasts.Forecast, now: datetime.datetime) -> tuple[Any, ...]:

@@ -10,14 +10,15 @@ from typing import Any
 from cyborg_quota.cmd import base, formats, projects
 from cyborg_quota.cmd.errors import REFUSED
 
-COLUMNS = ("project_id", "resource", "used", "reserved", "limit")
+COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides")
 
 
 class Orphans(base.Lister):
-    """List what projects hold that Keystone has deleted, or never had: usage and limits.
+    """List what projects hold that Keystone has deleted, or never had: usage, limits, overrides.
 
     If there are any, prints a row for each project and resource and exits with 1;
-    otherwise prints nothing and exits with 0. `release` and `limit unset` remove
+    otherwise prints nothing and exits with 0. overrides is the number of overrides
+    that have not ended. `release`, `limit unset` and `limit override cancel` remove
     what they hold. Keystone's domains are no orphans.
     """
 
@@ -33,7 +34,14 @@ class Orphans(base.Lister):
             while holders:
                 held = administration.list_holdings(self.context, directory.unknown(holders))
                 rows += [
-                    (one.project_id, one.resource, one.used, one.reserved, formats.OptionalLimit(one.limit))
+                    (
+                        one.project_id,
+                        one.resource,
+                        one.used,
+                        one.reserved,
+                        formats.OptionalLimit(one.limit),
+                        one.overrides,
+                    )
                     for one in held
                 ]
                 progress(len(holders))

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import datetime
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.limit_file import read_document
 from cyborg_quota.cmd.replay_export import add_chart, add_since, exported
 
 if TYPE_CHECKING:
+    from cyborg_quota.db.history import Span
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.replay.simulation import Comparison
     from cyborg_quota.replay.traces import Trace
@@ -32,6 +36,7 @@ COLUMNS = (
     "bound_by",
 )
 _PROGRESS_EVENTS: Final = 1000
+_NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
 
 
 class Simulate(base.Lister):
@@ -43,8 +48,9 @@ class Simulate(base.Lister):
     refusals first: refused_before and refused_after are the numbers of refused
     claims, peak is the largest amount that was held under the present limits, and
     bound_by is the project whose new limit refused most of the claims. Where
-    limits include the descendants of a project, so does peak. If the enforcement
-    model does not allow the new limits, prints the rows, then the reasons, and
+    limits include the descendants of a project, so does peak. With --against
+    ledger, each override applies to the events within its span; a trace has no
+    times for that. If the enforcement model does not allow the new limits, prints the rows, then the reasons, and
     exits with 1.
     """
 
@@ -104,11 +110,14 @@ def rows(
     before, after, found = _limit_sets(command, content)
     if problems is not None:
         problems += found
-    with _trace(command, parsed_args) as trace:
-        comparison = _compare(trace, before, after, records=parsed_args.chart is not None)
+    if parsed_args.against != LEDGER and (before.overrides or after.overrides):
+        print(f"{command.app.NAME}: {_NO_OVERRIDES}", file=command.app.stderr)
+    with _trace(command, parsed_args) as (trace, span):
+        comparison = _compare(trace, before, after, span, records=parsed_args.chart is not None)
     outcomes = comparison.outcomes()
-    unknown = set(after.tree.resources) - set(command.conf.quota.resources) - {one.resource for one in outcomes}
-    unknown -= set(before.tree.resources)
+    limited = {*after.tree.resources, *(one.resource for one in after.overrides)}
+    unknown = limited - set(command.conf.quota.resources) - {one.resource for one in outcomes}
+    unknown -= {*before.tree.resources, *(one.resource for one in before.overrides)}
     if unknown:
         raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
     if parsed_args.chart is not None:
@@ -129,7 +138,10 @@ def rows(
 
 
 def present_limits(command: base.Lister) -> LimitSet:
-    """The limits that are in force, in memory. Raises InvalidRequest for a limit driver that cannot list them."""
+    """The limits that are set, with the overrides that have not ended, in memory.
+
+    Raises InvalidRequest for a limit driver that cannot list them.
+    """
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
@@ -141,12 +153,13 @@ def present_limits(command: base.Lister) -> LimitSet:
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     stored = document.read(command.engine.administration.export_limits(command.context))
     tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
-    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited")
+    overrides, _ = command.engine.administration.list_overrides(command.context)
+    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited", overrides)
 
 
 def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
     """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
-    from cyborg_quota.ledger import limit_changes
+    from cyborg_quota.ledger import limit_changes, overrides
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
@@ -158,25 +171,39 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     driver = DatabaseLimitDriver.from_conf(command.conf)
     is_database = command.conf.limits.driver == "database"
     tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
-    after = LimitSet(tree, driver.model, before.missing_is_unlimited)
-    return before, after, limit_changes.find_problems(driver, Timeline(tree), changes)
+    after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides), None
+    if wanted.new_overrides or before.overrides:
+        now = _database_time(command)
+        first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
+        new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
+        after = dataclasses.replace(after, overrides=[*before.overrides, *new])
+        changes += [overrides.made(one) for one in new]
+    return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now), changes)
+
+
+def _database_time(command: base.Lister) -> datetime.datetime:
+    from cyborg_quota.replay import export
+
+    with open_database(command.conf) as database:
+        return export.database_time(database)
 
 
 @contextlib.contextmanager
-def _trace(command: base.Lister, parsed_args: argparse.Namespace) -> Iterator[Trace]:
+def _trace(command: base.Lister, parsed_args: argparse.Namespace) -> Iterator[tuple[Trace, Span | None]]:
+    """The trace, and the span of time of the ledger's history (None: a file, whose times are relative)."""
     from cyborg_quota.replay.traces import Trace
 
     if parsed_args.against != LEDGER:
-        yield Trace(parsed_args.against)
+        yield Trace(parsed_args.against), None
         return
-    with exported(command.conf, parsed_args.since) as (file, _):
-        yield Trace(file.name)
+    with exported(command.conf, parsed_args.since) as (file, span):
+        yield Trace(file.name), span
 
 
-def _compare(trace: Trace, before: LimitSet, after: LimitSet, *, records: bool) -> Comparison:
+def _compare(trace: Trace, before: LimitSet, after: LimitSet, span: Span | None, *, records: bool) -> Comparison:
     from cyborg_quota.replay.simulation import Comparison
 
-    comparison = Comparison(before, after, records=records)
+    comparison = Comparison(before, after, None if span is None else span.begin, records=records)
     with base.progress_bar(max(trace.lines - 1, 0), "events") as progress:
         for event in trace:
             try:
@@ -185,6 +212,8 @@ def _compare(trace: Trace, before: LimitSet, after: LimitSet, *, records: bool) 
                 raise Located(f"{trace.name}, line {event.line}", error) from error
             if event.line % _PROGRESS_EVENTS == 0:
                 progress(_PROGRESS_EVENTS)
+    if span is not None:
+        comparison.advance((span.now - span.begin).total_seconds())
     return comparison
 
 

@@ -8,6 +8,7 @@ under which it was made, and then the highest number within that transaction. No
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ KEPT_SECONDS: Final = 86400
 """An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
 
 _NAMES_A_QUERY: Final = 500
+_ID: Final = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})", re.ASCII)
+_MAX_INTEGER: Final = 2**31 - 1
 _column = limit_overrides.c
 _KEY: Final = (_column.project_id, _column.resource)
 
@@ -52,6 +55,16 @@ def read(
         found += some
         now = now or at
     return sorted(found, key=lambda one: one.made), now
+
+
+def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
+    """The override with this id; None if there is none that has not ended."""
+    parts = _ID.fullmatch(override_id)
+    generation, ordinal = (int(part) for part in parts.groups()) if parts else (-1, -1)
+    if not 0 <= max(generation, ordinal) <= _MAX_INTEGER:
+        return None
+    found, _ = _rows(connection, sa.and_(_column.generation == generation, _column.ordinal == ordinal))
+    return found[0] if found else None
 
 
 def _rows(

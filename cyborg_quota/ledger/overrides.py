@@ -8,6 +8,7 @@ checks them at every moment, from now on, at which an override of the family beg
 from __future__ import annotations
 
 import datetime
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -82,11 +83,19 @@ class Overrides:
                 return result[0]
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def cancel(self, ids: Collection[str], author: Author) -> list[LimitOverride]:
-        """Cancel these overrides, all or none. Raises OverrideNotFound, LimitRefused."""
+    def cancel(
+        self, ids: Collection[str], author: Author, may_cancel: Callable[[str, str | None], bool]
+    ) -> list[LimitOverride]:
+        """Cancel these overrides, all or none.
 
-        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None]:
+        ``may_cancel`` gets the project of an override and its parent. If it is False, the error is that of an unknown
+        id. Raises OverrideNotFound, LimitRefused, DatabaseUnavailable.
+        """
+
+        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
             limit_tables.serialize_tree_changes(connection)
+            if any(projects.parent_of(connection, name) != parent_id for name, parent_id in parents.items()):
+                return None
             live, now = tables.read(connection)
             by_id = {one.id: one for one in live}
             for override_id in ids:
@@ -100,14 +109,38 @@ class Overrides:
             tables.delete(connection, ended)
             return ended, limit_history.record(connection, author, [cancelled(one) for one in ended])
 
-        ended, recorded = self._database.write(work)
-        self._history.announce(recorded)
-        return ended
+        began = time.monotonic()
+        for _ in range(_MAX_ATTEMPTS):
+            parents = self._parents(ids, may_cancel)
+            result = self._database.write(work) if parents else ([], None)
+            if result is not None:
+                self._history.announce(result[1])
+                return result[0]
+        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+    def _parents(self, ids: Collection[str], may_cancel: Callable[[str, str | None], bool]) -> dict[str, str | None]:
+        """The parents of the projects of these overrides. Raises OverrideNotFound for the first that is unknown or
+        that the caller may not cancel. Both cases run the same statements and evaluate the rule once (I8).
+        """
+        parents: dict[str, str | None] = {}
+        for override_id in dict.fromkeys(ids):
+            project_id, parent_id = self._database.read_synced(functools.partial(_project_of, override_id=override_id))
+            if not may_cancel(project_id or "", parent_id) or project_id is None:
+                raise exceptions.OverrideNotFound(override_id)
+            parents[project_id] = parent_id
+        return parents
 
     def _refuse(self, limits: Timeline, names: Collection[str], resources: Collection[str]) -> None:
         problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
         if problems:
             raise exceptions.LimitRefused(problems)
+
+
+def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:
+    """The project of an override, and its parent."""
+    found = tables.find(connection, override_id)
+    project_id = None if found is None else found.project_id
+    return project_id, projects.parent_of(connection, project_id or "")
 
 
 def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: datetime.datetime) -> None:

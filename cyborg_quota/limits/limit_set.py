@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import datetime
+from collections.abc import Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import UNLIMITED, Constraint, LimitOverride
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,17 +19,35 @@ class LimitSet:
     """Gives the constraints of a charge, as the limit driver ``database`` does.
 
     ``missing_is_unlimited``: whether a resource for which no limit is set is unlimited ([limits] missing).
+    ``overrides``, in the order in which they were made, apply only to the result of ``at`` and to ``steps``.
     """
 
     tree: LimitTree
     model: EnforcementModel
     missing_is_unlimited: bool
+    overrides: Sequence[LimitOverride] = ()
 
     @classmethod
     def of_every_project(cls, limits: Mapping[str, int]) -> LimitSet:
         """The same limits for each project, without a tree: the limit drivers ``config`` and ``noop``."""
         tree = LimitTree(dict(limits), {}, {}, InitialLimits(child=None, root=None))
         return cls(tree, Flat(), missing_is_unlimited=True)
+
+    def at(self, moment: datetime.datetime) -> LimitSet:
+        """The limits that apply at ``moment`` (naive UTC), as a set without overrides."""
+        return dataclasses.replace(self, tree=Timeline(self.tree, self.overrides).at(moment), overrides=())
+
+    def boundaries(self, begin: datetime.datetime) -> list[datetime.datetime]:
+        """``begin``, and every later moment at which an override begins or ends; sorted."""
+        return Timeline(self.tree, self.overrides, begin).boundaries()
+
+    def steps(
+        self, project_id: str, resource: str, begin: datetime.datetime
+    ) -> list[tuple[datetime.datetime, int | None]]:
+        """The limit of a project from ``begin`` on: (moment, the limit that applies from then)."""
+        own = [one for one in self.overrides if (one.project_id, one.resource) == (project_id, resource)]
+        limits = dataclasses.replace(self, overrides=own)
+        return [(moment, limits.at(moment).limit(project_id, resource)) for moment in limits.boundaries(begin)]
 
     def limit(self, project_id: str, resource: str) -> int | None:
         """The limit of a project. None: none is set, so that every request is refused."""

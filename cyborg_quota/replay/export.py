@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TextIO
 
-from cyborg_quota.db import history
+from cyborg_quota.db import history, overrides
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.replay.traces import HEADER, Event, Kind
 from cyborg_quota.types import MICROSECONDS, RELEASED
@@ -63,6 +63,11 @@ def events(rows: Iterable[history.HistoryRow], begin: datetime.datetime) -> Iter
             yield make(row, "release" if row.state == RELEASED else "rollback")
     for key in sorted(pending):
         yield from free(key)
+
+
+def database_time(database: Database) -> datetime.datetime:
+    """The present time of the database, naive UTC."""
+    return database.read(overrides.now)
 
 
 def write(

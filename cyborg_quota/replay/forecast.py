@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from cyborg_quota.db import history
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.replay.totals import Key
+from cyborg_quota.types import UNLIMITED
 
 DAY_SECONDS: Final = 86400.0
 CONFIDENCE: Final = 0.95
@@ -127,7 +128,10 @@ class DailyPeaks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a project reaches its limit. Times are in days from now; ``latest`` None: not before ``horizon``."""
+    """When a project reaches its limit. Times are in days from now; ``latest`` None: not before ``horizon``.
+
+    ``limit`` is the limit that applies when the project reaches it.
+    """
 
     project_id: str
     resource: str
@@ -139,29 +143,44 @@ class Forecast:
     latest: float | None
 
 
+Steps = Sequence[tuple[float, int]]
+"""The limit of a project over time: (days from now, the limit from then on). The first one applies now."""
+
+
 def forecast(
-    peaks: Mapping[Key, tuple[Sequence[int], int]], limits: Mapping[Key, int], horizon_days: float
+    peaks: Mapping[Key, tuple[Sequence[int], int]], limits: Mapping[Key, Steps], horizon_days: float
 ) -> list[Forecast]:
     """The projects whose usage has a rising trend that reaches the limit within the horizon; the first one first.
 
-    ``limits`` has the finite limits. A project with fewer than MIN_DAYS days, or whose limit is reached already, is
-    left out.
+    A project without limits, with fewer than MIN_DAYS days, or whose limit is reached already, is left out.
     """
     found = []
     for key, (amounts, held) in peaks.items():
-        limit = limits.get(key)
-        if limit is None or held >= limit or len(amounts) < MIN_DAYS:
+        steps = limits.get(key)
+        if not steps or UNLIMITED < steps[0][1] <= held or len(amounts) < MIN_DAYS:
             continue
         # The x of a day is that of its end, in days from now.
         line = fit([index + 1.0 - len(amounts) for index in range(len(amounts))], [float(one) for one in amounts])
         if line.slope <= 0 or not line.has_trend:
             continue
-        reached, earliest, latest = (max(one, 0.0) for one in line.crossing(limit))
+        (reached, limit), (earliest, _), (latest, _) = (_first_reached(line, steps, bound) for bound in range(3))
         if reached <= horizon_days:
             found.append(
                 Forecast(*key, held, limit, line.slope, reached, earliest, latest if latest <= horizon_days else None)
             )
     return sorted(found, key=lambda one: (one.reached, one.project_id, one.resource))
+
+
+def _first_reached(line: Fit, steps: Steps, bound: int) -> tuple[float, int]:
+    """The days until the line reaches the limit that applies then, and that limit; infinity if it never does.
+
+    ``bound``: which of the times of Fit.crossing. Where a lower limit begins, the line can be above it already.
+    """
+    for index, (begin, limit) in enumerate(steps):
+        end = steps[index + 1][0] if index + 1 < len(steps) else math.inf
+        if limit != UNLIMITED and (reached := max(line.crossing(limit)[bound], begin)) < end:
+            return reached, limit
+    return math.inf, UNLIMITED
 
 
 def read_peaks(

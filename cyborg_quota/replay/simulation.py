@@ -7,6 +7,7 @@ The memory use depends on the numbers of projects and of consumers that hold som
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -34,10 +35,18 @@ class Simulation:
 
     The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are (project_id, resource). ``peak`` is the largest
     amount that the limit of the project was compared with: its own, or that of its subtree.
+
+    ``begin`` (naive UTC) is the moment at which the time of the events is 0. With it, the overrides of ``limits`` apply
+    to the events in their spans; without it (None), they do not apply. ``limits`` is what applies at present.
     """
 
-    def __init__(self, limits: LimitSet) -> None:
+    def __init__(self, limits: LimitSet, begin: datetime.datetime | None = None) -> None:
         self.limits = limits
+        self._with_overrides = limits
+        self._boundaries: list[tuple[float, datetime.datetime]] = []
+        if begin is not None and limits.overrides:
+            moments = reversed(limits.boundaries(begin))
+            self._boundaries = [((moment - begin) / datetime.timedelta(seconds=1), moment) for moment in moments]
         self.refused: Counter[Key] = Counter()
         self.bound_by: dict[Key, Counter[str]] = {}
         self.peak: dict[Key, int] = {}
@@ -47,6 +56,16 @@ class Simulation:
         self._skipped: set[Key] = set()
         self._constraints: dict[Key, tuple[list[Key], list[Constraint]]] = {}
         self._freed: dict[Key, dict[int, int]] = {}
+        self.advance(0.0)
+
+    def advance(self, time: float) -> None:
+        """Apply the overrides that are active at ``time``, in seconds. The time never goes back."""
+        moment = None
+        while self._boundaries and self._boundaries[-1][0] <= time:
+            _, moment = self._boundaries.pop()
+        if moment is not None:
+            self.limits = self._with_overrides.at(moment)
+            self._constraints.clear()
 
     def held(self, key: Key) -> int:
         """The amount that the limit of the project is compared with."""
@@ -59,6 +78,7 @@ class Simulation:
         After a refused reserve, the other events of its consumer are skipped. Raises the errors of the engine:
         ReservationConflict, UsageOverflow, and for a commit what ``transitions`` raises.
         """
+        self.advance(event.time)
         holder = (event.project_id, event.consumer)
         self.touched = ()
         if event.kind == "reserve":
@@ -152,8 +172,8 @@ class Simulation:
 class Outcome:
     """What two sets of limits do to the claims of one project for one resource.
 
-    ``peak`` is the largest amount that was held under the limits before. A limit None is not set. ``bound_by`` is the
-    project whose limit after refused the most claims.
+    ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are those
+    at the end; None: not set. ``bound_by`` is the project whose limit after refused the most claims.
     """
 
     project_id: str
@@ -167,11 +187,16 @@ class Outcome:
 
 
 class Comparison:
-    """Runs two simulations side by side. ``series``: the amounts held, by key, if ``records``."""
+    """Runs two simulations side by side. ``series``: the amounts held, by key, if ``records``.
 
-    def __init__(self, before: LimitSet, after: LimitSet, *, records: bool = False) -> None:
-        self.before = Simulation(before)
-        self.after = Simulation(after)
+    ``begin``: see Simulation.
+    """
+
+    def __init__(
+        self, before: LimitSet, after: LimitSet, begin: datetime.datetime | None = None, *, records: bool = False
+    ) -> None:
+        self.before = Simulation(before, begin)
+        self.after = Simulation(after, begin)
         self._records = records
         self.series: dict[Key, tuple[Series, Series]] = {}
 
@@ -186,6 +211,11 @@ class Comparison:
                     self.series[key] = (Series(), Series())
                 is_own = key == (event.project_id, event.resource)
                 self.series[key][index].add(event.time, simulation.held(key), refused=int(is_refused and is_own))
+
+    def advance(self, time: float) -> None:
+        """Apply the overrides that are active at ``time``, after the last event."""
+        self.before.advance(time)
+        self.after.advance(time)
 
     def outcomes(self) -> list[Outcome]:
         """One for each project and resource that was charged or refused, and for their ancestors; the worst first."""

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import pathlib
 import random
 from typing import Any
 
+import sqlalchemy as sa
 import yaml
 
 from tests import fixtures
@@ -213,6 +215,75 @@ class RowsTest(SimulateCase):
         self.assertIn("need --against", self.refused(2, "limit", "import", argv[2], "--since", "1d"))
 
 
+class OverridesTest(SimulateCase):
+    """Overrides apply at the times of the ledger's events: three claims, 10, 5 and 1 hours ago."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        self.assertEqual(0, self.call("limit", "set", "--default", "gpu=10").status)
+        self.assertEqual(0, self.call("project", "add", "p").status)
+        for hours in (10, 5, 1):
+            (row,) = self.good("reserve", "--project", "p", "gpu=2")
+            with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+                connection.execute(
+                    sa.text("UPDATE reservations SET created_at = :t WHERE uuid = :u"),
+                    {"t": self.time(-hours).isoformat(" ", "microseconds"), "u": row["uuid"]},
+                )
+
+    def time(self, hours: float) -> datetime.datetime:
+        return self.now + datetime.timedelta(hours=hours)
+
+    def override(self, limit: int, start: float | None, end: float) -> dict[str, Any]:
+        """An entry of the file."""
+        entry = {"resource": "gpu", "limit": limit, "until": f"{self.time(end).isoformat()}Z"}
+        return entry if start is None else {**entry, "from": f"{self.time(start).isoformat()}Z"}
+
+    def limit_now(self, *overrides: dict[str, Any]) -> None:
+        file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
+        self.assertEqual(0, self.call("limit", "import", file).status)
+
+    def outcome(self, against: str, *overrides: dict[str, Any], argv: tuple[str, ...] = ()) -> tuple[Any, ...]:
+        """refused_before, refused_after, peak, limit_before and limit_after of p."""
+        content = {"projects": [{"id": "p", "overrides": list(overrides)}]}
+        (row,) = self.simulate(content, against, *argv)
+        return tuple(row.values())[2:7]
+
+    def test_an_override_applies_from_its_start(self) -> None:
+        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
+        self.limit_now(self.override(3, -6, 24))
+        self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger"))
+        self.assertEqual((2, 1, 2, 3, 5), self.outcome("ledger", self.override(5, -2, 24)))
+        self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger", argv=("--since", "7h")))
+
+    def test_the_override_made_last_applies(self) -> None:
+        self.limit_now(self.override(1, -20, 24))
+        self.limit_now(self.override(4, -20, 24))
+        self.assertEqual((1, 2, 4, 4, 2), self.outcome("ledger", self.override(2, -20, 20)))
+
+    def test_an_override_of_the_future_refuses_nothing(self) -> None:
+        self.limit_now(self.override(0, 1, 24))
+        self.assertEqual((0, 0, 6, 10, 1), self.outcome("ledger", self.override(1, None, 24)))
+        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", self.override(1, -20, -2)))  # an import ignores it
+
+    def test_a_trace_has_no_times_for_overrides(self) -> None:
+        self.limit_now(self.override(0, -20, 24))
+        trace = self.trace("0,reserve,a,p,gpu,4")
+        ended = self.call("limit", "simulate", self.limits({}), "--against", trace, "-f", "json")
+        self.assertEqual((0, 0, 10), (ended.status, ended.json[0]["refused_after"], ended.json[0]["limit_after"]))
+        self.assertIn("Overrides are not applied", ended.err)
+        self.assertEqual(1, ended.err.count("\n"))
+
+    def test_the_model_validates_the_overrides(self) -> None:
+        self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy")
+        self.assertEqual(0, self.call("project", "add", "child", "--parent", "p").status)
+        content = {"projects": [{"id": "p", "children": [{"id": "child", "overrides": [self.override(11, 1, 2)]}]}]}
+        for argv in (("simulate",), ("import", "--dry-run")):
+            ended = self.call("limit", *argv, self.limits(content), "--against", "ledger", "-f", "json")
+            self.assertEqual((1, 0), (ended.status, ended.json[0]["refused_after"]), ended.err)
+            self.assertIn("Not allowed: the limits in gpu of the children of p would sum up to 11", ended.err)
+
+
 class BadInputTest(SimulateCase):
     def test_bad_arguments(self) -> None:
         new = self.limits({"defaults": {"gpu": 3}})
@@ -292,10 +363,6 @@ class ExportTest(SimulateCase):
 class ForecastTest(SimulateCase):
     def grow(self, project: str, per_day: int, days: int = 20) -> None:
         """A project that has reserved so many more on each of the last days, and still holds them."""
-        import datetime
-
-        import sqlalchemy as sa
-
         now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
         for day in range(days):
             (row,) = self.good("reserve", "--project", project, f"gpu={per_day}")
@@ -327,6 +394,35 @@ class ForecastTest(SimulateCase):
         rows = self.good("usage", "forecast")
         self.assertEqual(["leaf", "top"], [row["project_id"] for row in rows])
         self.assertEqual(rows[0]["reaches_limit_at"], rows[1]["reaches_limit_at"])
+
+    def test_overrides(self) -> None:
+        """The forecast uses the limit that applies when the line reaches it."""
+        self.call("limit", "set", "--default", "gpu=30")
+        self.grow("p", 2, days=10)
+
+        def row() -> tuple[int, float]:
+            """The limit, and the days until the line reaches it."""
+            (found,) = self.good("usage", "forecast")
+            reached = datetime.datetime.fromisoformat(found["reaches_limit_at"].rstrip("Z"))
+            now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+            return found["limit"], round((reached - now).total_seconds() / 86400, 1)
+
+        limit, days = row()
+        self.assertEqual((30, True), (limit, 4 < days < 6), days)
+
+        def override(limit: int, start: float, end: float) -> None:
+            now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+            times = [f"{(now + datetime.timedelta(days=one)).isoformat()}Z" for one in (start, end)]
+            self.call("limit", "set", "--project", "p", f"gpu={limit}", "--from", times[0], "--until", times[1])
+
+        override(100, -1, 20)
+        self.assertEqual((30, 20.0), row())  # where the override ends, the line is above the limit already
+        override(26, 1.5, 9)
+        self.assertEqual(26, row()[0])
+        override(-1, -1, 9)
+        self.assertEqual((30, 20.0), row())
+        override(0, 1, 2)
+        self.assertEqual((0, 1.0), row())
 
     def test_bad_arguments(self) -> None:
         for bad in ("0", "-3", "x", "1e3"):

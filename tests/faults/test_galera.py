@@ -7,6 +7,8 @@ One test, because the cluster takes longer to start than all of its steps; the m
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
 import multiprocessing
 import random
 import time
@@ -18,14 +20,19 @@ import sqlalchemy as sa
 from oslotest import base as test_base
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import schema
+from cyborg_quota.db import overrides, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
 from tests import base, fixtures, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
+from tests.race import test_override_races as override_races
+from tests.race.workers import race
 from tests.servers import ServerError, galera
 
 _FORK = multiprocessing.get_context("fork")
@@ -64,6 +71,8 @@ class TestCluster(test_base.BaseTestCase):
             self.several_syncs()
         with self.step("a stale read"):
             self.a_stale_read()
+        with self.step("an override begins and ends"):
+            self.an_override_begins_and_ends()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
@@ -174,6 +183,33 @@ class TestCluster(test_base.BaseTestCase):
             self.assertEqual(0, ledger.engine.get_usages(base.ADMIN)["gpu"].used)
             rows = ledger.engine.list_reservations(base.ADMIN, base.ADMIN.project_id)
             self.assertEqual(["released"] * 100, [row.state for row in rows])
+
+    def an_override_begins_and_ends(self) -> None:
+        """Reserves on all nodes race with the beginning and the end of an override: one of the two limits applies."""
+        cluster_faults.create_database(self.cluster, "spans")
+        urls = [cluster_faults.url_of(node, "spans") for node in self.cluster.nodes]
+        database = Database(fixtures.settings(urls[0]))
+        schema.sync(database)
+        limits = DatabaseLimitDriver(Flat(), InitialLimits())
+        engines = [fixtures.make_engine(url, limits) for url in urls]
+        admin = engines[0].administration
+        admin.set_limit(base.ADMIN, "gpu", override_races.LIMIT, "p")
+        now = database.read(overrides.now)
+        times = [override_races.WAIT + one for one in (override_races.START, override_races.END)]
+        span = [now + datetime.timedelta(seconds=seconds) for seconds in times]
+        admin.set_overrides(base.ADMIN, {"gpu": override_races.RAISED}, "p", span[1], start=span[0])
+        cluster_faults.wait_until_replicated(self.cluster)
+        zero, margin = override_races.beginning(database, now)
+        for resource in (*engines, database):
+            resource.close()  # the processes open connections of their own
+        jobs = [functools.partial(override_races.hold_as_much_as_fits, engine, zero) for engine in engines * 2]
+        entries = [entry for answer in race(*jobs) for entry in answer]
+        admitted = override_races.assert_one_limit_applied(self, entries, margin)
+        cluster_faults.wait_until_replicated(self.cluster)
+        usage = engines[0].get_usages(base.ADMIN, "p")["gpu"]
+        self.assertEqual((override_races.LIMIT, admitted), (usage.limit, usage.reserved))
+        self.assertEqual([], engines[0].audit(base.ADMIN))
+        engines[0].close()
 
     def naive_is_detected(self) -> None:
         """Read, compare, write, on three nodes: more is admitted than the limit."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import datetime
+
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
@@ -12,6 +15,8 @@ from tests import base
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
+
+DAY = datetime.timedelta(days=1)
 
 
 class TestHoldings(test_limits.LimitsTestCase):
@@ -27,15 +32,30 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.quotas.release(base.ADMIN, [one.uuid for one in self.quotas.list_reservations(base.ADMIN, "was used")])
         for name in ("Used", "\u00fcsed", "used2"):  # names are compared by bytes
             self.set(name, 1)
+        self.override("overridden", 4, "fpga")
+        self.override("used", 9)
+        self.override("used", 8)
+        self.override("later", 5, start=1)
+        self.override("ended", 5)
+        with self.sql.begin() as connection:
+            connection.execute(
+                sa.text("UPDATE limit_overrides SET starts_at = :a, ends_at = :b WHERE project_id = 'ended'"),
+                {"a": "2001-01-01 00:00:00.000000", "b": "2001-01-02 00:00:00.000000"},
+            )
+
+    def override(self, project_id: str, limit: int, resource: str = "gpu", start: int = -1) -> None:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        times = {"start": now + start * DAY, "until": now + 2 * DAY}
+        self.admin.set_overrides(base.ADMIN, {resource: limit}, project_id, **times)
 
     def test_known_projects(self) -> None:
-        for name in ("in the tree", "used", "reserved", "limited", "was used", "Used"):
+        for name in ("in the tree", "used", "reserved", "limited", "was used", "Used", "overridden", "later"):
             self.assertTrue(self.admin.is_known_project(base.ADMIN, name), name)
-        for name in ("USED", "u", "use_", "unknown"):
+        for name in ("USED", "u", "use_", "unknown", "ended"):
             self.assertFalse(self.admin.is_known_project(base.ADMIN, name), name)
 
     def test_holders_in_batches_of_any_size(self) -> None:
-        holders = {"used", "reserved", "limited", "Used", "\u00fcsed", "used2"}
+        holders = {"used", "reserved", "limited", "Used", "\u00fcsed", "used2", "overridden", "later"}
         for count in (1, 2, 5, 100):
             found: list[str] = []
             while batch := self.admin.list_holders(base.ADMIN, found[-1] if found else "", count):
@@ -44,13 +64,15 @@ class TestHoldings(test_limits.LimitsTestCase):
             self.assertEqual(sorted(holders), sorted(found))
 
     def test_holdings(self) -> None:
-        names = ["used", "reserved", "limited", "was used", "in the tree", "unknown"]
+        names = ["used", "reserved", "limited", "was used", "in the tree", "unknown", "overridden", "later", "ended"]
         self.assertEqual(
             [
+                Holding("later", "gpu", 0, 0, None, 1),
                 Holding("limited", "fpga", 0, 0, 0),
                 Holding("limited", "gpu", 0, 0, 7),
+                Holding("overridden", "fpga", 0, 0, None, 1),
                 Holding("reserved", "gpu", 0, 1, None),
-                Holding("used", "gpu", 2, 0, None),
+                Holding("used", "gpu", 2, 0, None, 2),
             ],
             self.admin.list_holdings(base.ADMIN, names),
         )

@@ -302,7 +302,7 @@ class TestCalls(OverridesTestCase):
         known = self.override("p", 1, 0, 1)
         ended = self.override("p", 1, 0, 0.5)
         self.let_hours_pass(0.75)
-        for unknown in ("0-0", "x", ended):
+        for unknown in ("0-0", "x", "", "01-0", f"{2**31}-0", f"1-{10**30}", ended):
             error = self.assertRaises(
                 exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known, unknown]
             )
@@ -335,7 +335,11 @@ class TestCalls(OverridesTestCase):
                 exceptions.NotAuthorized, self.admin.set_overrides, context, {"gpu": 1}, "p", self.time(1)
             )
         self.assertRaises(exceptions.NotAuthorized, self.admin.list_overrides, base.Context("p"))
-        self.assertRaises(exceptions.NotAuthorized, self.admin.cancel_overrides, base.Context("p"), ["1-0"])
+        known = self.override("p", 1, 0, 1)
+        for context in (base.Context("p"), base.Context("parent")):
+            for one in (known, "1-0"):
+                self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, context, [one])
+        self.assertEqual(1, len(self.rows()))
 
     def test_a_removed_project(self) -> None:
         self.make_tree({"p": None})

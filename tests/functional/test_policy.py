@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import pathlib
 from typing import Any
 
@@ -124,6 +125,73 @@ class TestWhoMaySet(PolicyTestCase):
         self.admin = self.engine.administration
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertTrue(self.may(base.ADMIN, "higgs"))
+
+
+class TestOverrides(PolicyTestCase):
+    """Who may set the limit of a project may set and cancel its overrides. Others do not learn that they exist (I8)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.parent = User("physics", roles=["admin"])
+        self.until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+
+    def make(self, project_id: str, context: Any = base.ADMIN) -> str:
+        """Make an override; returns its id."""
+        (made,) = self.admin.set_overrides(context, {"gpu": 5}, project_id, self.until)
+        return made.id
+
+    def live(self) -> list[str]:
+        return [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]
+
+    def test_the_administrator_of_the_parent_may(self) -> None:
+        for context in (self.parent, base.ADMIN):
+            made = self.make("higgs", context)
+            (cancelled,) = self.admin.cancel_overrides(self.parent, [made], reason="over")
+            self.assertEqual(made, cancelled.id)
+        self.assertEqual([], self.live())
+        self.assertEqual("physics", self.admin.limit_history(base.ADMIN)[0].actor_project_id)
+
+    def test_others_get_the_answer_of_an_unknown_id(self) -> None:
+        made = self.make("higgs")
+        for context in (
+            User("higgs", roles=["admin"]),
+            User("simulation", roles=["admin"]),
+            User("atlas", roles=["admin"]),
+            User("physics", roles=["member"]),
+            base.Context("higgs"),
+            object(),
+        ):
+            texts = set()
+            for one in (made, "999-0"):
+                error = self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, context, [one])
+                texts.add(str(error).replace(one, "ID"))
+            self.assertEqual(1, len(texts))
+        self.assertEqual([made], self.live())
+
+    def test_all_or_none(self) -> None:
+        own, other = self.make("higgs"), self.make("physics")
+        for ids in ([own, other], [other, own]):
+            error = self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, ids)
+            self.assertEqual(other, error.override_id)
+        self.assertEqual([own, other], self.live())
+
+    def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
+        asked = []
+        may_set = policy.Policy.may_set
+
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
+            if not asked:
+                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
+            asked.append(parent_id)
+            return answer
+
+        self.set("physics", 20)
+        made = self.make("higgs")
+        self.patch(policy.Policy, "may_set", check_then_move)
+        self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
+        self.assertEqual(["physics", "atlas"], asked)
+        self.assertEqual([made], self.live())
 
 
 class TestPolicyFile(PolicyTestCase):

@@ -198,15 +198,19 @@ class TestOrphans(ProjectNamesTestCase):
         self.good("reserve", "--project", gone, "--consumer", "in flight", "gpu=1")
         self.silent("limit", "set", "--project", gone, "gpu=7", "fpga=0")
         self.silent("limit", "set", "--project", self.dom, "gpu=1")
+        self.silent("limit", "set", "--project", gone, "fpga=3", "--until", "2999-01-01")
         self.silent("release", "--project", empty, "--consumer", "c")
         self.assertEqual([], self.good("project", "orphans"))
 
         for project_id in (gone, empty):
             self.keystone.admin.delete(f"/projects/{project_id}")
-        self.assertEqual([(gone, "fpga", 0, 0, 0), (gone, "gpu", 3, 1, 7)], self.orphans())
+        self.assertEqual([(gone, "fpga", 0, 0, 0, 1), (gone, "gpu", 3, 1, 7, 0)], self.orphans())
         for consumer in ("c", "in flight"):
             self.silent("release", "--project", gone, "--consumer", consumer)
         self.silent("limit", "unset", "--project", gone, "gpu", "fpga")
+        self.assertEqual([(gone, "fpga", 0, 0, None, 1)], self.orphans())
+        (override,) = self.good("limit", "override", "list", "--project", gone)
+        self.silent("limit", "override", "cancel", override["id"])
         self.assertEqual([], self.good("project", "orphans"))
 
     def orphans(self) -> list[tuple[Any, ...]]:
@@ -223,7 +227,7 @@ class TestOrphans(ProjectNamesTestCase):
         self.good("limit", "import", str(file), "--force")
         self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.assertEqual([(one, "gpu", 0, 0, 1) for one in ids], self.orphans())
+        self.assertEqual([(one, "gpu", 0, 0, 1, 0) for one in ids], self.orphans())
 
 
 class TestOtherDriver(ProjectNamesTestCase):

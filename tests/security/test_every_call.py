@@ -89,7 +89,6 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
     "list_overrides": {},
-    "cancel_overrides": {"ids": []},
     "verify_limit_history": {},
     "checkpoint_limits": {},
     "purge_limit_history": {"older_than_seconds": 0},
@@ -112,6 +111,8 @@ CAPACITY: dict[str, dict[str, Any]] = {
 
 OF_OWN_PROJECT = {"limit_history"}
 """Calls of the administration that a project's own users may make; see TestHistory."""
+BY_RULE_AND_ID = {"cancel_overrides"}
+"""Calls to which the policy rule applies, and which name what they change by an id."""
 PACKAGE = {"attachment", "make_engine"}
 """Functions of the package. The first is called below; the second reads a configuration, and takes no context."""
 
@@ -236,7 +237,8 @@ class TestTheTable(EveryCallTestCase):
 
     def test_every_method_has_a_row(self) -> None:
         self.assertEqual(public(QuotaEngine), OWN.keys() | ADMINS.keys())
-        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | OF_OWN_PROJECT)
+        others = OF_OWN_PROJECT | BY_RULE_AND_ID
+        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
@@ -401,6 +403,23 @@ class TestOtherProject(EveryCallTestCase):
                 self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
             default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
+        self.assert_untouched()
+
+    def test_an_override_of_another_project(self) -> None:
+        until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+        (made,) = self.engine.administration.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)
+        self.before = hooks.tables(self.sql)
+        on = self.engine.administration
+        # The first synchronized read asks the server whether it is a Galera node.
+        self.answer(self.engine, on, "cancel_overrides", base.Context(STRANGER), {"ids": ["999-0"]})
+        for who, context in STRANGERS.items():
+            known, unknown = (
+                self.answer(self.engine, on, "cancel_overrides", context, {"ids": [one]}) for one in (made.id, "999-0")
+            )
+            self.assertIs(exceptions.OverrideNotFound, known.kind)
+            self.assertEqual(unknown.statements, known.statements, who)
+            self.assertEqual(unknown.words.replace("999-0", "ID"), known.words.replace(made.id, "ID"), who)
+            self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
         self.assert_untouched()
 
     def test_an_attachment_for_another_project(self) -> None:

@@ -50,7 +50,7 @@ class TestFit(base.BaseTestCase):
 
 class TestForecast(base.BaseTestCase):
     def forecast(self, amounts: list[int], limit: int | None, horizon: float = 365) -> list[forecast.Forecast]:
-        limits = {} if limit is None else {("p", "gpu"): limit}
+        limits = {} if limit is None else {("p", "gpu"): [(0.0, limit)]}
         return forecast.forecast({("p", "gpu"): (amounts, amounts[-1])}, limits, horizon)
 
     def test_a_rising_project(self) -> None:
