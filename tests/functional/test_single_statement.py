@@ -287,7 +287,7 @@ class TestInterrupted(SingleStatementTestCase):
     def test_returned_to_the_pool(self) -> None:
         idle, kept = self.database._acquire()
         idle.put(kept)
-        idle._may_keep = False
+        idle._enabled = False
         self.engine.reserve(self.context, {"gpu": 1})
         with self.database.engine.connect() as connection:
             self.assertFalse(postgresql._driver_connection(connection).autocommit)
