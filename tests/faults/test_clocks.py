@@ -31,6 +31,7 @@ class TestClocks(base.LedgerTestCase):
         self.assertEqual([], clocks.find_skew_violations(self.workers, random.Random(1)))
         self.assertEqual((0, 0), self.figures("p"))
         self.assert_invariants()
+        self.assert_overrides_begin_and_end()
         self.assert_naive_is_detected()
 
     def assert_naive_is_detected(self) -> None:
@@ -44,11 +45,8 @@ class TestClocks(base.LedgerTestCase):
         self.assertEqual(0, slow.call("naive_expire"))
         self.assertEqual(1, slow.call("expire"))
 
-
-class TestOverrides(TestClocks):
-    """Only the clock of the database decides when an override begins and ends, on every host."""
-
-    def test_skew(self) -> None:
+    def assert_overrides_begin_and_end(self) -> None:
+        """Only the clock of the database decides when an override begins and ends, on every host."""
         early, slow, right = self.workers
         self.execute("INSERT INTO project_limits (project_id, resource, most) VALUES ('p', 'gpu', 2)")
         # One that ends long before the slow host thinks that it begins, made by that host; and one far in the future.
