@@ -22,7 +22,7 @@ class PodTest(base.CliTestCase):
         self.assertEqual(enabled, self.good("pod", "show", "p1"))
         self.assertIn("exists", self.refused(1, "pod", "add", "p1"))
         self.assertIn("Nothing to change", self.refused(2, "pod", "set", "p1"))
-        self.assertIn("KEY=VALUE", self.refused(2, "pod", "add", "p2", "--affinity", "x"))
+        self.assertIn("as in purpose=CAD", self.call("pod", "add", "p2", "--affinity", "x").err)
         self.assertIn("given twice", self.refused(2, "pod", "add", "p2", "--affinity", "x=1", "--affinity", "x=2"))
         self.assertIn("threshold", self.refused(2, "pod", "add", "p2", "--threshold", "0"))
         self.assertEqual(0, self.call("pod", "remove", "p1").status)
