@@ -52,14 +52,12 @@ class TestOverrides(TestClocks):
         early, slow, right = self.workers
         self.execute("INSERT INTO project_limits (project_id, resource, most) VALUES ('p', 'gpu', 2)")
         # One that ends long before the slow host thinks that it begins, made by that host; and one far in the future.
-        slow.call("override", 7, 0, 4)
+        slow.call("override", 7, 0, 300)
         early.call("override", 5, 300, 500)
-        began = time.monotonic()
         self.assertEqual([7, 7, 7], [worker.call("room") for worker in self.workers])
-        self.assertLess(time.monotonic() - began, 4)
         # The known-bad way: a host that asks its own clock.
         self.assertEqual([0, 0, 7], [worker.call("naive_room") for worker in (early, slow, right)])
-        time.sleep(max(0.0, began + 4.2 - time.monotonic()))
+        self.execute("UPDATE limit_overrides SET ends_at = created_at WHERE most = 7")
         self.assertEqual([2, 2, 2], [worker.call("room") for worker in self.workers])
         # Let the second one begin.
         self.execute("UPDATE limit_overrides SET starts_at = created_at")
