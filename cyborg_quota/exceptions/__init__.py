@@ -8,27 +8,22 @@ No message contains a connection URL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
+from cyborg_quota.exceptions.base import QuotaError as QuotaError
+from cyborg_quota.exceptions.pods import BindingNotFound as BindingNotFound
+from cyborg_quota.exceptions.pods import InvalidPod as InvalidPod
+from cyborg_quota.exceptions.pods import NoPodFits as NoPodFits
+from cyborg_quota.exceptions.pods import PodExists as PodExists
+from cyborg_quota.exceptions.pods import PodInUse as PodInUse
+from cyborg_quota.exceptions.pods import PodNotAvailable as PodNotAvailable
+from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
     from cyborg_quota.capacity_types import CapacityOver
     from cyborg_quota.types import LimitChange, Over
-
-
-class QuotaError(Exception):
-    """The base class of all exceptions of this package."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""
-        return _restore, (type(self), self.args, dict(self.__dict__))
-
-
-def _restore(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]) -> QuotaError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(data)
-    return error
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -82,10 +77,6 @@ class NotAuthorized(QuotaError):
 
 
 # --- invalid input: raised before anything is written --------------------------------------------------------
-
-
-class InvalidRequest(QuotaError, ValueError):
-    """The request is invalid. Repeating it cannot succeed."""
 
 
 class InvalidName(InvalidRequest):
@@ -152,14 +143,6 @@ class InvalidInventory(InvalidRequest):
     def __init__(self, resource: str, field: str, value: object, reason: str) -> None:
         self.resource, self.field, self.value, self.reason = resource, field, value, reason
         super().__init__(f"Invalid {field} {safe_repr(value)} of the inventory of {safe_repr(resource)}: {reason}.")
-
-
-class InvalidPod(InvalidRequest):
-    """A value of a pod cannot be stored."""
-
-    def __init__(self, field: str, value: object, reason: str) -> None:
-        self.field, self.value, self.reason = field, value, reason
-        super().__init__(f"Invalid {field} {safe_repr(value)} of a pod: {reason}.")
 
 
 class ReasonRequired(InvalidRequest):
@@ -358,60 +341,7 @@ class ProviderConflict(QuotaError):
         )
 
 
-# --- database ------------------------------------------------------------------------------------------------
-
-
-# --- pods ----------------------------------------------------------------------------------------------------
-
-
-class PodNotFound(QuotaError):
-    """No pod has this name."""
-
-    def __init__(self, pod: str) -> None:
-        self.pod = pod
-        super().__init__(f"Pod {safe_repr(pod)} was not found.")
-
-
-class PodExists(QuotaError):
-    """Another pod has the same name. Nothing was changed."""
-
-    def __init__(self, pod: str) -> None:
-        self.pod = pod
-        super().__init__(f"A pod with the name {safe_repr(pod)} exists.")
-
-
-class PodInUse(QuotaError):
-    """A pod cannot be removed: projects are bound to it, or providers belong to it. Nothing was changed."""
-
-    def __init__(self, pod: str, reason: str) -> None:
-        self.pod, self.reason = pod, reason
-        super().__init__(f"Pod {safe_repr(pod)} cannot be removed: {reason}.")
-
-
-class PodNotAvailable(QuotaError):
-    """A project cannot be bound to this pod, because of the state of the pod. Nothing was changed."""
-
-    def __init__(self, pod: str, state: str) -> None:
-        self.pod, self.state = pod, state
-        super().__init__(f"Pod {safe_repr(pod)} takes no bindings: its state is {state}.")
-
-
-class NoPodFits(QuotaError):
-    """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
-
-    def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
-        self.zone, self.affinity = zone, dict(affinity)
-        where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
-        tags = ", ".join(f"{safe_repr(key)}={safe_repr(value)}" for key, value in sorted(affinity.items()))
-        super().__init__(f"No pod is available in {where} {f'with the tags {tags}' if tags else 'without tags'}.")
-
-
-class BindingNotFound(QuotaError):
-    """The project has no current binding for this zone and these tags."""
-
-    def __init__(self, project_id: str) -> None:
-        self.project_id = project_id
-        super().__init__(f"Project {safe_repr(project_id)} is not bound to a pod for this zone and these tags.")
+# --- names of projects ---------------------------------------------------------------------------------------
 
 
 class UnknownProject(QuotaError):
@@ -441,6 +371,9 @@ class ProjectLookupFailed(QuotaError):
     def __init__(self, reason: str, *, hint: str = "") -> None:
         self.reason = reason
         super().__init__(f"Projects cannot be looked up: {reason}. {hint}".rstrip())
+
+
+# --- database ------------------------------------------------------------------------------------------------
 
 
 class DatabaseError(QuotaError):
