@@ -26,7 +26,7 @@ from tests.servers import machine
 load_tests = testscenarios.load_tests_apply_scenarios
 
 PROCESSES = 5
-SECONDS = 1.5
+SECONDS = 1.0
 CAP = 20
 _HOLD = sa.text("SELECT id FROM quota_usages WHERE project_id = :p AND resource = 'gpu' FOR UPDATE")
 SERVERS = [scenario for scenario in fixtures.SCENARIOS if scenario[0] != "sqlite"]
