@@ -73,7 +73,7 @@ class TestLockOrder(base.LedgerTestCase):
             holder.execute(_HOLD, {"p": order[5]})
             sweeper = threading.Thread(target=self.engine.expire, args=(base.ADMIN,))
             sweeper.start()
-            machine.wait_until(lambda: self.is_held(order[4]), 5.0)
+            machine.wait_until(lambda: self.is_held(order[4]), 30.0)
             self.assertEqual(order[:6], [name for name in order if self.is_held(name)])
         sweeper.join()
         self.assert_invariants()
