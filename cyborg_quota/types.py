@@ -44,6 +44,9 @@ LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 
 Scope = Literal["project", "subtree"]
 
+Marker = tuple["str | None", "str | None"]
+"""A row of a list: its project (None: the default limits) and its resource (None: the last row of the project)."""
+
 KEYSTONE: Final = "keystone"
 ORIGINS: Final = (KEYSTONE,)
 """The limit sources that add edges to the project tree; see LimitDriver.origin."""
@@ -433,3 +436,12 @@ def __getattr__(name: str) -> object:
     if name == "Figures":
         return Counters
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """The part of a list to read: the first ``limit`` rows (None: all) after ``after``, of one resource or of all."""
+
+    limit: int | None = None
+    after: Marker | None = None
+    resource: str | None = None
