@@ -136,8 +136,10 @@ Bound = Literal["project", "subtree", "open_reservations", "counter"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Headroom:
-    """``fits``: the largest amount of a resource that a reserve made now would be granted; None: unlimited.
+    """``fits``: the largest amount of a resource that a reserve made now would be granted.
 
+    None: unlimited, that is, every amount of a valid request (up to MAX_AMOUNT) would be granted. A project without a
+    limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
     None means that this project has no limit, so that nothing fits.

@@ -80,7 +80,9 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     """``fits`` and ``bound_by``."""
     if headroom is None:
         return formats.Unknown(None), formats.Unknown(None)
-    return formats.Available(headroom.fits), formats.Optional(headroom.bound_by)
+    # The width of a counter is no project's limit.
+    bound_by = None if headroom.scope == "counter" else headroom.bound_by
+    return formats.Available(headroom.fits), formats.Optional(bound_by)
 
 
 class Check(base.Lister):
