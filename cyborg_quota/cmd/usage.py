@@ -44,10 +44,12 @@ class List(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.project is None:
-            records = self.engine.list_usages(self.context, allow_unknown_limits=True, with_headroom=True)
+            records = self.engine.list_usages(
+                self.context, allow_unknown_limits=True, with_headroom=True, **paging.options(parsed_args)
+            )
         else:
             records = self._of_project(parsed_args.project)
-        records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
+            records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
         return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
 
     def _of_project(self, project_id: str) -> list[UsageRecord]:
@@ -78,7 +80,9 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     """``fits`` and ``bound_by``."""
     if headroom is None:
         return formats.Unknown(None), formats.Unknown(None)
-    return formats.Available(headroom.fits), formats.Optional(headroom.bound_by)
+    # The width of a counter is no project's limit.
+    bound_by = None if headroom.scope == "counter" else headroom.bound_by
+    return formats.Available(headroom.fits), formats.Optional(bound_by)
 
 
 class Check(base.Lister):

@@ -18,6 +18,7 @@ from cyborg_quota.types import (
     Holding,
     Notice,
     Over,
+    Page,
     RecordedChanges,
     Reservation,
     Selection,
@@ -98,8 +99,10 @@ class QuotaDriver(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        """All usage rows, or those of one project; sorted."""
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        """A page of the usage of all projects, or of one; as the storage sorts them. Raises MarkerNotFound."""
 
     @abc.abstractmethod
     def list_reservations(

@@ -44,6 +44,7 @@ from cyborg_quota.types import (
     Holding,
     Notice,
     Over,
+    Page,
     RecordedChanges,
     Reservation,
     Selection,
@@ -179,8 +180,10 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
 
-    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        return self._usage_reader.list_usages(project_id, page, allow_unknown_limits=allow_unknown_limits)
 
     def list_reservations(
         self,

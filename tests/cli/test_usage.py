@@ -23,7 +23,7 @@ class UsageTest(base.CliTestCase):
         self.assertEqual(
             [
                 ("p1", "gpu", 4, 1, 0, 3, 3, "p1"),
-                ("p2", "fpga", -1, 0, 1, None, None, None),
+                ("p2", "fpga", -1, 0, 1, None, 2**31 - 2, None),
                 ("p2", "gpu", 4, 0, 3, 1, 1, "p2"),
             ],
             [tuple(row.values()) for row in rows],

@@ -106,7 +106,7 @@ class Headrooms(stateful.RuleBasedStateMachine):
         headroom = self.engine.headroom(base.ADMIN, project)["gpu"]
         assert headroom == self.engine.headroom(base.Context(project))["gpu"]
         if headroom.fits is None:
-            self.grant(project, 10**9)
+            self.grant(project, MAX_AMOUNT)  # the largest amount of a valid request
             return
         assert headroom.fits >= 0, headroom
         if headroom.fits:
