@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -135,11 +136,11 @@ class QuotaDriver(abc.ABC):
         """The threshold crossings that are not yet reported. Each is returned to one caller only."""
 
     @abc.abstractmethod
-    def audit(self) -> list[Drift]:
-        """The counters that differ from the sums of the reservations."""
+    def audit(self) -> list[Drift | CapacityDrift]:
+        """The counters of usage rows and of inventories that differ from the sums of the reservations."""
 
     @abc.abstractmethod
-    def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
+    def heal(self, progress: Callable[[int], None] | None) -> list[Drift | CapacityDrift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair.
 
         ``progress`` is called with the number of rows examined.

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
 from tests import base
 from tests.race import naive
 from tests.race.workers import race
@@ -23,6 +23,22 @@ load_tests = testscenarios.load_tests_apply_scenarios
 PROCESSES = 8
 CAPACITY = 100
 ADMIN = base.ADMIN
+
+
+def fill(engine: QuotaEngine, number: int, provider: str) -> int:
+    """Claim 1 to 5 until not even 1 fits. Returns the sum."""
+    chance = random.Random(number)
+    context = base.Context(f"p{number}")
+    claimed = 0
+    while True:
+        amount = chance.randint(1, 5)
+        try:
+            engine.reserve(context, {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
+        except exceptions.OverCapacity:
+            if amount == 1:
+                return claimed
+        else:
+            claimed += amount
 
 
 class CapacityRaceTestCase(base.LedgerTestCase):
@@ -44,19 +60,7 @@ class CapacityRaceTestCase(base.LedgerTestCase):
         return record.used
 
     def fill(self, number: int, provider: str) -> int:
-        """Claim 1 to 5 until not even 1 fits. Returns the sum."""
-        chance = random.Random(number)
-        context = base.Context(f"p{number}")
-        claimed = 0
-        while True:
-            amount = chance.randint(1, 5)
-            try:
-                self.engine.reserve(context, {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
-            except exceptions.OverCapacity:
-                if amount == 1:
-                    return claimed
-            else:
-                claimed += amount
+        return fill(self.engine, number, provider)
 
 
 class TestClaims(CapacityRaceTestCase):

@@ -23,10 +23,11 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import socket_watchdog, usages
+from cyborg_quota.db import inventories, socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
@@ -97,18 +98,43 @@ class PostgreSQL(Dialect):
         return usage_rows > 0
 
     def reserve_in_single_statement(
-        self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[NewReservation],
+        changes: Sequence[Change],
+        claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
         first = rows[0]
-        listed = _array([_reservation_text(row) for row in rows])
+        listed = _array([_reservation_text(row, has_provider=bool(claims)) for row in rows])
         arguments = f"%s, {first.ttl_microseconds}, %s"
-        return _call(connection, functions.RESERVE, arguments, (first.project_id, listed), self.in_lock_order(changes))
+        function = functions.RESERVE
+        if claims:
+            function = functions.CLAIM
+            arguments = f"{arguments}, '{_integers(claims)}'"
+        return _call(connection, function, arguments, (first.project_id, listed), self.in_lock_order(changes))
+
+    def find_candidates_in_single_statement(
+        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
+    ) -> list[Candidate] | None:
+        if _TRANSACTION_SETTINGS in connection.info:
+            return None  # the settings are those of a transaction
+        return inventories.find_candidates(connection, amounts, order, limit)
 
     def settle_in_single_statement(
-        self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        uuids: Sequence[str],
+        after: State,
+        grace: int,
+        changes: Sequence[Change],
+        *,
+        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
-        arguments = f"%s, '{after}', {grace}"
         listed = _array([_element(uuid) for uuid in sorted(uuids)])
+        if freed:
+            arguments = f"%s, {grace}, '{_integers(freed)}'"
+            return _call(connection, functions.GIVE_BACK, arguments, (listed,), self.in_lock_order(changes))
+        arguments = f"%s, '{after}', {grace}"
         return _call(connection, functions.SETTLE, arguments, (listed,), self.in_lock_order(changes))
 
     def report_no_single_statements(self, reason: str) -> None:
@@ -304,10 +330,16 @@ def _charge_text(change: Change) -> str:
     return _array([str(number) for number in numbers])
 
 
-def _reservation_text(row: NewReservation) -> str:
+def _reservation_text(row: NewReservation, *, has_provider: bool) -> str:
     """A new reservation as the function expects it."""
     values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
-    return _array([_element(value) for value in values])
+    elements = [_element(value) for value in values]
+    return _array([*elements, _element(row.provider_id)] if has_provider else elements)
+
+
+def _integers(rows: Iterable[Iterable[int]]) -> str:
+    """The text of an array of two dimensions."""
+    return _array([_array([str(number) for number in row]) for row in rows])
 
 
 def _array(elements: Iterable[str]) -> str:

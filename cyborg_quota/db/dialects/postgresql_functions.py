@@ -21,6 +21,10 @@ from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
 
 RESERVE: Final = "cyborg_quota_reserve_v1"
 SETTLE: Final = "cyborg_quota_settle_v1"
+CLAIM: Final = "cyborg_quota_claim_v1"
+GIVE_BACK: Final = "cyborg_quota_give_back_v1"
+"""A reserve that takes capacity, and a settle that gives it back. Those without capacity do no more work than before.
+"""
 
 HOLD_LOCKS: Final = 0
 CHECK_CONTENTION: Final = 1
@@ -140,7 +144,83 @@ BEGIN
     END IF; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
-DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
+# The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
+# inventories.claim_update.
+_CLAIM_LOOP: Final = f"""
+    FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
+        UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = {_NOW}
+            WHERE id = claim[1] AND free >= claim[3] AND (
+                min_unit = claim[2] OR (min_unit < claim[2] AND max_unit >= claim[2] AND mod(claim[2], step_size) = 0)
+            );
+        IF NOT FOUND THEN
+            @refused@
+        END IF;
+        claimed := claimed + 1;
+    END LOOP;"""
+
+_UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN {REFUSED};"""
+
+# As _RESERVE_V1, with the claims before the charges, and with the provider as a ninth element of a row.
+_CLAIM_V1: Final = f"""
+CREATE FUNCTION @schema@.{CLAIM}(
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
+    claim bigint[];
+    claimed integer := 0;
+BEGIN
+    IF EXISTS (
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
+    ) THEN
+        RETURN {REFUSED};
+    END IF; {_CLAIM_LOOP.replace("@refused@", _UNDO_CLAIMS)}
+    {_CHARGE_LOOP.replace("@refused@", _UNDO.replace(f"RETURN {REFUSED};", _UNDO_CLAIMS))}
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) SELECT
+        {_NOW}, false, p_project, {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer
+    FROM generate_subscripts(p_rows, 1) AS i; {_END}
+$function$"""
+
+# Rolls reservations back. The elements of p_freed: inventory id, amount.
+_GIVE_BACK_V1: Final = f"""
+CREATE FUNCTION @schema@.{GIVE_BACK}(
+    p_uuids text[], p_grace bigint, p_freed bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
+    settled integer;
+    freed bigint[];
+BEGIN
+    UPDATE @schema@.reservations
+        SET state = '{ROLLED_BACK}', updated_at = {_NOW}, deleted_at = {_NOW}, deleted = true,
+            live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+        WHERE uuid = ANY (p_uuids) AND {_IN_FLIGHT};
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    IF settled = 0 THEN
+        RETURN {REFUSED};
+    ELSIF settled < cardinality(p_uuids) THEN
+        RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
+    END IF;
+    FOREACH freed SLICE 1 IN ARRAY p_freed LOOP
+        UPDATE @schema@.inventories SET used = used - freed[2], free = free + freed[2], updated_at = {_NOW}
+            WHERE id = freed[1] AND used >= freed[2];
+        IF NOT FOUND THEN
+            RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'an inventory uses less than a reservation that ends';
+        END IF;
+    END LOOP; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
+$function$"""
+
+DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1, CLAIM: _CLAIM_V1, GIVE_BACK: _GIVE_BACK_V1}
 
 
 def missing(connection: sa.Connection) -> list[str]:
