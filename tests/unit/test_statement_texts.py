@@ -37,9 +37,9 @@ from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
-CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql.random.random"
-CONTENTION_STATE = postgresql._CONTENDED
-TRANSACTION_SETTINGS = postgresql._TRANSACTION_SETTINGS
+CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql_functions.random.random"
+CONTENTION_STATE = postgresql_functions._CONTENDED
+TRANSACTION_SETTINGS = postgresql_functions.TRANSACTION_SETTINGS
 
 URLS = {
     "sqlite": "sqlite://",
@@ -238,7 +238,7 @@ def single_statements() -> dict[str, Run]:
 
 def server_functions() -> Iterator[tuple[str, Run]]:
     """PostgreSQL's functions. The text of a released function must not change: its name contains a version."""
-    for name, definition in postgresql_functions.DEFINITIONS.items():
+    for name, definition in postgresql.FUNCTIONS.items():
         yield f"function {name}", lambda c, text=definition: c.exec_driver_sql(text)  # type: ignore[misc]
 
 
