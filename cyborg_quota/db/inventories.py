@@ -297,6 +297,42 @@ def read(
     }
 
 
+# --- Notices ---
+
+_LEVEL = sa.func.coalesce(_row.notified_level, 0)
+_LEVELS = (
+    sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
+    .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+    .order_by(_provider.name, _row.resource)
+)
+_CLAIM_LEVEL = (
+    sa.update(inventories)
+    .where(_row.id == sa.bindparam("b_id"), sa.bindparam("b_before") == _LEVEL)
+    .values(notified_level=sa.bindparam("b_now"))
+)
+
+
+class NotifiedInventory(NamedTuple):
+    """What is in use of an inventory, and the level that was last reported."""
+
+    id: int
+    provider: str
+    resource: str
+    capacity: int
+    used: int
+    level: int
+
+
+def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
+    """Every inventory, by provider name and resource."""
+    return [NotifiedInventory(*row) for row in connection.execute(_LEVELS)]
+
+
+def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
+    """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
+    return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
+
+
 # --- Allocations, audit and repair ---
 
 _IS_LIVE_CLAIM = sa.and_(_reservation.provider_id.is_not(None), _reservation.live == 1, _reservation.delta > 0)

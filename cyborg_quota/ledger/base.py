@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from cyborg_quota.capacity_types import CapacityDrift
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -135,6 +135,10 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def notices(self) -> list[Notice]:
         """The threshold crossings that are not yet reported. Each is returned to one caller only."""
+
+    @abc.abstractmethod
+    def capacity_notices(self) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold since the last call on any host."""
 
     @abc.abstractmethod
     def audit(self) -> list[Drift | CapacityDrift]:

@@ -15,7 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import CapacityDrift
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
@@ -64,6 +64,7 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
         self._limits = limits
+        self._settings = settings
         self._database = Database(settings.database, verify=schema.check)
         # Full scans (audit, list) run without a statement timeout.
         untimed = dataclasses.replace(settings.database, statement_timeout_seconds=None)
@@ -228,6 +229,9 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def notices(self) -> list[Notice]:
         return self._thresholds.notices()
+
+    def capacity_notices(self) -> list[CapacityNotice]:
+        return self.providers.notices(self._settings.thresholds, self._settings.least_notified_capacity)
 
     def audit(self) -> list[Drift | CapacityDrift]:
         return [*self._untimed.read(maintenance.audit), *self.providers.audit()]
