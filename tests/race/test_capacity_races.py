@@ -25,6 +25,22 @@ CAPACITY = 100
 ADMIN = base.ADMIN
 
 
+def fill(engine: QuotaEngine, number: int, provider: str) -> int:
+    """Claim 1 to 5 until not even 1 fits. Returns the sum."""
+    chance = random.Random(number)
+    context = base.Context(f"p{number}")
+    claimed = 0
+    while True:
+        amount = chance.randint(1, 5)
+        try:
+            engine.reserve(context, {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
+        except exceptions.OverCapacity:
+            if amount == 1:
+                return claimed
+        else:
+            claimed += amount
+
+
 class CapacityRaceTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -47,19 +63,7 @@ class CapacityRaceTestCase(base.LedgerTestCase):
         return record.used
 
     def fill(self, number: int, provider: str) -> int:
-        """Claim 1 to 5 until not even 1 fits. Returns the sum."""
-        chance = random.Random(number)
-        context = base.Context(f"p{number}")
-        claimed = 0
-        while True:
-            amount = chance.randint(1, 5)
-            try:
-                self.engine.reserve(context, {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
-            except exceptions.OverCapacity:
-                if amount == 1:
-                    return claimed
-            else:
-                claimed += amount
+        return fill(self.engine, number, provider)
 
 
 class TestClaims(CapacityRaceTestCase):
