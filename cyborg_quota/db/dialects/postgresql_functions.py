@@ -20,7 +20,8 @@ import sqlalchemy as sa
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
 
 RESERVE: Final = "cyborg_quota_reserve_v1"
-SETTLE: Final = "cyborg_quota_settle_v1"
+SETTLE: Final = "cyborg_quota_settle_v2"
+"""Version 2 leaves out reservations that were resized or transferred, as reservations.settle_in_flight_update."""
 
 HOLD_LOCKS: Final = 0
 CHECK_CONTENTION: Final = 1
@@ -114,10 +115,10 @@ BEGIN
 $function$"""
 
 # (The CASE keeps ``state`` and ``expire`` out of the index conditions: see decision record 0022.)
-_IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}'
+_IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
                 AND (expire IS NULL OR expire > {_NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
 
-_SETTLE_V1: Final = f"""
+_SETTLE_V2: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
@@ -140,7 +141,7 @@ BEGIN
     END IF; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
 $function$"""
 
-DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V1}
+DEFINITIONS: Final = {RESERVE: _RESERVE_V1, SETTLE: _SETTLE_V2}
 
 
 def missing(connection: sa.Connection) -> list[str]:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table reservation_changes: the resizes and transfers of the reservations that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import reservation_changes, reservations
+from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.reservations import Amendment
+
+_change = reservation_changes.c
+_reservation = reservations.c
+
+
+def record(connection: sa.Connection, change: Amendment) -> None:
+    """Record a change, in its transaction."""
+    row = change.row
+    values = {
+        "uuid": change.uuid,
+        "reservation_id": row.id,
+        "generation": row.generation + 1,
+        "state": row.state,
+        "project_before": row.project_id,
+        "project_after": change.project_id,
+        "delta_before": row.delta,
+        "delta_after": change.delta,
+    }
+    connection.execute(sa.insert(reservation_changes).values(created_at=clock.utc_now(), **values))
+
+
+def is_any_recorded(connection: sa.Connection, uuids: Collection[str]) -> bool:
+    """Whether an earlier attempt of the call that made these UUIDs was committed."""
+    query = sa.select(sa.literal(1)).where(_change.uuid.in_(sorted(uuids))).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def was_transferred(connection: sa.Connection, consumer: str, sender: str, receiver: str) -> bool:
+    """Whether ``receiver`` holds live reservations of the consumer that came from ``sender``."""
+    query = (
+        sa.select(sa.literal(1))
+        .select_from(sa.join(reservations, reservation_changes, _change.reservation_id == _reservation.id))
+        .where(
+            _reservation.project_id == receiver,
+            _reservation.consumer_id == consumer,
+            _reservation.live == 1,
+            _change.project_before == sender,
+            _change.project_after == receiver,
+        )
+        .limit(1)
+    )
+    return connection.execute(query).first() is not None
+
+
+_DELETE = ListStatement(lambda size: sa.delete(reservation_changes).where(any_of(_change.reservation_id, size)))
+
+
+def delete_of(connection: sa.Connection, reservation_ids: Sequence[int]) -> None:
+    """Delete the changes of reservations that a purge deletes."""
+    _DELETE.changed(connection, reservation_ids, {})
