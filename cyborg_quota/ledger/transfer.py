@@ -35,6 +35,10 @@ class TransferRequest(NamedTuple):
     consumer: str
 
 
+class _ReceiverHolds(Exception):
+    """The receiver has live reservations of the consumer: roll back."""
+
+
 class Transferrer:
     """Transfers the live reservations of a consumer from one project to another."""
 
@@ -112,12 +116,22 @@ class Transferrer:
         leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
         opened = [leaves[row.resource] for row in rows if row.state == RESERVED]
 
+        ordinals = {resource: index + 1 for index, resource in enumerate(sorted(amounts))}
         changes = [
-            Amendment(row, uuids[row.resource], request.receiver, leaves[row.resource].usage_id, row.delta)
+            Amendment(
+                row,
+                uuids[row.resource],
+                request.receiver,
+                leaves[row.resource].usage_id,
+                row.delta,
+                ordinals[row.resource],
+            )
             for row in rows
         ]
 
         def work(connection: Connection, counting: Counting) -> bool:
+            if reservations.any_live(connection, request.receiver, [request.consumer]):
+                raise _ReceiverHolds
             amend(connection, self._settler, changes)
             counting.exchange(ended, added)
             self._cap.check(connection, opened, ())
@@ -130,7 +144,7 @@ class Transferrer:
         except ChargeRefused:
             self._reserver.raise_refusal(receiving, path, constraints, amounts)
             return False
-        except DuplicateEntry:
+        except (DuplicateEntry, _ReceiverHolds):
             return self._resolve_duplicate(request, amounts)
 
     def _resolve_duplicate(self, request: TransferRequest, amounts: Mapping[str, int]) -> bool:
