@@ -54,7 +54,10 @@ def require_directory(shell: Any, what: str) -> ProjectDirectory:
 
 
 def resolve(shell: Any, parsed: argparse.Namespace) -> None:
-    """Replace the names in ``project``, ``parent`` and ``to_project`` by ids. Raises UnknownProject, AmbiguousProject, BadUsage."""
+    """Replace the names in ``project``, ``parent`` and ``to_project`` by ids.
+
+    Raises UnknownProject, AmbiguousProject, BadUsage.
+    """
     domain = getattr(parsed, "project_domain", None)
     given = [name for name in ("project", "parent", "to_project") if getattr(parsed, name, None) is not None]
     if domain is not None:

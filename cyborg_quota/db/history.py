@@ -192,7 +192,7 @@ def _not_before(moment: sa.ColumnElement[Any], floor: sa.ColumnElement[Any]) -> 
 
 
 def _changes(begin: datetime.datetime) -> sa.Subquery:
-    """The resizes and transfers since ``begin``. ``moment``: not before that of an earlier change of the reservation."""
+    """The resizes and transfers since ``begin``. ``moment``: not before that of the reservation's change before it."""
     moment = sa.func.max(_change.created_at).over(partition_by=_change.reservation_id, order_by=_change.generation)
     ordered = sa.select(reservation_changes, moment.label("moment")).subquery("ordered_changes")
     return sa.select(ordered).where(ordered.c.moment > begin).subquery("changes")
