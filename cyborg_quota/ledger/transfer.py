@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import new_reservations, reservation_changes, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.reservations import Amendment
+from cyborg_quota.db.reservation_changes import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache

@@ -203,7 +203,7 @@ class TestNaive(ResizeRaceTestCase):
         always = sa.literal_column("1") == sa.literal_column("1")
         with contextlib.ExitStack() as stack:
             patch = functools.partial(mock.patch.object, reservations)
-            stack.enter_context(patch("_IS_SAME_GENERATION", always))
+            stack.enter_context(patch("IS_SAME_GENERATION", always))
             for name in ("_COMMIT", "_END", "_EXPIRE_BATCH"):
                 stack.enter_context(patch(name, ListStatement(getattr(reservations, name)._build)))
             settle = mock.Mock()

@@ -227,6 +227,7 @@ DB_LEVELS = (
         "new_reservations",
         "overrides",
         "replays",
+        "reservation_changes",
         "reservations",
         "resource_providers",
         "usages",
