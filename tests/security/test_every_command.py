@@ -26,10 +26,12 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "commit": ("--project", OTHER, "--consumer", "c"),
     "extend": ("--project", OTHER, "--consumer", "c", "--expire", "60"),
     "release": ("--project", OTHER, "--group", "g"),
+    "resize": ("--project", OTHER, "--consumer", "c", "gpu=2"),
     "rollback": ("--project", OTHER, "--consumer", "c"),
     "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
+    "transfer": ("--project", OTHER, "--consumer", "c", "--to-project", "new"),
     "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
     "limit history": ("--project", OTHER),
@@ -64,6 +66,7 @@ class EveryCommandTest(base.CliTestCase):
         super().setUp()
         self.configure("[limits]\ndriver = database")
         self.call("limit", "set", "--default", "gpu=100")
+        self.call("capacity", "enable")
         self.uuids = {}
         for project in (VICTIM, OTHER):
             self.call("limit", "set", "--project", project, "gpu=50")
