@@ -145,10 +145,13 @@ class Transferrer:
             self._reserver.raise_refusal(receiving, path, constraints, amounts)
             return False
         except (DuplicateEntry, _ReceiverHolds):
-            return self._resolve_duplicate(request, amounts)
+            return self._resolve_duplicate(request, rows)
 
-    def _resolve_duplicate(self, request: TransferRequest, amounts: Mapping[str, int]) -> bool:
-        """The receiver has live reservations of the consumer: raise ReservationConflict. False: they have ended."""
+    def _resolve_duplicate(self, request: TransferRequest, rows: Sequence[Row]) -> bool:
+        """The receiver has live reservations of the consumer: raise ReservationConflict.
+
+        False: they have ended, or they are those of this transfer, which was committed although its answer was lost.
+        """
         held = self._database.read_synced(
             lambda connection: reservations.live_of(
                 connection, request.receiver, [request.consumer], self._settler.grace
@@ -157,7 +160,7 @@ class Transferrer:
         overdue = [row.uuid for row in held if row.overdue]
         if overdue:
             self._settler.expire_rows(overdue)
-        elif held:
-            deltas = {row.resource: row.delta for row in held}
-            raise exceptions.ReservationConflict(request.consumer, deltas, amounts) from None
+        elif held and not {row.uuid for row in held} & {row.uuid for row in rows}:
+            deltas, requested = ({row.resource: row.delta for row in some} for some in (held, rows))
+            raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
         return False
