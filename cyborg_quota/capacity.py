@@ -133,15 +133,16 @@ class Capacity:
     # --- claims with a provider ---
 
     def enable(self, context: Context) -> None:
-        """Permit claims with a provider, for good. Call it when no process of an older release runs any more.
+        """Permit claims with a provider, resize and transfer, for good.
 
-        Such a process would not give the capacity of a reservation back.
+        Call it when no process of an older release runs any more: such a process would not give the capacity of a
+        reservation back, and would end a resized one with its first amount.
         """
         validation.admin_only(context, "enable")
         self._providers.enable()
 
     def is_enabled(self, context: Context) -> bool:
-        """Whether claims with a provider are permitted."""
+        """Whether claims with a provider, resize and transfer are permitted."""
         validation.admin_only(context, "is_enabled")
         return self._providers.is_enabled()
 

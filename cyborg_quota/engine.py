@@ -192,13 +192,19 @@ class QuotaEngine:
         *,
         consumer: str | None = None,
         group: str | None = None,
+        known_as: str | None = None,
     ) -> None:
         """Commit reservations, after a successful attach. Committed ones are not changed.
 
+        ``known_as``: with ``reservations`` (UUIDs of one project, of different resources) that were made without a
+        consumer, the name of the consumer that holds them from now on. A repeat changes nothing.
+
         Raises ReservationNotFound, ReservationExpired (the expiry is then stored), ReservationRolledBack,
-        ReservationReleased.
+        ReservationReleased; with ``known_as`` also ReservationConflict, if another claim holds the name or a
+        reservation has another consumer.
         """
-        self._driver.commit(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        self._driver.commit(selection, validation.check_known_as(known_as, selection))
 
     def rollback(
         self,
@@ -246,6 +252,44 @@ class QuotaEngine:
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
         self._driver.extend(selection, validation.expire_microseconds(expire, self._expire_seconds))
+
+    # --- resize, transfer ---
+
+    def resize(
+        self,
+        context: Context,
+        amounts: Mapping[str, int],
+        project_id: str | None = None,
+        *,
+        consumer: str,
+        expected: Mapping[str, int] | None = None,
+    ) -> None:
+        """Set new amounts ({resource: positive integer}) of what a consumer holds, all or none. The UUIDs stay.
+
+        A growth must fit within all limits and, with a provider, its capacity; a reduction ignores limits. An amount
+        that is held already does not change, so that the call can be repeated. ``expected``: the amounts before, of
+        some of these resources; if others are held, raises AmountChanged. Other errors: those of ``commit`` and, for a
+        growth, those of ``reserve``; ResourceNotHeld, InvalidDelta, CapacityNotEnabled.
+        """
+        project_id = validation.project_of(context, project_id)
+        checked, before = validation.check_amounts(amounts, expected, self._resources)
+        name, is_admin = validation.check_name("consumer", consumer), validation.is_admin(context)
+        self._driver.resize(project_id, name, checked, before, sees_all=is_admin)
+
+    def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:
+        """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.
+
+        The UUIDs, the states and the providers stay. A repeat changes nothing. Raises the errors of ``commit`` and
+        ``reserve``, ReservationConflict if the receiver has a consumer of this name, InvalidDelta (a negative one).
+        """
+        validation.admin_only(context, "transfer")
+        project_id, to_project = (
+            validation.project_of(context, project_id),
+            validation.check_name("to_project", to_project),
+        )
+        if project_id == to_project:
+            raise exceptions.InvalidRequest(f"The transfer is from project {project_id} to itself.")
+        self._driver.transfer(project_id, to_project, validation.check_name("consumer", consumer))
 
     # --- queries ---
 

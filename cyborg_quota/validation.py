@@ -289,6 +289,28 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
     return checked
 
 
+def check_amounts(
+    amounts: Mapping[str, int], expected: Mapping[str, int] | None, known: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The amounts of a resize, and the expected ones. Raises InvalidDelta, UnknownResource, InvalidRequest."""
+    checked = check_deltas(amounts, known)
+    before = {} if expected is None else check_deltas(expected, known)
+    for deltas in (checked, before):
+        _check_positive(deltas, "a resize sets what is held")
+    for resource in before.keys() - checked.keys():
+        raise exceptions.InvalidRequest(f"An amount of {resource} is expected, but it is not resized.")
+    return checked, before
+
+
+def check_known_as(known_as: object, selection: Selection) -> str | None:
+    """The name of a commit, or None. Raises InvalidName, InvalidSelection."""
+    if known_as is None:
+        return None
+    if selection.uuids is None:
+        raise exceptions.InvalidSelection("A commit with a name (known_as) needs the UUIDs of the reservations.")
+    return check_name("known_as", known_as)
+
+
 def _check_positive(deltas: Mapping[str, int], reason: str) -> None:
     for resource, delta in deltas.items():
         if delta < 0:

@@ -224,10 +224,11 @@ class AllocationList(base.Lister):
 
 
 class Enable(base.Command):
-    """Permit claims with a provider, for good.
+    """Permit claims with a provider, resize and transfer, for good.
 
     Run it once, when no process of an older release runs any more: such a process
-    would not give the capacity of a reservation back.
+    would not give the capacity of a reservation back, and would end a resized one
+    with its first amount.
     """
 
     example = "cyborg-quota capacity enable"

@@ -120,9 +120,19 @@ def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dic
 
 
 _GIVE_BACK: Final = Statement(give_back_update())
+_LOCK_IF_UNIT_FITS: Final = Statement(
+    sa.update(inventories)
+    .where(_has_id(""), _fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
+    .values(used=_row.used)
+)
 _EMPTY: Final = Statement(
     sa.update(inventories).where(_has_id("")).values(used=0, free=_row.capacity, updated_at=clock.utc_now())
 )
+
+
+def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int) -> bool:
+    """Lock an inventory if its units allow a claim of ``amount``, whatever is free. False: refused; roll back."""
+    return _LOCK_IF_UNIT_FITS(connection, {"b_inventory": inventory_id, "b_amount": amount}).rowcount == 1
 
 
 def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:

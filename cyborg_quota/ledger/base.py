@@ -64,8 +64,8 @@ class QuotaDriver(abc.ABC):
         """Charge the claims as committed, without checking limits."""
 
     @abc.abstractmethod
-    def commit(self, selection: Selection) -> None:
-        """Commit the selected reservations: their devices are attached."""
+    def commit(self, selection: Selection, known_as: str | None = None) -> None:
+        """Commit the selected reservations: their devices are attached. ``known_as``: the consumer that gets them."""
 
     @abc.abstractmethod
     def rollback(self, selection: Selection) -> None:
@@ -78,6 +78,22 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def extend(self, selection: Selection, ttl_microseconds: int) -> None:
         """Set the expiry of the selected reservations to ``ttl_microseconds`` from now."""
+
+    def resize(
+        self,
+        project_id: str,
+        consumer: str,
+        amounts: Mapping[str, int],
+        expected: Mapping[str, int],
+        *,
+        sees_all: bool,
+    ) -> None:
+        """Set the amounts that the consumer holds, if it holds those ``expected``."""
+        raise NotImplementedError
+
+    def transfer(self, sender: str, receiver: str, consumer: str) -> None:
+        """Transfer what the consumer holds from the project ``sender`` to ``receiver``."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:

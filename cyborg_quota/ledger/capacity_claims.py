@@ -109,7 +109,7 @@ class CapacityClaimer:
         """
         if not any(item.claim.provider is not None for item in pending):
             return NO_PLACEMENT
-        self._check_enabled()
+        self.check_enabled()
         if (cached := self._place_cached(pending)) is not None:
             return cached
         placement = self._database.read(
@@ -147,7 +147,7 @@ class CapacityClaimer:
         if overs:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
 
-    def _check_enabled(self) -> None:
+    def check_enabled(self) -> None:
         if not self._is_enabled:
             self._is_enabled = self._database.read_synced(
                 lambda connection: features.is_enabled(connection, features.CAPACITY)

@@ -211,4 +211,6 @@ def _change(row: history.HistoryRow) -> int:
     """What an event adds to used + reserved. A negative reservation frees when it is committed."""
     if row.delta < 0:
         return row.delta if row.step == history.COMMIT else 0
-    return {history.RESERVE: row.delta, history.COMMIT: 0, history.END: -row.delta}[row.step]
+    if row.step == history.COMMIT:
+        return 0
+    return row.delta if row.step in (history.RESERVE, history.TAKE) else -row.delta

@@ -61,16 +61,17 @@ class CapacityModel:
 
     def fits(self, provider: str, deltas: Mapping[str, int]) -> bool:
         for resource, amount in deltas.items():
-            inventory = self.inventories.get((provider, resource))
-            if inventory is None:
-                return False
-            most = inventory.total if inventory.max_unit is None else inventory.max_unit
-            in_steps = inventory.min_unit < amount <= most and amount % inventory.step_size == 0
-            if amount != inventory.min_unit and not in_steps:
+            if (provider, resource) not in self.inventories or not self.fits_units((provider, resource), amount):
                 return False
             if self.used(provider, resource) + amount > self.capacity(provider, resource):
                 return False
         return True
+
+    def fits_units(self, key: tuple[str, str], amount: int) -> bool:
+        inventory = self.inventories[key]
+        most = inventory.total if inventory.max_unit is None else inventory.max_unit
+        in_steps = inventory.min_unit < amount <= most and amount % inventory.step_size == 0
+        return amount == inventory.min_unit or in_steps
 
     def is_used(self, provider: str, resource: str | None = None) -> bool:
         return any(
@@ -224,6 +225,16 @@ class CapacityHistories(test_model.Histories):
         rows[0].provider = provider
         claim = Claim(consumer, {"gpu": amount}, provider=provider)
         self.name(rows, self.quotas.adopt(base.ADMIN, [claim], project))
+
+    def check_growth(self, rows: Any, amounts: Any) -> None:
+        """C2 and C4: a growth must fit. The units apply to the new amount, also of a reduction."""
+        for row in rows:
+            if row.provider is None:
+                continue
+            new, key = amounts[row.resource], (row.provider, row.resource)
+            is_over = new > row.delta and self.places.used(*key) + new - row.delta > self.places.capacity(*key)
+            if is_over or not self.places.fits_units(key, new):
+                raise exceptions.OverCapacity([])
 
     @stateful.rule()
     def heal_capacity(self) -> None:

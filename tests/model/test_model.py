@@ -49,6 +49,7 @@ class Histories(stateful.RuleBasedStateMachine):
         ledger.setUp()
         self.limits = fixtures.DictLimits()
         self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3, max_open=MAX_OPEN)
+        self.engine.capacity.enable(base.ADMIN)
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.database = Database(fixtures.settings(ledger.url))
         trees.plant(self.database, TREE)
@@ -208,6 +209,52 @@ class Histories(stateful.RuleBasedStateMachine):
                 connection.exec_driver_sql(
                     f"UPDATE reservations SET deleted_at = {ended} WHERE id = {number} AND live IS NULL"
                 )
+
+    @stateful.precondition(lambda self: self.named())
+    @stateful.rule(
+        data=st.data(),
+        amounts=st.dictionaries(RESOURCES, st.integers(1, 6), min_size=1),
+        expected=st.one_of(st.just({}), st.dictionaries(RESOURCES, st.integers(1, 3))),
+    )
+    def resize(self, data: st.DataObject, amounts: dict[str, int], expected: dict[str, int]) -> None:
+        project, consumer = data.draw(st.sampled_from(self.named()))
+        before = {resource: expected[resource] for resource in amounts if resource in expected}
+        self.both(
+            lambda: self.model.resize(
+                project, consumer, amounts, before, lambda rows: self.check_growth(rows, amounts)
+            ),
+            lambda: self.quotas.resize(base.ADMIN, amounts, project, consumer=consumer, expected=before or None),
+        )
+
+    def named(self) -> list[tuple[str, str]]:
+        """The consumers that have rows, by project."""
+        return sorted({(row.project, row.consumer) for row in self.model.rows if row.consumer})
+
+    def check_growth(self, rows: Any, amounts: Any) -> None:
+        """Refuse a resize because of capacity; see test_capacity_model.py."""
+
+    @stateful.precondition(lambda self: self.named())
+    @stateful.rule(data=st.data(), receiver=PROJECTS)
+    def transfer(self, data: st.DataObject, receiver: str) -> None:
+        project, consumer = data.draw(st.sampled_from(self.named()))
+        if project == receiver:
+            project = next(one for one in sorted(TREE) if one != receiver)  # perhaps a repeat
+        self.both(
+            lambda: self.model.transfer(project, receiver, consumer),
+            lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
+        )
+
+    @stateful.precondition(lambda self: any(row.uuid for row in self.model.rows))
+    @stateful.rule(data=st.data(), name=NAMES)
+    def commit_as(self, data: st.DataObject, name: str | None) -> None:
+        known = [row for row in self.model.rows if row.uuid is not None]
+        unnamed = [row for row in known if row.consumer is None and row.state == "reserved"]
+        chosen = st.sampled_from(unnamed) if unnamed and data.draw(st.booleans()) else st.sampled_from(known)
+        rows = data.draw(st.lists(chosen, min_size=1, max_size=2, unique_by=id))
+        self.both(
+            lambda: self.model.commit_as(rows, name or "c3"),
+            lambda: self.quotas.commit(base.ADMIN, [row.uuid for row in rows], known_as=name or "c3"),
+        )
 
     @stateful.rule()
     def expire(self) -> None:

@@ -234,6 +234,7 @@ DB_LEVELS = (
         "pod_bindings",
         "pods",
         "replays",
+        "reservation_changes",
         "reservations",
         "resource_providers",
         "usages",
