@@ -12,6 +12,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.pods import Pods
 from cyborg_quota.policy import Policy
@@ -410,12 +411,14 @@ class QuotaEngine:
         validation.admin_only(context, "notices")
         return self._driver.notices()
 
-    def audit(self, context: Context) -> list[Drift]:
-        """The counters that differ from the reservations. Normally none. Admin only."""
+    def audit(self, context: Context) -> list[Drift | CapacityDrift]:
+        """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
         return self._driver.audit()
 
-    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
+    def heal(
+        self, context: Context, *, progress: Callable[[int], None] | None = None
+    ) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
         Returns the counters before and after. ``progress`` is called for each row that was checked.

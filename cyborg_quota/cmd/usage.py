@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cyborg_quota import Headroom, Over, exceptions
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.headroom import how_many
@@ -21,6 +22,7 @@ DRIFT_COLUMNS = (
     "project_id",
     "resource",
     *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
+    "provider",
 )
 
 
@@ -168,7 +170,8 @@ class Audit(base.Lister):
 
     If there are differences, prints a row for each (recorded: the counter;
     expected: the sum of the reservations) and exits with 1; otherwise prints
-    nothing and exits with 0. `usage heal` repairs the counters.
+    nothing and exits with 0. A row with a provider is an inventory of it. `usage
+    heal` repairs the counters.
     """
 
     example = "cyborg-quota usage audit -f csv"
@@ -185,6 +188,7 @@ class Heal(base.Lister):
 
     May run while other programs reserve and commit. Prints a row for each
     corrected counter, with the old value (recorded) and the new one (expected).
+    Includes the inventories of providers, as `capacity heal` does.
     """
 
     example = "cyborg-quota usage heal"
@@ -194,11 +198,16 @@ class Heal(base.Lister):
             return DRIFT_COLUMNS, [_row(drift) for drift in self.engine.heal(self.context, progress=progress)]
 
 
-def _row(drift: Drift) -> tuple[Any, ...]:
+def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
     values: list[formats.Optional] = []
+    if isinstance(drift, CapacityDrift):
+        for counter in _COUNTERS:
+            pair = (drift.recorded, drift.expected) if counter == "used" else (None, None)
+            values += [formats.Optional(value) for value in pair]
+        return (formats.Optional(None), drift.resource, *values, drift.provider)
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    return (drift.project_id, drift.resource, *values)
+    return (drift.project_id, drift.resource, *values, formats.Optional(None))
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -139,11 +140,15 @@ class QuotaDriver(abc.ABC):
         """The threshold crossings that are not yet reported. Each is returned to one caller only."""
 
     @abc.abstractmethod
-    def audit(self) -> list[Drift]:
-        """The counters that differ from the sums of the reservations."""
+    def capacity_notices(self) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold since the last call on any host."""
 
     @abc.abstractmethod
-    def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
+    def audit(self) -> list[Drift | CapacityDrift]:
+        """The counters of usage rows and of inventories that differ from the sums of the reservations."""
+
+    @abc.abstractmethod
+    def heal(self, progress: Callable[[int], None] | None) -> list[Drift | CapacityDrift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair.
 
         ``progress`` is called with the number of rows examined.
