@@ -170,10 +170,10 @@ class Simulation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What two sets of limits do to the claims of one project for one resource.
+    """What the limits before and the new limits do to the claims of one project for one resource.
 
-    ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are those
-    at the end; None: not set. ``bound_by`` is the project whose limit after refused the most claims.
+    ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are the
+    limits at the end of the trace; None: not set. ``bound_by`` is the project whose new limit refused the most claims.
     """
 
     project_id: str
