@@ -96,6 +96,14 @@ class QuotaDriver(abc.ABC):
         """The headrooms of many projects, by resource. The projects have usage rows."""
         raise NotImplementedError
 
+    def get_parent(self, project_id: str) -> str | None:
+        """The stored parent of the project, if the limit driver considers that edge."""
+        raise NotImplementedError
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        """The first ``count`` children with an id greater than ``after``, sorted."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         """All usage rows, or those of one project; sorted."""

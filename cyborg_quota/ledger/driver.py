@@ -173,6 +173,15 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
 
+    def get_parent(self, project_id: str) -> str | None:
+        path = self._database.read(lambda connection: projects.read_path(connection, project_id, []))
+        return next(iter(path.limiting(self._limits.origin)[1:]), None)
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        return self._database.read(
+            lambda connection: projects.list_children(connection, project_id, self._limits.origin, after, count)
+        )
+
     def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
         return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
 
