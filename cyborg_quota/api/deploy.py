@@ -19,6 +19,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_reservations|_capacity)(/|$)")
 """The paths of this API. All other paths are Cyborg's."""
 
+_HEALTHCHECK: Final = re.compile(r"/healthcheck$")
 _CORS_HEADERS: Final = ["X-Auth-Token", "X-OpenStack-Request-ID", HEADER]
 _CORS_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
 
@@ -46,16 +47,21 @@ def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
 
     cors.set_defaults(allow_headers=_CORS_HEADERS, expose_headers=_CORS_HEADERS, allow_methods=_CORS_METHODS)
     application = oslo_middleware.RequestId(application, conf)
-    application = oslo_middleware.Healthcheck(application, conf)
+    # Its middleware answers every request: it is an application for one path.
+    application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
     application = oslo_middleware.CORS(application, conf)
     return oslo_middleware.HTTPProxyToWSGI(application, conf)
 
 
 def mount(quota_api: Application, other: Application) -> Application:
     """An application that answers the paths of this API, and leaves all others to ``other``."""
+    return _at(PATHS, quota_api, other)
 
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        chosen = quota_api if PATHS.match(environ.get("PATH_INFO", "")) else other
-        return chosen(environ, start_response)
 
-    return application
+def _at(paths: re.Pattern[str], application: Application, other: Application) -> Application:
+    """An application that answers the paths that begin so with ``application``, and all others with ``other``."""
+
+    def chosen(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        return (application if paths.match(environ.get("PATH_INFO", "")) else other)(environ, start_response)
+
+    return chosen

@@ -48,9 +48,11 @@ def _node(call: Call, project_id: str, depth: int) -> Json:
     path = call.engine.administration.path(call.elevated, project_id)
     [node] = _nodes(row for row in path if row.project_id == project_id) or [{"project_id": project_id, "quota": {}}]
     node["depth"] = depth
-    # The id of a parent is another project's: only who has rights there may know it (I8).
+    # The id of the parent, and what the descendants hold, are other projects' (I8).
     if depth == 0 and call.parent_id is None:
         node.pop("parent_id", None)
+    for figures in node["quota"].values():
+        del figures["subtree"]
     return node
 
 
