@@ -62,7 +62,7 @@ class QuotaAPI:
 
     def _authenticate(self, req: falcon.Request) -> Any:
         if req.env.get(CONFIRMED) != "Confirmed":
-            raise Refused(401, "A valid token of Keystone is required, in the header X-Auth-Token.")
+            raise Refused(401, errors.NO_TOKEN)
         context: Any = oslo_context.RequestContext.from_environ(req.env)
         context.is_admin = False
         context.is_admin = self._policy.allows(policy.ADMIN, context)

@@ -35,9 +35,8 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
     """The API with keystonemiddleware and ``wrap``."""
     from keystonemiddleware import auth_token
 
-    application = make_bare_application(conf, engine)
-    # delay_auth_decision: the API refuses a request without a valid token, in its own error format.
-    return wrap(auth_token.AuthProtocol(application, {"oslo_config_config": conf, "delay_auth_decision": True}), conf)
+    application = auth_token.AuthProtocol(make_bare_application(conf, engine), {"oslo_config_config": conf})
+    return wrap(application, conf)
 
 
 def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
@@ -45,8 +44,10 @@ def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
     import oslo_middleware
     from oslo_middleware import cors
 
+    from cyborg_quota.api.middleware import JsonErrors
+
     cors.set_defaults(allow_headers=_CORS_HEADERS, expose_headers=_CORS_HEADERS, allow_methods=_CORS_METHODS)
-    application = oslo_middleware.RequestId(application, conf)
+    application = oslo_middleware.RequestId(JsonErrors(application), conf)
     # Its middleware answers every request: it is an application for one path.
     application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
     application = oslo_middleware.CORS(application, conf)

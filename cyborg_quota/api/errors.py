@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
@@ -20,6 +21,12 @@ LOG = logging.getLogger(__name__)
 RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "Quota is not available at the moment. Try again later."
 """The log has the reason: hosts, users, statements."""
+
+NO_TOKEN: Final = "A valid token of Keystone is required, in the header X-Auth-Token."
+INTERNAL: Final = "An internal error has occurred."
+
+START: Final = b'{"errors": ['
+"""The first bytes of every error document of this API."""
 
 _CODES: Final = {
     400: "bad_request",
@@ -74,25 +81,32 @@ def translate(error: exceptions.QuotaError) -> Refused:
         LOG.warning("The API answers 503: %s", error)
         return Refused(503, UNAVAILABLE)
     LOG.error("The API answers 500: %s", error, exc_info=error)
-    return Refused(500, "An internal error has occurred.")
+    return Refused(500, INTERNAL)
 
 
 def serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:
     """Write an error in the format of this API. It is called by falcon for each HTTPError."""
-    status = error.status_code
-    body: dict[str, Any] = {
-        "status": status,
-        "code": error.code if isinstance(error, Refused) else f"cyborg_quota.{_CODES.get(status, 'error')}",
-        "title": error.title or http.HTTPStatus(status).phrase,
-        "detail": error.description or http.HTTPStatus(status).description or http.HTTPStatus(status).phrase,
-    }
-    request_id = req.env.get("openstack.request_id")
-    if request_id is not None:
-        body["request_id"] = request_id
-    if isinstance(error, Refused):
-        body.update(error.more)
+    code = error.code if isinstance(error, Refused) else None
+    more = error.more if isinstance(error, Refused) else {}
     resp.content_type = falcon.MEDIA_JSON
-    resp.data = json.dumps({"errors": [body]}).encode()
+    resp.data = document(error.status_code, req.env, error.description, code, more)
+
+
+def document(
+    status: int, environ: Mapping[str, Any], detail: str | None, code: Any = None, more: Mapping[str, str] | None = None
+) -> bytes:
+    """The body of an error."""
+    phrase = http.HTTPStatus(status)
+    error: dict[str, Any] = {
+        "status": status,
+        "code": code or f"cyborg_quota.{_CODES.get(status, 'error')}",
+        "title": phrase.phrase,
+        "detail": detail or phrase.description or phrase.phrase,
+    }
+    request_id = environ.get("openstack.request_id")
+    if request_id is not None:
+        error["request_id"] = request_id
+    return json.dumps({"errors": [{**error, **(more or {})}]}).encode()
 
 
 def on_quota_error(_req: falcon.Request, _resp: falcon.Response, error: Exception, _params: dict[str, Any]) -> None:
@@ -106,4 +120,4 @@ def on_unexpected_error(
 ) -> None:
     """Falcon's handler for all other errors: log the traceback, and do not send it."""
     LOG.error("The API answers 500: %s", error, exc_info=error)
-    raise Refused(500, "An internal error has occurred.")
+    raise Refused(500, INTERNAL)
