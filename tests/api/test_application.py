@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application: outages, errors without details, what a stranger learns, large bodies, CORS, and the cost of calls."""
+"""The application: outages, errors without details, what a stranger learns, large bodies, CORS, cost of calls."""
 
 from __future__ import annotations
 

@@ -3,44 +3,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
-import shutil
-import subprocess
-import sys
 from typing import Any
 
-import fixtures as fx
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
 import cyborg_quota
 from tests import base, installing, needs
 from tests.api import server as api_server
+from tests.integration import rest_api
 from tests.integration import server as servers
-from tests.servers import machine
-
-CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
-SETTINGS = """\
-[database]
-connection = {connection}
-[limits]
-driver = database
-enforcement_model = strict_hierarchy
-[keystone_authtoken]
-auth_type = password
-auth_url = {keystone}
-www_authenticate_uri = {keystone}
-username = admin
-password = {password}
-project_name = admin
-user_domain_id = default
-project_domain_id = default
-# The test's Keystone has no other endpoint.
-interface = public
-service_token_roles_required = true
-"""
 
 
 class TestPersonas(base.LedgerTestCase):
@@ -54,9 +27,7 @@ class TestPersonas(base.LedgerTestCase):
             needs.missing(self, f"no Keystone: {reason}")
         self.parent, self.project, self.elsewhere = (self.new_project(name) for name in ("parent", "project", "other"))
         self.prepare_ledger()
-        self.port = machine.free_port()
-        self.url_of_api = f"http://127.0.0.1:{self.port}"
-        self.serve()
+        self.api = self.useFixture(rest_api.RestAPI(self.url, self.keystone, {"workers = 2": "workers = 1"}))
 
     def new_project(self, name: str) -> str:
         return self.keystone.create("project", name=f"{name}-{os.urandom(4).hex()}", domain_id="default")
@@ -72,39 +43,6 @@ class TestPersonas(base.LedgerTestCase):
             admin.set_limit(base.ADMIN, "gpu", limit, project_id)
         engine.commit(base.Context(self.project), engine.reserve(base.Context(self.project), {"gpu": 3}))
 
-    def serve(self) -> None:
-        """Start gunicorn, and wait until its health check answers."""
-        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        connection = self.url.replace("$", "$$")
-        settings = SETTINGS.format(connection=connection, keystone=self.keystone.url, password=self.keystone.password)
-        (directory / "cyborg_quota.conf").write_text(settings)
-        text = CONFIG.read_text()
-        for old, new in (
-            ("127.0.0.1:6667", f"127.0.0.1:{self.port}"),
-            ("/etc/cyborg_quota/cyborg_quota.conf", str(directory / "cyborg_quota.conf")),
-            ("workers = 2", "workers = 1"),
-        ):
-            self.assertIn(old, text)
-            text = text.replace(old, new)
-        (directory / "gunicorn.py").write_text(text)
-        command = [str(pathlib.Path(sys.executable).with_name("gunicorn")), "--config", str(directory / "gunicorn.py")]
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
-        self.log_of_server = directory / "log"
-        with self.log_of_server.open("wb") as log:
-            process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.terminate)
-        session = Session()
-
-        def answers() -> bool:
-            with contextlib.suppress(Exception):
-                return bool(session.get(f"{self.url_of_api}/healthcheck", authenticated=False).status_code == 200)
-            return False
-
-        machine.wait_until(lambda: answers() or process.poll() is not None, 60.0)
-        self.assertIsNone(process.poll(), self.log_of_server.read_text()[-3000:])
-
     def user(self, project_id: str, role: str) -> Session:
         """A session of a new user with this role in the project."""
         name, password = self.keystone.create_user()
@@ -116,9 +54,9 @@ class TestPersonas(base.LedgerTestCase):
         return Session(auth)
 
     def ask(self, session: Session, path: str, method: str = "GET", *, is_failing: bool = False, **options: Any) -> Any:
-        answer = session.request(f"{self.url_of_api}{path}", method, raise_exc=False, **options)
+        answer = session.request(f"{self.api.url}{path}", method, raise_exc=False, **options)
         if not is_failing:
-            self.assertLess(answer.status_code, 500, self.log_of_server.read_text()[-3000:])
+            self.assertLess(answer.status_code, 500, self.api.log[-3000:])
         return answer
 
     def test_each_persona(self) -> None:
