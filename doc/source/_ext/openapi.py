@@ -57,7 +57,8 @@ def _parameters(call: dict[str, Any]) -> Iterator[str]:
         if "enum" in schema:
             kind = " or ".join(f"``{value}``" for value in schema["enum"])
         required = "" if parameter["required"] else ", optional"
-        yield f"* ``{parameter['name']}`` ({parameter['in']}, {kind}{required}) {schema.get('description', '')}".rstrip()
+        text = schema.get("description", "")
+        yield f"* ``{parameter['name']}`` ({parameter['in']}, {kind}{required}) {text}".rstrip()
     yield ""
 
 
