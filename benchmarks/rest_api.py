@@ -12,6 +12,8 @@ import argparse
 import http.client
 import itertools
 import logging
+import os
+import pathlib
 import statistics
 import time
 import uuid
@@ -81,6 +83,13 @@ def _timed(requests: Iterator[None], barrier: Any, seconds: float) -> tuple[list
     return latencies, last - began
 
 
+def processor_seconds(api: rest_api.RestAPI) -> float:
+    """What the workers of the server have used so far."""
+    children = pathlib.Path(f"/proc/{api.pid}/task/{api.pid}/children").read_text().split()
+    fields = [pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in children]
+    return sum(int(found[11]) + int(found[12]) for found in fields) / os.sysconf("SC_CLK_TCK")
+
+
 def run_round(clients: list[tuple[Any, ...]], seconds: float) -> list[Sample]:
     """Run each of these in a process, together."""
     barrier = _FORK.Barrier(len(clients))
@@ -126,13 +135,15 @@ def main() -> None:
     logging.disable(logging.WARNING)
     keystone = servers.running("flat")
     ledger, project_id, token = prepare(arguments.on, keystone)
-    alone, beside, details = [], [], []
+    alone, beside, details, costs = [], [], [], []
     reserve = (reserver, ledger, project_id)
     with rest_api.RestAPI(ledger, keystone, {}) as api:
         get = (client, (api.url, f"/v2/quotas/{project_id}/detail", token))
         for _ in range(arguments.rounds):
             alone += run_round([reserve], arguments.seconds)
+            used = processor_seconds(api)
             first, *others = run_round([reserve, *[get] * CLIENTS], arguments.seconds)
+            costs.append((processor_seconds(api) - used) / sum(sample.cycles for sample in others))
             beside.append(first)
             details.append(
                 Sample(sum(x.cycles for x in others), arguments.seconds, [t for x in others for t in x.latencies])
@@ -142,6 +153,7 @@ def main() -> None:
     before, after = (statistics.median(sample.percentile(99) for sample in samples) for samples in (alone, beside))
     print(f"{arguments.on}: {CLIENTS} clients on detail beside {RESERVES_PER_SECOND} reserves a second")
     print(f"requests a second: {rate:.0f} (must {MIN_RATE:.0f})")
+    print(f"processor time of a request: {1000 * statistics.median(costs):.2f} ms")
     print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms (must {MAX_P99_MS:.0f})")
     print(f"p99 of a reserve: alone {before:.1f} ms, beside {after:.1f} ms")
     print(f"ratio {after / before:.2f} (must {MAX_RATIO:.1f})")

@@ -42,7 +42,7 @@ service_token_roles_required = true
 
 
 class RestAPI(fx.Fixture):
-    """A running API; ``url`` is its address. ``changes``: further texts of the file to be replaced."""
+    """A running API: its ``url``, and the ``pid`` of its master. ``changes``: further texts of the file to replace."""
 
     def __init__(self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str]) -> None:
         super().__init__()
@@ -75,6 +75,7 @@ class RestAPI(fx.Fixture):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.pid = process.pid
         self.addCleanup(process.wait)
         self.addCleanup(process.terminate)
         machine.wait_until(lambda: self._answers() or process.poll() is not None, START_TIMEOUT_SECONDS)
