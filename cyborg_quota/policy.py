@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oslo.policy rules: who may set the limit of a project, and who may make each call of the REST API.
+"""The oslo.policy rules: who may set the limit of a project and see pods, and who may make each call of the REST API.
 
 [oslo_policy] names the policy file. The personas are those of Cyborg 17: reader, manager, admin and service. Of these
-rules, only RULE also applies to programs that call the engine without the REST API.
+rules, only RULE and SEE_PODS also apply to programs that call the engine without the REST API.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ _SETS_LIMITS: Final = (
 _SCOPES: Final = ["project", "system"]
 """A token for a domain has no rights here, whatever its roles are."""
 
+SEE_PODS: Final = "cyborg_quota:pod:see"
+
 
 def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
@@ -110,7 +112,13 @@ def list_rules() -> list[Any]:
         f"{ADMIN} allows.",
         operations=_operations(_SETS_LIMITS),
     )
-    return [set_limit, *personas, *calls]
+    see_pods = policy.DocumentedRuleDefault(
+        name=SEE_PODS,
+        check_str="is_admin:True",
+        description="See the name of the pod to which a project is bound.",
+        operations=_operations([("CLI", "cyborg-quota pod select")]),
+    )
+    return [set_limit, see_pods, *personas, *calls]
 
 
 def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:
@@ -130,17 +138,21 @@ class Policy:
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
-        return self.allows(RULE, context, project_id, parent_id)
+        return self.permits(RULE, context, project_id, parent_id)
 
-    def allows(
+    def allows(self, context: Context, rule: str, project_id: str) -> bool:
+        """Whether the rule allows the context to do this with the project; an admin's context always."""
+        return validation.is_admin(context) or self.permits(rule, context, project_id)
+
+    def permits(
         self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None
     ) -> bool:
-        """Whether the rule allows the call to the context. Raises ConfigurationError for an invalid file."""
+        """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
         if self._conf is None:
             return validation.is_admin(context)
         # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
-        target = _without_none({"project_id": project_id, "parent_id": parent_id})
         try:
+            target = _without_none({"project_id": project_id, "parent_id": parent_id})
             return bool(self._rules(self._conf).enforce(rule, target, credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error

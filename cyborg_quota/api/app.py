@@ -65,7 +65,7 @@ class QuotaAPI:
             raise Refused(401, errors.NO_TOKEN)
         context: Any = oslo_context.RequestContext.from_environ(req.env)
         context.is_admin = False
-        context.is_admin = self._policy.allows(policy.ADMIN, context)
+        context.is_admin = self._policy.permits(policy.ADMIN, context)
         return context
 
     def _authorize(self, operation: Operation, context: Any, path: Mapping[str, str]) -> str | None:
@@ -76,7 +76,7 @@ class QuotaAPI:
         """
         rule = operation.rule
         if not operation.is_of_project:
-            if rule is not None and not self._policy.allows(rule, context):
+            if rule is not None and not self._policy.permits(rule, context):
                 raise Refused(403, "The policy does not allow this call to you.")
             return None
         project_id = path["project_id"]
@@ -84,9 +84,9 @@ class QuotaAPI:
         if project_id != context.project_id and not context.is_admin:
             parent_id = self._engine.get_parent(Caller(None, is_admin=True), project_id)
         assert rule is not None
-        if self._policy.allows(rule, context, project_id, parent_id):
+        if self._policy.permits(rule, context, project_id, parent_id):
             return parent_id
-        if self._policy.allows(policy.GET, context, project_id, parent_id):
+        if self._policy.permits(policy.GET, context, project_id, parent_id):
             raise Refused(403, "The policy does not allow this call to you.")
         raise errors.project_not_found(project_id)
 

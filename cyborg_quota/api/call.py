@@ -67,7 +67,7 @@ class Call:
 
     def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the policy allows this to the caller."""
-        return self.policy.allows(rule, self.context, project_id, parent_id)
+        return self.policy.permits(rule, self.context, project_id, parent_id)
 
     @property
     def limit(self) -> int:

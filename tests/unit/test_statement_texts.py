@@ -31,15 +31,15 @@ from cyborg_quota.db import (
     reservations,
     usages,
 )
-from cyborg_quota.db.dialects import postgresql, postgresql_functions
+from cyborg_quota.db.dialects import postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
-CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql.random.random"
-CONTENTION_STATE = postgresql._CONTENDED
-TRANSACTION_SETTINGS = postgresql._TRANSACTION_SETTINGS
+CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql_functions.random.random"
+CONTENTION_STATE = postgresql_functions._CONTENDED
+TRANSACTION_SETTINGS = postgresql_functions.TRANSACTION_SETTINGS
 
 URLS = {
     "sqlite": "sqlite://",

@@ -27,7 +27,8 @@ BEGIN
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
-                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -72,7 +73,7 @@ DECLARE
     after bigint[];
     contended boolean := p_locks = 2;
     settled integer;
-BEGIN
+BEGIN 
     IF p_state = 'committed' THEN
         UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
@@ -98,7 +99,8 @@ BEGIN
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
-                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -116,16 +118,121 @@ END
 $function$
 ;
 
+-- function cyborg_quota_reserve_one_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_reserve_one_v1(
+    p_project text, p_ttl bigint,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    before bigint[];
+    after bigint[];
+BEGIN
+    IF p_locks = 1 THEN
+        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
+    END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = p_id AND generation = p_generation
+                AND used + reserved <= p_max_held AND subtree <= p_max_subtree
+                AND reserved <= p_max_reserved
+                AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
+                AND (
+                    SELECT 1 FROM @schema@.reservations
+                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
+                        LIMIT 1
+                ) IS NULL;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+    ) VALUES (
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
+    ); 
+    IF p_locks = 0 THEN
+        RETURN 1;
+    ELSIF p_locks = 1 THEN
+        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
+            FROM @schema@.quota_usages WHERE id = p_id;
+        IF after = before THEN
+            RETURN 1;
+        END IF;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN 2;
+END
+$function$
+;
+
+-- function cyborg_quota_settle_one_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_settle_one_v1(
+    p_uuid text, p_state text, p_grace bigint,
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    before bigint[];
+    after bigint[];
+BEGIN
+    IF p_locks = 1 THEN
+        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
+    END IF; 
+    IF p_state = 'committed' THEN
+        UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    ELSE
+        UPDATE @schema@.reservations
+            SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
+                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = p_id AND generation = p_generation
+                AND used + reserved <= p_max_held AND subtree <= p_max_subtree
+                AND reserved <= p_max_reserved
+                AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0;
+    IF NOT FOUND THEN
+        RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
+    END IF; 
+    IF p_locks = 0 THEN
+        RETURN 1;
+    ELSIF p_locks = 1 THEN
+        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
+            FROM @schema@.quota_usages WHERE id = p_id;
+        IF after = before THEN
+            RETURN 1;
+        END IF;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN 2;
+END
+$function$
+;
+
 -- single statement: reserve one row
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
@@ -137,11 +244,11 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,
 ;
 
 -- single statement: reserve without bounds
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
@@ -149,7 +256,7 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) >
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
@@ -161,7 +268,7 @@ SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,46116860
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
@@ -169,15 +276,15 @@ SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,46116
 ;
 
 -- single statement, checking for contention: reserve one row
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row without a consumer
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row with a source
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve two rows
@@ -189,11 +296,11 @@ SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2
 ;
 
 -- single statement, checking for contention: reserve without bounds
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve a negative amount
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve too many rows
@@ -201,7 +308,7 @@ SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2
 ;
 
 -- single statement, checking for contention: commit
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two
@@ -213,7 +320,7 @@ SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,1
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
@@ -221,13 +328,13 @@ SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1
 ;
 
 -- single statement, contended: reserve one row
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 2) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 2) > 0 -- COMMIT
 ;
 SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
 ;
 
 -- single statement through a pooler: reserve one row
-SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- charge
