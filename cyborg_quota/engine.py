@@ -269,6 +269,10 @@ class QuotaEngine:
         """
         return self._driver.headroom(validation.project_of(context, project_id), self.resources)
 
+    def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
+        return self._driver.get_detail(validation.project_of(context, project_id), self.resources)
+
     def get_parent(self, context: Context, project_id: str) -> str | None:
         """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
         validation.admin_only(context, "get_parent")

@@ -91,6 +91,10 @@ class QuotaDriver(abc.ABC):
         """The headroom of each of ``resources`` in one project."""
         raise NotImplementedError
 
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds."""
+        raise NotImplementedError
+
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:

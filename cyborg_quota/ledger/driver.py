@@ -174,6 +174,9 @@ class DbQuotaDriver(base.QuotaDriver):
     def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
         return self._headroom.read(project_id, resources)
 
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources)
+
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:

@@ -58,6 +58,7 @@ OWN: dict[str, Call] = {
     "list_reservations, next": lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=5, after="ended-7-0"),
     "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.administration.path(base.ADMIN, "p7"),
+    "get_detail": lambda engine: engine.get_detail(base.Context("p7")),
     "get_parent": lambda engine: engine.get_parent(base.ADMIN, "p7"),
     "get_parent of no project": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
     "list_children": lambda engine: engine.list_children(base.ADMIN, "mid0", count=5),

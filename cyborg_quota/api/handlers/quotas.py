@@ -7,7 +7,7 @@ from typing import Any
 
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.types import UNLIMITED, Headroom, Usage
+from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
 
 
 def get_limits(call: Call) -> Json:
@@ -21,18 +21,11 @@ def get_limits(call: Call) -> Json:
 
 def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
-    usages = call.engine.get_usages(call.as_project)
-    headrooms = call.engine.headroom(call.as_project)
-    # A resource that is not registered cannot be reserved.
-    return {
-        "quota": {
-            resource: _detail(call.project_id, usage, headrooms.get(resource, Headroom(0)))
-            for resource, usage in usages.items()
-        }
-    }
+    return {"quota": {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}}
 
 
-def _detail(project_id: str, usage: Usage, headroom: Headroom) -> Json:
+def _detail(record: UsageRecord) -> Json:
+    project_id, usage, headroom = record.project_id, record.usage, record.headroom or Headroom(0)
     is_own = headroom.bound_by == project_id and headroom.scope in ("project", "subtree")
     bound: Any = None
     if headroom.bound_by is not None and not is_own:
