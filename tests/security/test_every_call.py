@@ -40,6 +40,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "administration": None,
     "capacity": None,
+    "pods": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -49,12 +50,16 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_usages": {},
     "get_reservations": {},
     "headroom": {},
+    "get_detail": {},
+    "default_limits": {},
     "commit": {},
     "rollback": {},
     "release": {},
     "extend": {},
 }
 ADMINS: dict[str, dict[str, Any]] = {
+    "get_parent": {"project_id": VICTIM},
+    "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
     "list_usages": {},
     "list_reservations": {},
@@ -104,6 +109,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "list_allocations": {},
     "enable": {},
     "is_enabled": {},
+    "notices": {},
     "audit": {},
     "heal": {},
 }
