@@ -313,6 +313,33 @@ class QuotaEngine:
         """
         return self._driver.headroom(validation.project_of(context, project_id), self.resources)
 
+    def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
+        return self._driver.get_detail(validation.project_of(context, project_id), self.resources)
+
+    def get_parent(self, context: Context, project_id: str) -> str | None:
+        """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
+        validation.admin_only(context, "get_parent")
+        return self._driver.get_parent(validation.check_name("project_id", project_id))
+
+    def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
+        """The limits that the project would have without limits and overrides of its own, by resource.
+
+        Only the limit driver ``database`` stores defaults: others raise LimitsReadOnly.
+        """
+        project_id = validation.project_of(context, project_id)
+        _, tree = self._driver.keeper.path(project_id)
+        resources = tree.resources
+        tree.overrides = {key: limit for key, limit in tree.overrides.items() if key[0] != project_id}
+        limits = {resource: tree.limit(project_id, resource) for resource in resources}
+        return {resource: limit for resource, limit in limits.items() if limit is not None}
+
+    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
+        """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""
+        validation.admin_only(context, "list_children")
+        limit = validation.row_limit(count)
+        return self._driver.list_children(validation.check_name("project_id", project_id), after, limit or 0)
+
     def list_usages(
         self,
         context: Context,

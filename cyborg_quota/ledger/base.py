@@ -109,10 +109,22 @@ class QuotaDriver(abc.ABC):
         """The headroom of each of ``resources`` in one project."""
         raise NotImplementedError
 
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds."""
+        raise NotImplementedError
+
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         """The headrooms of many projects, by resource. The projects have usage rows."""
+        raise NotImplementedError
+
+    def get_parent(self, project_id: str) -> str | None:
+        """The stored parent of the project, if the limit driver considers that edge."""
+        raise NotImplementedError
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        """The first ``count`` children with an id greater than ``after``, sorted."""
         raise NotImplementedError
 
     @abc.abstractmethod

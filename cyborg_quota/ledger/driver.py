@@ -206,10 +206,22 @@ class DbQuotaDriver(base.QuotaDriver):
     def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
         return self._headroom.read(project_id, resources)
 
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources)
+
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
+
+    def get_parent(self, project_id: str) -> str | None:
+        path = self._database.read(lambda connection: projects.read_path(connection, project_id, []))
+        return next(iter(path.limiting(self._limits.origin)[1:]), None)
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        return self._database.read(
+            lambda connection: projects.list_children(connection, project_id, self._limits.origin, after, count)
+        )
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False

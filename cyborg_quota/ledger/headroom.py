@@ -16,7 +16,7 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.headroom import OpenReservations
 from cyborg_quota.limits.base import LimitDriver, PathLimits
-from cyborg_quota.types import Counters, Headroom
+from cyborg_quota.types import UNLIMITED, Counters, Headroom, Usage, UsageRecord
 
 
 class HeadroomReader:
@@ -32,6 +32,23 @@ class HeadroomReader:
         parent_id = self._limits.parent_of(project_id)
         state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
         return self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+
+    def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage and the headroom of one project, both of the same moment, by resource.
+
+        A resource that is held, and is not among ``resources``, cannot be reserved.
+        """
+        parent_id = self._limits.parent_of(project_id)
+        state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
+        names = sorted({*resources, *(resource for owner, resource in state.counters if owner == project_id)})
+        limits = self._limits.get_limits_on_path(state, names)
+        headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+        records = []
+        for name in names:
+            now = state.counters.get((project_id, name), Counters())
+            usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
+        return records
 
     def read_many(
         self, project_ids: Collection[str], resources: Collection[str]

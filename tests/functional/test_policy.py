@@ -64,6 +64,11 @@ class TestWhoMaySet(PolicyTestCase):
         self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")
         self.admin.set_limits(User("physics", roles=["admin"]), {"gpu": 4, "fpga": None}, "higgs")
 
+    def test_the_manager_of_the_parent_may(self) -> None:
+        self.assertTrue(self.may(User("physics", roles=["manager"]), "higgs"))
+        self.assertFalse(self.may(User("atlas", roles=["manager"]), "higgs"))
+        self.assertFalse(self.may(User("higgs", roles=["manager"]), "higgs"))
+
     def test_the_administrator_of_a_project_further_up_may_not(self) -> None:
         self.assertFalse(self.may(User("atlas", roles=["admin"]), "higgs"))
         self.assertTrue(self.may(User("atlas", roles=["admin"]), "physics", 20))
@@ -217,6 +222,6 @@ class TestPolicyFile(PolicyTestCase):
         self.assertIn("[oslo_policy] policy_file", str(error))
 
     def test_the_tools_of_oslo_policy_find_the_rule(self) -> None:
-        (rule,) = policy.list_rules()
+        rule, *_ = policy.list_rules()
         self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
         self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))

@@ -40,6 +40,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "administration": None,
     "capacity": None,
+    "pods": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -49,6 +50,8 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_usages": {},
     "get_reservations": {},
     "headroom": {},
+    "get_detail": {},
+    "default_limits": {},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -56,6 +59,8 @@ OWN: dict[str, dict[str, Any] | None] = {
     "resize": {"amounts": {"gpu": 1}, "consumer": "flying"},
 }
 ADMINS: dict[str, dict[str, Any]] = {
+    "get_parent": {"project_id": VICTIM},
+    "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
     "list_usages": {},
     "list_reservations": {},
