@@ -53,7 +53,7 @@ def violated_rule(amount: int, total: int, record: InventoryRecord) -> str | Non
     violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
     if violated is not None:
         return violated
-    return "the capacity is exceeded" if record.used + total > record.capacity else None
+    return "the capacity is exceeded" if total > record.free else None
 
 
 def check_inventory(resource: str, inventory: Inventory) -> Inventory:

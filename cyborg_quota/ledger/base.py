@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -232,6 +232,10 @@ class QuotaDriver(abc.ABC):
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
+        raise NotImplementedError
+
+    def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
+        """What exists and what is promised of each resource."""
         raise NotImplementedError
 
     @property

@@ -270,7 +270,8 @@ class CapacityClaimer:
             if record is None:
                 over = CapacityOver(str(item.claim.provider), key[1], amount, "the provider has no inventory of it")
             elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
-                over = CapacityOver(record.provider, key[1], amount, rule, record.capacity, record.used)
+                counters = (record.capacity, record.used, record.used_elsewhere)
+                over = CapacityOver(record.provider, key[1], amount, rule, *counters)
             if over is not None and over not in overs:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
@@ -293,7 +294,7 @@ class CapacityClaimer:
                 LOG.warning(
                     "Adopted claims exceed the capacity of provider %s: %s of %s in use, capacity %s.",
                     records[key].provider,
-                    records[key].used,
+                    records[key].used + records[key].used_elsewhere,
                     key[1],
                     records[key].capacity,
                 )

@@ -16,11 +16,12 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -122,6 +123,9 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
+        return CapacityReporter(self._untimed, self._limits).read(resources)
 
     @property
     def pods(self) -> PodManager:

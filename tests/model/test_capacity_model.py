@@ -47,6 +47,7 @@ class CapacityModel:
     quotas: Model
     inventories: dict[tuple[str, str], Inventory] = dataclasses.field(default_factory=dict)
     providers: set[str] = dataclasses.field(default_factory=set)
+    elsewhere: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     def used(self, provider: str, resource: str) -> int:
         return sum(
@@ -63,7 +64,8 @@ class CapacityModel:
         for resource, amount in deltas.items():
             if (provider, resource) not in self.inventories or not self.fits_units((provider, resource), amount):
                 return False
-            if self.used(provider, resource) + amount > self.capacity(provider, resource):
+            elsewhere = self.elsewhere.get((provider, resource), 0)
+            if self.used(provider, resource) + elsewhere + amount > self.capacity(provider, resource):
                 return False
         return True
 
@@ -155,6 +157,15 @@ class CapacityHistories(test_model.Histories):
             return
         raise AssertionError("a stale writer was not refused")
 
+    @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, amount=st.integers(0, 4))
+    def set_used_elsewhere(self, name: str, resource: str, amount: int) -> None:
+        def mine() -> None:
+            self.refuse_unknown(name)
+            if (name, resource) in self.places.inventories:
+                self.places.elsewhere[name, resource] = amount
+
+        self.both(mine, lambda: self.capacity.set_used_elsewhere(base.ADMIN, name, {resource: amount}))
+
     @stateful.rule(name=PROVIDERS)
     def remove_provider(self, name: str) -> None:
         def mine() -> None:
@@ -165,6 +176,7 @@ class CapacityHistories(test_model.Histories):
                 row.provider = None if row.provider == name else row.provider
             for key in [key for key in self.places.inventories if key[0] == name]:
                 del self.places.inventories[key]
+                self.places.elsewhere.pop(key, None)
 
         self.both(mine, lambda: self.capacity.remove_provider(base.ADMIN, name))
 
@@ -174,6 +186,7 @@ class CapacityHistories(test_model.Histories):
             self.refuse_unknown(name)
             self.refuse_used(name, resource)
             self.places.inventories.pop((name, resource), None)
+            self.places.elsewhere.pop((name, resource), None)
 
         self.both(mine, lambda: self.capacity.remove_inventory(base.ADMIN, name, resource))
 

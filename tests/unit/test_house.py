@@ -35,7 +35,7 @@ LEAVES = {
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
-    "capacity_types": set(),
+    "capacity_types": {"types"},
     "pod_types": set(),
     "safe_repr": set(),
     "forks": set(),
@@ -50,24 +50,27 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
-    "limits": LEAVES | {"db", "plugins"},
+    "limits": LEAVES | {"db", "plugins", "keystone_auth"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
     "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
     "capacity": LEAVES | {"ledger"},
+    "capacity_import": LEAVES | {"capacity"},
+    "keystone_auth": LEAVES,
     "pods": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "api": LEAVES | {"", "conf", "engine", "administration", "policy"},
-    "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory", "api"},
+    "integrations": LEAVES
+    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging"},
+    | {"messaging", "capacity_import"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -83,9 +86,9 @@ GUARDED = {
     "tqdm": {"cmd"},
     "matplotlib": {"replay"},
     "oslo_policy": {"policy"},
-    "keystoneauth1": {"limits"},
+    "keystoneauth1": {"limits", "keystone_auth", "integrations"},
     "oslo_limit": {"limits"},
-    "openstack": {"limits"},
+    "openstack": {"limits", "integrations"},
     "jsonschema": {"limits", "api"},
     "falcon": {"api"},
     "webob": {"api"},
