@@ -12,20 +12,18 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import headroom, listing, million, speed, trace, tree, variants
+from benchmarks import headroom, listing, million, pods, speed, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree", "headroom")
-VARIANTS = "variants"
-"""Not run by default: it takes half an hour, and says whether a part of the code is worth its complexity."""
+CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="benchmark.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=(*CASES, VARIANTS), action="append", help="run this case; may be repeated")
+    parser.add_argument("--only", choices=CASES, action="append", help="run this case; may be repeated")
     parser.add_argument(
         "--on", choices=fixtures.BACKENDS, action="append", help="run on this database; may be repeated"
     )
@@ -53,8 +51,8 @@ def main() -> None:
             listing.run(report, backend, rounds=rounds)
         if "headroom" in cases:
             headroom.run(report, backend, rounds=rounds, seconds=seconds)
-        if VARIANTS in cases:
-            variants.run(report, backend, rounds, seconds)
+        if "pods" in cases:
+            pods.run(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:

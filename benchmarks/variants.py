@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the code without each of its optional variants, beside the code as it is, and prints a table.
 
-    tools/benchmark.sh --only variants                        all variants
-    python -m benchmarks.variants --variant "no connection cache" --rounds 3
+    python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.variants
+    ... python -m benchmarks.variants --on postgresql --variant "no connection cache" --rounds 5
+
+It takes about twenty minutes. Run it on a machine without other load.
 
 A variant stays only if it is worth 10 % of the rate, of the p99 or of the processor time in one of the cases: below
 0.9 (rate), above 1.1 (p99, processor time). The decision records have the figures.

@@ -13,6 +13,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.pods import Pods
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import (
     ANY,
@@ -92,6 +93,11 @@ class QuotaEngine:
     def capacity(self) -> Capacity:
         """Providers, their inventories, and the claims at them."""
         return Capacity(self._driver, self._resources)
+
+    @property
+    def pods(self) -> Pods:
+        """Pods, and the pod of each project."""
+        return Pods(self._driver, self._resources, self._authority)
 
     # --- reserving ---
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oslo.policy rule that decides who may set the limit of a project. [oslo_policy] names the policy file."""
+"""The rules of oslo.policy: who may set the limit of a project, and who sees pods. [oslo_policy] names the file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ RULE: Final = "cyborg_quota:limit:set"
 DEFAULT: Final = "is_admin:True or (role:admin and project_id:%(parent_id)s)"
 """An admin, or an administrator of the direct parent, but not of an ancestor above it (as CERN specified)."""
 
+SEE_PODS: Final = "cyborg_quota:pod:see"
+
 
 def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
@@ -27,7 +29,13 @@ def list_rules() -> list[Any]:
             description="Set or unset the limit of a project. parent_id is the parent of the project; a root has none. "
             "(Only an admin may change the defaults and the project tree.)",
             operations=[{"path": "cyborg-quota limit set --project", "method": "CLI"}],
-        )
+        ),
+        policy.DocumentedRuleDefault(
+            name=SEE_PODS,
+            check_str="is_admin:True",
+            description="See the name of the pod to which a project is bound.",
+            operations=[{"path": "cyborg-quota pod select", "method": "CLI"}],
+        ),
     ]
 
 
@@ -44,12 +52,18 @@ class Policy:
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
+        return self._enforce(RULE, context, {"project_id": project_id, "parent_id": parent_id})
+
+    def allows(self, context: Context, rule: str, project_id: str) -> bool:
+        """Whether the rule allows the context to do this with the project. Raises ConfigurationError."""
+        return validation.is_admin(context) or self._enforce(rule, context, {"project_id": project_id})
+
+    def _enforce(self, rule: str, context: Context, target: Mapping[str, str | None]) -> bool:
         if self._conf is None:
             return validation.is_admin(context)
         # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
-        target = _without_none({"project_id": project_id, "parent_id": parent_id})
         try:
-            return bool(self._rules(self._conf).enforce(RULE, target, credentials(context)))
+            return bool(self._rules(self._conf).enforce(rule, _without_none(target), credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 

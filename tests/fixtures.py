@@ -24,7 +24,9 @@ from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
-from tests import invariants, needs
+from tests import invariants, needs, statement_cache
+
+statement_cache.share()
 
 BACKENDS = ("sqlite", "mariadb", "postgresql")
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]

@@ -29,6 +29,7 @@ from cyborg_quota.types import (
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.ledger.limit_history import LimitHistory
+    from cyborg_quota.ledger.pods import PodManager
     from cyborg_quota.ledger.providers import ProviderManager
 
 
@@ -195,6 +196,11 @@ class QuotaDriver(abc.ABC):
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
+        raise NotImplementedError
+
+    @property
+    def pods(self) -> PodManager:
+        """Changes, measures and lists pods, and binds projects to them."""
         raise NotImplementedError
 
     @property

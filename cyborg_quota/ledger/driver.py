@@ -24,6 +24,7 @@ from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
@@ -80,6 +81,7 @@ class DbQuotaDriver(base.QuotaDriver):
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
+        self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -105,6 +107,10 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    @property
+    def pods(self) -> PodManager:
+        return PodManager(self._database, self._untimed, self._pod_selection)
 
     @property
     def limits(self) -> LimitDriver:

@@ -37,7 +37,8 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
-        self.server = self.start(wal_writer_delay="10s", autovacuum="off", checkpoint_timeout="1h")
+        self.server = self.start(autovacuum="off", checkpoint_timeout="1h")
+        self.suspend_wal_writer(self.server)
         self.ledger = self.ledger_on(self.server)
         self.engine = self.new_engine()
         self.context = base.Context("p")

@@ -16,7 +16,7 @@ import testscenarios
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from tests import base
 from tests.race import naive
-from tests.race.workers import race
+from tests.race.workers import once, race
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -75,24 +75,25 @@ class TestClaims(CapacityRaceTestCase):
         self.assert_invariants()
 
     def test_check_then_write_is_caught(self) -> None:
-        """A naive claim, which reads what is free and then writes, exceeds the capacity: this race can fail."""
+        """A naive claim, which reads what is free and then writes, exceeds the capacity if all read before any writes:
+        this race can fail.
+        """
         with self.sql.connect() as connection:
             inventory_id = connection.execute(sa.text("SELECT id FROM inventories")).scalar_one()
 
-        def job(number: int) -> int:
-            chance = random.Random(number)
+        self.execute(f"UPDATE inventories SET used = {CAPACITY - 1}, free = 1")
+        between = once(PROCESSES)
+
+        def job() -> int:
             options: dict[str, Any] = {"connect_args": {"timeout": 60}} if self.backend == "sqlite" else {}
             sql = sa.create_engine(self.url, **options)
             claimed = 0
-            while (amount := chance.randint(1, 5)) and naive.claim(sql, inventory_id, amount):
-                claimed += amount
+            while naive.claim(sql, inventory_id, 1, between):
+                claimed += 1
             return claimed
 
-        for _ in range(20):
-            self.execute("UPDATE inventories SET used = 0, free = capacity")
-            if sum(race(*(functools.partial(job, number) for number in range(PROCESSES)))) > CAPACITY:
-                return
-        self.fail("no race exceeded the capacity")
+        self.assertEqual(PROCESSES, sum(race(*[job] * PROCESSES)))
+        self.assertEqual(CAPACITY - 1 + PROCESSES, self.used())
 
     def test_one_consumer_with_any(self) -> None:
         """Eight deliveries of one call take one provider once."""
