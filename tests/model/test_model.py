@@ -239,15 +239,20 @@ class Histories(stateful.RuleBasedStateMachine):
         """Refuse a resize because of capacity; see test_capacity_model.py."""
 
     @stateful.precondition(lambda self: self.named())
-    @stateful.rule(data=st.data(), receiver=PROJECTS)
-    def transfer(self, data: st.DataObject, receiver: str) -> None:
-        project, consumer, _ = data.draw(st.sampled_from(self.named()))
+    @stateful.rule(
+        data=st.data(), receiver=PROJECTS, limit=st.sampled_from([None, None, 1, 3]), is_repeated=st.booleans()
+    )
+    def transfer(self, data: st.DataObject, receiver: str, limit: int | None, is_repeated: bool) -> None:
+        project, consumer, resource = data.draw(st.sampled_from(self.named()))
         if project == receiver:
-            project = next(one for one in sorted(TREE) if one != receiver)  # perhaps a repeat
-        self.both(
-            lambda: self.model.transfer(project, receiver, consumer),
-            lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
-        )
+            receiver = next(one for one in sorted(TREE) if one != project)
+        if limit is not None:
+            self.set_limit(receiver, resource, limit)
+        for _ in range(1 + is_repeated):
+            self.both(
+                lambda: self.model.transfer(project, receiver, consumer),
+                lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
+            )
 
     @stateful.precondition(lambda self: any(row.uuid for row in self.model.rows))
     @stateful.rule(data=st.data(), name=NAMES)
