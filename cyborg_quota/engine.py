@@ -9,9 +9,10 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.pods import Pods
 from cyborg_quota.policy import Policy
@@ -22,6 +23,7 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
+    Marker,
     Notice,
     Over,
     Reservation,
@@ -318,15 +320,22 @@ class QuotaEngine:
         *,
         allow_unknown_limits: bool = False,
         with_headroom: bool = False,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
     ) -> list[UsageRecord]:
-        """The usage of all projects, or of one, sorted by project and resource. Admin only.
+        """The usage of all projects, or of one, as the database sorts projects and resources. Admin only.
 
         ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
-        limits are unknown.
+        limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
+        record of the previous page, with the resource None for the last one of that project; ``resource``: only this
+        one. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_usages")
         records = self._driver.list_usages(
-            validation.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
+            validation.optional_name("project_id", project_id),
+            paging.check(limit, after, resource),
+            allow_unknown_limits=allow_unknown_limits,
         )
         return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
 
@@ -446,12 +455,14 @@ class QuotaEngine:
         validation.admin_only(context, "notices")
         return self._driver.notices()
 
-    def audit(self, context: Context) -> list[Drift]:
-        """The counters that differ from the reservations. Normally none. Admin only."""
+    def audit(self, context: Context) -> list[Drift | CapacityDrift]:
+        """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
         return self._driver.audit()
 
-    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
+    def heal(
+        self, context: Context, *, progress: Callable[[int], None] | None = None
+    ) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
         Returns the counters before and after. ``progress`` is called for each row that was checked.

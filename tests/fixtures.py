@@ -182,6 +182,7 @@ def make_engine(
     grace: float = 0.0,
     batch_rows: int = 500,
     max_open: int = 10_000,
+    least_capacity: int = 0,
     selection: ProviderSelection | None = None,
     **changes: Any,
 ) -> QuotaEngine:
@@ -192,6 +193,7 @@ def make_engine(
             expire_grace_seconds=grace,
             batch_rows=batch_rows,
             max_open_reservations=max_open,
+            least_notified_capacity=least_capacity,
             selection=selection or BestFit(),
         ),
         limits if limits is not None else DictLimits(),

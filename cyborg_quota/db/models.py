@@ -302,6 +302,8 @@ inventories = sa.Table(
     sa.Column("used", sa.BigInteger, nullable=False),
     # capacity - used. Negative where the inventory was lowered below its use.
     sa.Column("free", sa.BigInteger, nullable=False),
+    # The threshold of the capacity that was last reported. NULL: none.
+    sa.Column("notified_level", sa.SmallInteger),
     sa.UniqueConstraint("provider_id", "resource", name="provider_resource"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.Index("ix_inventories_free", "resource", "free", "provider_id"),

@@ -128,6 +128,16 @@ class InvalidReservationExpiration(InvalidRequest):
         super().__init__(f"Invalid reservation expiration {safe_repr(expire)}: {reason}.")
 
 
+class MarkerNotFound(InvalidRequest):
+    """The list has no row with this marker. (An empty page would mean that the list has ended.)"""
+
+    def __init__(self, marker: Sequence[str | None]) -> None:
+        self.marker = tuple(marker)
+        project = "(default)" if marker[0] is None else safe_repr(marker[0])
+        shown = " ".join([project, *(safe_repr(name) for name in marker[1:] if name is not None)])
+        super().__init__(f"Marker {shown}: the list has no such row.")
+
+
 class InvalidDocument(InvalidRequest):
     """A document of limits is invalid. ``place`` is the position of the error: ``projects[0].children[2].limits``."""
 

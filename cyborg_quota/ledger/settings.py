@@ -23,6 +23,7 @@ class DriverSettings:
     batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
     least_notified_limit: int = 0
+    least_notified_capacity: int = 0
     max_open_reservations: int = 10_000
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
     pods: PodSelection = dataclasses.field(default_factory=PodSelection)
@@ -36,6 +37,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
         least_notified_limit=conf.notices.least_limit,
+        least_notified_capacity=conf.notices.least_capacity,
         max_open_reservations=conf.quota.max_open_reservations,
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
         pods=PodSelection(

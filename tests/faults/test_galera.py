@@ -19,7 +19,7 @@ from unittest import mock
 import sqlalchemy as sa
 from oslotest import base as test_base
 
-from cyborg_quota import exceptions
+from cyborg_quota import Inventory, exceptions
 from cyborg_quota.db import overrides, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
@@ -31,6 +31,7 @@ from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
+from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
 from tests.race.workers import once, race
 from tests.servers import ServerError, galera
@@ -73,6 +74,8 @@ class TestCluster(test_base.BaseTestCase):
             self.a_stale_read()
         with self.step("an override begins and ends"):
             self.an_override_begins_and_ends()
+        with self.step("capacity is claimed"):
+            self.capacity_is_claimed()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
@@ -209,6 +212,31 @@ class TestCluster(test_base.BaseTestCase):
         usage = engines[0].get_usages(base.ADMIN, "p")["gpu"]
         self.assertEqual((override_races.LIMIT, admitted), (usage.limit, usage.reserved))
         self.assertEqual([], engines[0].audit(base.ADMIN))
+        engines[0].close()
+
+    def capacity_is_claimed(self) -> None:
+        """Eight processes on three nodes claim 1 to 5 of one provider with 100: exactly 100 are claimed."""
+        cluster_faults.create_database(self.cluster, "capacity")
+        urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
+        schema.sync(Database(fixtures.settings(urls[0])))
+        engines = [fixtures.make_engine(url) for url in urls]
+        capacity = engines[0].capacity
+        capacity.enable(base.ADMIN)
+        capacity.add_provider(base.ADMIN, "n1")
+        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(capacity_races.CAPACITY)})
+        for engine in engines:
+            engine.close()  # the processes open connections of their own
+        cluster_faults.wait_until_replicated(self.cluster)
+        claimed = race(
+            *(
+                functools.partial(capacity_races.fill, engines[number % 3], number, "n1")
+                for number in range(capacity_races.PROCESSES)
+            )
+        )
+        cluster_faults.wait_until_replicated(self.cluster)
+        (record,) = capacity.list_inventories(base.ADMIN)
+        self.assertEqual((capacity_races.CAPACITY,) * 2, (sum(claimed), record.used), claimed)
+        self.assertEqual([], [*capacity.audit(base.ADMIN), *engines[0].audit(base.ADMIN)])
         engines[0].close()
 
     def naive_is_detected(self) -> None:

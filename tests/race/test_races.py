@@ -16,7 +16,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.race import naive
-from tests.race.workers import once, race
+from tests.race.workers import PATIENT, once, race
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -29,6 +29,9 @@ class RaceTestCase(base.LedgerTestCase):
         super().setUp()
         self.engine.get_usages(self.context)  # fills the caches of the children
         self.engine.close()
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        return super().make_engine(**{**PATIENT, **changes})
 
     def answer(self, call: Callable[[], Any]) -> str:
         """Return ``ok``, or the name of the call's error."""
@@ -213,7 +216,7 @@ class TestSettleRace(RaceTestCase):
 
 
 class TestWhileOthersWrite(RaceTestCase):
-    SECONDS = 2.0
+    SECONDS = 1.2
 
     def setUp(self) -> None:
         super().setUp()

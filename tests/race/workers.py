@@ -12,6 +12,8 @@ from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
 TIMEOUT_SECONDS = 120
+PATIENT = {"retry_seconds": 60.0, "statement_timeout_seconds": 60}
+"""Settings of an engine whose calls must succeed on a busy machine, where eight processes share a processor."""
 
 
 def once(count: int) -> Callable[[], None]:

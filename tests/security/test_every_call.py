@@ -106,6 +106,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "list_allocations": {},
     "enable": {},
     "is_enabled": {},
+    "notices": {},
     "audit": {},
     "heal": {},
 }

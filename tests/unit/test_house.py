@@ -29,6 +29,7 @@ LEAVES = {
     "headroom",
     "units",
     "capacity_types",
+    "paging",
     "pod_types",
 }
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
@@ -44,6 +45,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "enforcement": {"exceptions", "types"},
     "units": {"exceptions", "types", "capacity_types"},
     "headroom": {"types"},
+    "paging": {"exceptions", "safe_repr", "types", "validation"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
@@ -237,7 +239,7 @@ DB_LEVELS = (
         "resource_providers",
         "usages",
     },
-    {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
+    {"clock", "errors", "models", "paging", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"

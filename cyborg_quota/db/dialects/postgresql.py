@@ -16,10 +16,12 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import socket_watchdog, usages
+from cyborg_quota.db import inventories, socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db.dialects import postgresql_capacity as capacity_functions
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
@@ -30,6 +32,9 @@ from cyborg_quota.types import State
 LOG = logging.getLogger(__name__)
 
 _usage = quota_usages.c
+
+FUNCTIONS: Final = {**functions.DEFINITIONS, **capacity_functions.DEFINITIONS}
+"""The definition of each function of this release, by name."""
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -69,13 +74,35 @@ class PostgreSQL(Dialect):
         return usage_rows > 0
 
     def reserve_in_single_statement(
-        self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[NewReservation],
+        changes: Sequence[Change],
+        claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
+        if claims:
+            return capacity_functions.claim(connection, rows, self.in_lock_order(changes), claims)
         return functions.reserve(connection, rows, self.in_lock_order(changes))
 
+    def find_candidates_in_single_statement(
+        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
+    ) -> list[Candidate] | None:
+        if functions.TRANSACTION_SETTINGS in connection.info:
+            return None  # the settings are those of a transaction
+        return inventories.find_candidates(connection, amounts, order, limit)
+
     def settle_in_single_statement(
-        self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        uuids: Sequence[str],
+        after: State,
+        grace: int,
+        changes: Sequence[Change],
+        *,
+        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
+        if freed:
+            return capacity_functions.give_back(connection, uuids, grace, self.in_lock_order(changes), freed)
         return functions.settle(connection, uuids, after, grace, self.in_lock_order(changes))
 
     def report_no_single_statements(self, reason: str) -> None:
@@ -86,10 +113,10 @@ class PostgreSQL(Dialect):
         )
 
     def missing_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.missing(connection)
+        return functions.missing(connection, FUNCTIONS)
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.create(connection)
+        return functions.create(connection, FUNCTIONS)
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         _driver_connection(connection).autocommit = True

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -70,8 +70,8 @@ DONE: Final = 1
 DONE_AND_RELEASED: Final = 2
 """The results of all functions. REFUSED: nothing was changed. DONE_AND_RELEASED: committed, but not yet flushed."""
 
-_REFUSED_STATE: Final = "QU001"
-_NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
+REFUSED_STATE: Final = "QU001"
+NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 
 _CHARGE_COLUMNS: Final = (
     "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "max_reserved",
@@ -84,7 +84,7 @@ def _charge(expressions: Iterable[str]) -> str:
     of = dict(zip(_CHARGE_COLUMNS, expressions, strict=True))
     return f"""UPDATE @schema@.quota_usages
             SET reserved = reserved + {of["reserved"]}, used = used + {of["used"]}, subtree = subtree + {of["subtree"]},
-                updated_at = {_NOW}
+                updated_at = {NOW}
             WHERE id = {of["id"]} AND generation = {of["generation"]}
                 AND used + reserved <= {of["max_held"]} AND subtree <= {of["max_subtree"]}
                 AND reserved <= {of["max_reserved"]}
@@ -93,7 +93,7 @@ def _charge(expressions: Iterable[str]) -> str:
 
 # One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002). The row
 # is contended if it changes between the two statements: another transaction had locked it.
-_CHARGE_LOOP: Final = f"""
+CHARGE_LOOP: Final = f"""
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
         IF p_locks = {CHECK_CONTENTION} THEN
             SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
@@ -108,7 +108,7 @@ _CHARGE_LOOP: Final = f"""
     END LOOP;"""
 
 # Undo the changes of the rows that were already charged. (An exception handler would make each call a subtransaction.)
-_UNDO: Final = f"""IF charged > 0 THEN
+UNDO: Final = f"""IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
                     SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
                         subtree = subtree - p_charges[i][5]
@@ -117,11 +117,11 @@ _UNDO: Final = f"""IF charged > 0 THEN
             END IF;
             RETURN {REFUSED};"""
 
-_FAIL: Final = (
-    f"RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a usage row does not meet the conditions of the charge';"
+FAIL: Final = (
+    f"RAISE SQLSTATE '{REFUSED_STATE}' USING MESSAGE = 'a usage row does not meet the conditions of the charge';"
 )
 
-_DECLARE: Final = f"""
+DECLARE: Final = f"""
 DECLARE
     charge bigint[];
     charged integer := 0;
@@ -130,7 +130,7 @@ DECLARE
     contended boolean := p_locks = {RELEASE_EARLY};"""
 
 # Commit asynchronously, so that the row locks are released before the log is flushed. The caller then flushes it.
-_END: Final = f"""
+END: Final = f"""
     IF contended THEN
         PERFORM set_config('synchronous_commit', 'off', true);
         RETURN {DONE_AND_RELEASED};
@@ -143,7 +143,7 @@ END"""
 _RESERVE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE}(
     p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
+) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
 BEGIN
     IF EXISTS (
         SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
@@ -153,47 +153,47 @@ BEGIN
         ) AS live_rows
     ) THEN
         RETURN {REFUSED};
-    END IF; {_CHARGE_LOOP.replace("@refused@", _UNDO)}
+    END IF; {CHARGE_LOOP.replace("@refused@", UNDO)}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
         uuid, usage_id, resource, delta, consumer_id, group_id, place, source
     ) SELECT
-        {_NOW}, false, p_project, {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
         p_rows[i][7]::smallint, p_rows[i][8]
-    FROM generate_subscripts(p_rows, 1) AS i; {_END}
+    FROM generate_subscripts(p_rows, 1) AS i; {END}
 $function$"""
 
 # (The CASE keeps ``state`` and ``expire`` out of the index conditions: see decision record 0022.)
-_IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
-                AND (expire IS NULL OR expire > {_NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
+IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
+                AND (expire IS NULL OR expire > {NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
 
 def _settle(uuids: str) -> str:
     """The UPDATE that settles the reservations with ``uuids``, an expression for the operator ``=``."""
     return f"""
     IF p_state = '{COMMITTED}' THEN
-        UPDATE @schema@.reservations SET state = '{COMMITTED}', updated_at = {_NOW}
-            WHERE uuid = {uuids} AND {_IN_FLIGHT};
+        UPDATE @schema@.reservations SET state = '{COMMITTED}', updated_at = {NOW}
+            WHERE uuid = {uuids} AND {IN_FLIGHT};
     ELSE
         UPDATE @schema@.reservations
-            SET state = '{ROLLED_BACK}', updated_at = {_NOW}, deleted_at = {_NOW}, deleted = true,
+            SET state = '{ROLLED_BACK}', updated_at = {NOW}, deleted_at = {NOW}, deleted = true,
                 live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-            WHERE uuid = {uuids} AND {_IN_FLIGHT};
+            WHERE uuid = {uuids} AND {IN_FLIGHT};
     END IF;"""
 
 
 _SETTLE_V2: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {_DECLARE}
+) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
     settled integer;
 BEGIN {_settle("ANY (p_uuids)")}
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
         RETURN {REFUSED};
     ELSIF settled < cardinality(p_uuids) THEN
-        RAISE SQLSTATE '{_REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
-    END IF; {_CHARGE_LOOP.replace("@refused@", _FAIL)} {_END}
+        RAISE SQLSTATE '{REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
+    END IF; {CHARGE_LOOP.replace("@refused@", FAIL)} {END}
 $function$"""
 
 # PL/pgSQL prepares each expression for its first execution in a transaction, which takes about a microsecond. So these
@@ -242,7 +242,7 @@ CREATE FUNCTION @schema@.{RESERVE_ONE}(
         created_at, deleted, project_id, expire, state, live,
         uuid, usage_id, resource, delta, consumer_id, group_id, place, source
     ) VALUES (
-        {_NOW}, false, p_project, {_NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
     ); {_END_ONE}
 $function$"""
@@ -257,7 +257,7 @@ CREATE FUNCTION @schema@.{SETTLE_ONE}(
     END IF;
         {_CHARGE_ONE};
     IF NOT FOUND THEN
-        {_FAIL}
+        {FAIL}
     END IF; {_END_ONE}
 $function$"""
 
@@ -269,11 +269,11 @@ DEFINITIONS: Final = {
 }
 
 
-def missing(connection: sa.Connection) -> list[str]:
-    """The functions of this release that do not exist in the database."""
+def missing(connection: sa.Connection, definitions: Mapping[str, str]) -> list[str]:
+    """Those of these functions that do not exist in the database."""
     return [
         name
-        for name in DEFINITIONS
+        for name in definitions
         if connection.exec_driver_sql("SELECT to_regproc(%s) IS NULL", (name,)).scalar_one()
     ]
 
@@ -290,16 +290,19 @@ def missing_privileges(connection: sa.Connection) -> list[str]:
     return [privilege for privilege, has in privileges.items() if not has]
 
 
-def create(connection: sa.Connection) -> list[str]:
-    """Create the functions that are missing. Returns the privileges that the user lacks for it, and creates nothing."""
-    names = missing(connection)
+def create(connection: sa.Connection, definitions: Mapping[str, str]) -> list[str]:
+    """Create those of these functions that are missing. Returns the privileges that the user lacks for it.
+
+    If any is missing, nothing is created.
+    """
+    names = missing(connection, definitions)
     if not names:
         return []
     if privileges := missing_privileges(connection):
         return privileges
     schema: str = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
     for name in names:
-        connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
+        connection.exec_driver_sql(definitions[name].replace("@schema@", schema))
     return []
 
 
@@ -312,10 +315,10 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
             f" {_charge_values(changes[0])}"
         )
         values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
-        return _call(connection, RESERVE_ONE, arguments, values, changes)
-    listed = _array([_reservation_text(row) for row in rows])
-    arguments = f"%s, {first.ttl_microseconds}, %s, {_charge_array(changes)}"
-    return _call(connection, RESERVE, arguments, (first.project_id, listed), changes)
+        return call_function(connection, RESERVE_ONE, arguments, values, changes)
+    listed = array([reservation_text(row) for row in rows])
+    arguments = f"%s, {first.ttl_microseconds}, %s, {charge_array(changes)}"
+    return call_function(connection, RESERVE, arguments, (first.project_id, listed), changes)
 
 
 def settle(
@@ -324,12 +327,12 @@ def settle(
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
     if len(uuids) == len(changes) == 1:
         arguments = f"%s, '{after}', {grace}, {_charge_values(changes[0])}"
-        return _call(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
-    listed = _array([_element(uuid) for uuid in sorted(uuids)])
-    return _call(connection, SETTLE, f"%s, '{after}', {grace}, {_charge_array(changes)}", (listed,), changes)
+        return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
+    listed = array([element(uuid) for uuid in sorted(uuids)])
+    return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,), changes)
 
 
-def _call(
+def call_function(
     connection: sa.Connection, function: str, arguments: str, values: tuple[str | None, ...], changes: Sequence[Change]
 ) -> bool:
     """Call a function that is a transaction of its own. False: it changed nothing.
@@ -375,23 +378,23 @@ def _charge_values(change: Change) -> str:
     return ",".join([str(number) for number in numbers])
 
 
-def _charge_array(changes: Sequence[Change]) -> str:
+def charge_array(changes: Sequence[Change]) -> str:
     """The array ``p_charges`` as a literal."""
     return f"'{{{','.join([f'{{{_charge_values(change)}}}' for change in changes])}}}'"
 
 
-def _reservation_text(row: NewReservation) -> str:
-    """A new reservation as the function expects it."""
+def reservation_text(row: NewReservation, *more: int | None) -> str:
+    """A new reservation as the function expects it, with further elements."""
     values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
-    return _array([_element(value) for value in values])
+    return array([element(value) for value in (*values, *more)])
 
 
-def _array(elements: Iterable[str]) -> str:
+def array(elements: Iterable[str]) -> str:
     """PostgreSQL's text of an array. (psycopg2's ARRAY[...] takes the client and the server longer.)"""
     return f"{{{','.join(elements)}}}"
 
 
-def _element(value: str | int | None) -> str:
+def element(value: str | int | None) -> str:
     """An element in the text of an array."""
     if value is None:
         return "NULL"

@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import mysql
 
 revision = "c8e1"
-down_revision = "d9e0"
+down_revision = "c8e4"
 branch_labels = None
 depends_on = None
 
