@@ -213,12 +213,15 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: self.named())
     @stateful.rule(
         data=st.data(),
-        amounts=st.dictionaries(RESOURCES, st.integers(1, 6), min_size=1),
-        expected=st.one_of(st.just({}), st.dictionaries(RESOURCES, st.integers(1, 3))),
+        amounts=st.fixed_dictionaries({"gpu": st.integers(1, 6), "fpga": st.integers(1, 6)}),
+        takes_all=st.sampled_from([False, False, True]),
+        expected=st.sampled_from([None, None, 1, 2]),
     )
-    def resize(self, data: st.DataObject, amounts: dict[str, int], expected: dict[str, int]) -> None:
-        project, consumer = data.draw(st.sampled_from(self.named()))
-        before = {resource: expected[resource] for resource in amounts if resource in expected}
+    def resize(self, data: st.DataObject, amounts: dict[str, int], takes_all: bool, expected: int | None) -> None:
+        project, consumer, resource = data.draw(st.sampled_from(self.named()))
+        if not takes_all:
+            amounts = {resource: amounts[resource]}
+        before = {} if expected is None else {resource: expected}
         self.both(
             lambda: self.model.resize(
                 project, consumer, amounts, before, lambda rows: self.check_growth(rows, amounts)
@@ -226,23 +229,30 @@ class Histories(stateful.RuleBasedStateMachine):
             lambda: self.quotas.resize(base.ADMIN, amounts, project, consumer=consumer, expected=before or None),
         )
 
-    def named(self) -> list[tuple[str, str]]:
-        """The consumers that have rows, by project."""
-        return sorted({(row.project, row.consumer) for row in self.model.rows if row.consumer})
+    def named(self) -> list[tuple[str, str, str]]:
+        """The projects, consumers and resources of rows with a consumer: of the live ones, if there are any."""
+        rows = [row for row in self.model.rows if row.consumer]
+        live = [row for row in rows if row.state in ("reserved", "committed")]
+        return sorted({(row.project, str(row.consumer), row.resource) for row in live or rows})
 
     def check_growth(self, rows: Any, amounts: Any) -> None:
         """Refuse a resize because of capacity; see test_capacity_model.py."""
 
     @stateful.precondition(lambda self: self.named())
-    @stateful.rule(data=st.data(), receiver=PROJECTS)
-    def transfer(self, data: st.DataObject, receiver: str) -> None:
-        project, consumer = data.draw(st.sampled_from(self.named()))
+    @stateful.rule(
+        data=st.data(), receiver=PROJECTS, limit=st.sampled_from([None, None, 1, 3]), is_repeated=st.booleans()
+    )
+    def transfer(self, data: st.DataObject, receiver: str, limit: int | None, is_repeated: bool) -> None:
+        project, consumer, resource = data.draw(st.sampled_from(self.named()))
         if project == receiver:
-            project = next(one for one in sorted(TREE) if one != receiver)  # perhaps a repeat
-        self.both(
-            lambda: self.model.transfer(project, receiver, consumer),
-            lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
-        )
+            receiver = next(one for one in sorted(TREE) if one != project)
+        if limit is not None:
+            self.set_limit(receiver, resource, limit)
+        for _ in range(1 + is_repeated):
+            self.both(
+                lambda: self.model.transfer(project, receiver, consumer),
+                lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
+            )
 
     @stateful.precondition(lambda self: any(row.uuid for row in self.model.rows))
     @stateful.rule(data=st.data(), name=NAMES)
