@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oslo.policy rule that decides who may set the limit of a project. [oslo_policy] names the policy file."""
+"""The oslo.policy rules: who may set the limit of a project, and who sees what fits at providers.
+
+[oslo_policy] names the policy file.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ DEFAULT: Final = "is_admin:True or (role:admin and project_id:%(parent_id)s)"
 """An admin, or an administrator of the direct parent, but not of an ancestor above it (as CERN specified)."""
 
 
+FITS_RULE: Final = "cyborg_quota:capacity:fits"
+FITS_DEFAULT: Final = "is_admin:True"
+
+
 def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
     from oslo_policy import policy
@@ -27,12 +34,19 @@ def list_rules() -> list[Any]:
             description="Set or unset the limit of a project. parent_id is the parent of the project; a root has none. "
             "(Only an admin may change the defaults and the project tree.)",
             operations=[{"path": "cyborg-quota limit set --project", "method": "CLI"}],
-        )
+        ),
+        policy.DocumentedRuleDefault(
+            name=FITS_RULE,
+            check_str=FITS_DEFAULT,
+            description="See what fits at providers, in the headroom of a project. Without it, a context gets what the "
+            "quota permits. project_id is the project.",
+            operations=[{"path": "cyborg-quota check --how-many --provider", "method": "CLI"}],
+        ),
     ]
 
 
 class Policy:
-    """Evaluates the rule. Without a configuration, only an admin's context is allowed.
+    """Evaluates the rules. Without a configuration, only an admin's context is allowed.
 
     The first evaluation registers oslo.policy's options on ``conf`` and reads the policy file. The file is read again
     after it has changed.
@@ -44,12 +58,19 @@ class Policy:
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
+        return self._allows(RULE, context, {"project_id": project_id, "parent_id": parent_id})
+
+    def may_see_fits(self, context: Context, project_id: str) -> bool:
+        """Whether the context may see what fits at providers. Raises ConfigurationError for an invalid file."""
+        return self._allows(FITS_RULE, context, {"project_id": project_id})
+
+    def _allows(self, rule: str, context: Context, target: Mapping[str, Any]) -> bool:
         if self._conf is None:
             return validation.is_admin(context)
-        # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
-        target = _without_none({"project_id": project_id, "parent_id": parent_id})
         try:
-            return bool(self._rules(self._conf).enforce(RULE, target, credentials(context)))
+            # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal
+            # ("None").
+            return bool(self._rules(self._conf).enforce(rule, _without_none(target), credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 

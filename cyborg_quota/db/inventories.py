@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
     free: Mapping[str, int]
 
 
-def _fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
+def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
     """The rule of units.violated_unit."""
     return sa.or_(
         row.min_unit == amount,
@@ -70,9 +70,7 @@ _TAKE = (
     .where(_HAS_ID)
     .values(used=_row.used + _TOTAL, free=_row.free - _TOTAL, updated_at=clock.utc_now())
 )
-_CLAIM: Final = Statement(
-    _TAKE.where(_row.free >= _TOTAL, _fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
-)
+_CLAIM: Final = Statement(_TAKE.where(_row.free >= _TOTAL, fits_units(sa.bindparam("b_amount", type_=_row.total.type))))
 _ADOPT: Final = Statement(_TAKE)
 
 
@@ -140,7 +138,7 @@ def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order
         amount = sa.literal(amounts[resource], sa.Integer)
         if table is not first:
             source = source.join(table, table.c.provider_id == first.c.provider_id)
-        conditions += [table.c.resource == resource, table.c.free >= amount, _fits_units(amount, table.c)]
+        conditions += [table.c.resource == resource, table.c.free >= amount, fits_units(amount, table.c)]
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables.values() for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)

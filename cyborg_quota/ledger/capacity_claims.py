@@ -102,7 +102,7 @@ class CapacityClaimer:
         """
         if not any(item.claim.provider is not None for item in pending):
             return NO_PLACEMENT
-        self._check_enabled()
+        self.check_enabled()
         placement = self._database.read(lambda connection: self._place(connection, pending))
         if not placement.is_complete and any(item.tried for item in pending):
             for item in pending:
@@ -134,7 +134,8 @@ class CapacityClaimer:
         if overs:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
 
-    def _check_enabled(self) -> None:
+    def check_enabled(self) -> None:
+        """Raise CapacityNotEnabled until claims with a provider are enabled."""
         if not self._is_enabled:
             self._is_enabled = self._database.read_synced(
                 lambda connection: features.is_enabled(connection, features.CAPACITY)

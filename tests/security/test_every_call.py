@@ -49,6 +49,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_usages": {},
     "get_reservations": {},
     "headroom": {},
+    "how_many": {"bundle": {"gpu": 1}},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -261,7 +262,7 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider",
+            "provider", "bundle",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

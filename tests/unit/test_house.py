@@ -41,7 +41,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
     "units": {"exceptions", "types", "capacity_types"},
-    "headroom": {"types"},
+    "headroom": {"types", "capacity_types", "units"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
@@ -221,6 +221,7 @@ DB_LEVELS = (
     {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
     {
+        "free_capacity",
         "holdings",
         "inventories",
         "maintenance",
