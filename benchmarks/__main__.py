@@ -12,11 +12,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import headroom, listing, million, speed, trace, tree
+from benchmarks import headroom, listing, million, pods, speed, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree", "headroom")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods")
 
 
 def main() -> None:
@@ -51,6 +51,8 @@ def main() -> None:
             listing.run(report, backend, rounds=rounds)
         if "headroom" in cases:
             headroom.run(report, backend, rounds=rounds, seconds=seconds)
+        if "pods" in cases:
+            pods.run(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:

@@ -22,16 +22,19 @@ def make(python: str, url: str, projects: int) -> None:
     subprocess.run(command, input=f"{url}\n", text=True, check=True, stderr=subprocess.DEVNULL)
 
 
-def turns(python: str, urls: Sequence[str], projects: int, mode: str = "run") -> harness.Round:
+def turns(
+    python: str, urls: Sequence[str], projects: int, mode: str = "run", script: pathlib.Path = SCRIPT
+) -> harness.Round:
     """Return a function that runs a round of Cinder's reserve and commit; process n uses ``urls`` in turn.
 
     :param mode: ``run``, or ``try``: a cycle that raises an error is not counted.
+    :param script: another script with the same arguments.
     """
 
     def turn(processes: int, seconds: float) -> harness.Sample:
         children = [
             subprocess.Popen(
-                [python, str(SCRIPT), mode, str(projects), str(number), str(seconds)],
+                [python, str(script), mode, str(projects), str(number), str(seconds)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -42,7 +45,8 @@ def turns(python: str, urls: Sequence[str], projects: int, mode: str = "run") ->
         for number, child in enumerate(children):
             _send_line(child, urls[number % len(urls)])
         for child in children:
-            assert child.stdout is not None and child.stdout.readline() == "ready\n", "a Cinder process failed"
+            is_ready = child.stdout is not None and child.stdout.readline() == "ready\n"
+            assert is_ready, f"a process of {script.name} failed"
         for child in children:
             _send_line(child, "go")
         answers = [json.loads(child.communicate()[0]) for child in children]

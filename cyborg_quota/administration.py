@@ -5,33 +5,31 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota import exceptions, policy, validation
+from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
-    MAX_LIMIT,
     MICROSECONDS,
     ORIGINS,
-    UNLIMITED,
     Author,
-    Counters,
     HistoryDifference,
     HistoryEntry,
     Holding,
     LimitChange,
     LimitOverride,
     LimitRecord,
+    Marker,
     TreeRow,
 )
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
     from cyborg_quota.ledger.limit_changes import LimitKeeper
-    from cyborg_quota.limits.limit_tree import LimitTree
 
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
@@ -65,10 +63,15 @@ class Administration:
 
     # --- projects ---
 
-    def list_projects(self, context: Context) -> list[tuple[str, str | None]]:
-        """(project_id, parent_id) of every known project, sorted."""
+    def list_projects(
+        self, context: Context, *, limit: int | None = None, after: str | None = None
+    ) -> list[tuple[str, str | None]]:
+        """(project_id, parent_id) of the known projects, as the database sorts their ids.
+
+        ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
+        """
         validation.admin_only(context, "list_projects")
-        return sorted(self._keeper.tree().parents.items())
+        return self._keeper.list_projects(validation.row_limit(limit), validation.optional_name("after", after))
 
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
@@ -113,10 +116,8 @@ class Administration:
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
         """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
 
-        The database sorts them by their ids.
-
-        At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id of the result until it is empty.
-        Works with all limit drivers.
+        The database sorts them by their ids. At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id
+        of the result until it is empty. Works with all limit drivers.
         """
         validation.admin_only(context, "list_holders")
         if after != "":
@@ -199,13 +200,19 @@ class Administration:
         of a project; by default an admin, or an administrator of the direct parent. ``reason`` is recorded in the
         history (see limit_history). Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
         """
-        self._set(context, "set_limit", {_text(resource): check_limit(limit)}, project_id, reason)
+        self._set(
+            context,
+            "set_limit",
+            {validation.check_resource_name(resource): validation.check_limit(limit)},
+            project_id,
+            reason,
+        )
 
     def unset_limit(
         self, context: Context, resource: str, project_id: str | None = None, *, reason: str | None = None
     ) -> None:
         """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
-        self._set(context, "unset_limit", {_text(resource): None}, project_id, reason)
+        self._set(context, "unset_limit", {validation.check_resource_name(resource): None}, project_id, reason)
 
     def set_limits(
         self,
@@ -218,7 +225,9 @@ class Administration:
         """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one."""
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
-        checked = {resource: None if limit is None else check_limit(limit) for resource, limit in limits.items()}
+        checked = {
+            resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
+        }
         self._set(context, "set_limits", checked, project_id, reason)
 
     def _set(
@@ -232,9 +241,7 @@ class Administration:
         if project_id is None:
             validation.admin_only(context, action)
         project_id = validation.optional_name("project_id", project_id)
-        unknown = [resource for resource, limit in limits.items() if limit is not None and not self._is_known(resource)]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        self._refuse_unknown(resource for resource, limit in limits.items() if limit is not None)
         checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         author = self._author(context, reason)
         if project_id is None:
@@ -250,29 +257,37 @@ class Administration:
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
 
-    def list_limits(self, context: Context, project_id: str | None = None) -> list[LimitRecord]:
+    def list_limits(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[LimitRecord]:
         """All limits, defaults first; for one project, the limits that apply to it, including inherited ones.
 
-        Works with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
+        ``limit``, ``after`` and ``resource``: as in QuotaEngine.list_usages; the project of a default is None. Works
+        with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
         """
         validation.admin_only(context, "list_limits")
         project_id = validation.optional_name("project_id", project_id)
+        page = paging.check(limit, after, resource)
         try:
             keeper = self._keeper
         except exceptions.LimitsReadOnly:
-            return self._limits_of_driver(project_id)
-        if project_id is not None:
-            _, tree = keeper.path(project_id)
-            limits = {resource: tree.limit(project_id, resource) for resource in tree.resources}
-            return [
-                LimitRecord(project_id, resource, limit, (project_id, resource) in tree.overrides)
-                for resource, limit in limits.items()
-                if limit is not None
-            ]
-        tree = keeper.tree()
-        return [LimitRecord(None, resource, limit) for resource, limit in sorted(tree.defaults.items())] + [
-            LimitRecord(*key, limit=limit) for key, limit in sorted(tree.overrides.items())
+            return paging.select(self._limits_of_driver(project_id), page)
+        if project_id is None:
+            return [LimitRecord(*row) for row in keeper.list_limits(page)]
+        _, tree = keeper.path(project_id)
+        limits = {name: tree.limit(project_id, name) for name in tree.resources}
+        records = [
+            LimitRecord(project_id, name, most, (project_id, name) in tree.overrides)
+            for name, most in limits.items()
+            if most is not None
         ]
+        return paging.select(records, page)
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
@@ -293,30 +308,18 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         tree = self._keeper.tree_now()
         tops = tree.roots if project_id is None else [project_id]
-        return self._rows(tree, self._keeper.counters(), _walk(tops, tree.children_of))
+        return limit_tree.rows(tree, self._keeper.counters(), limit_tree.walk(tops, tree.children_of))
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
         state, tree = self._keeper.path(validation.check_name("project_id", project_id))
-        return self._rows(tree, state.counters, enumerate(reversed(state.project_ids)))
-
-    def _rows(
-        self, tree: LimitTree, counters: Mapping[tuple[str, str], Counters], walk: Iterable[tuple[int, str]]
-    ) -> list[TreeRow]:
-        resources = sorted(set(tree.resources) | {resource for _, resource in counters})
-        return [
-            TreeRow(name, tree.parents.get(name), depth, resource, tree.limit(name, resource), now.used, now.subtree)
-            for depth, name in walk
-            for resource in resources
-            for now in [counters.get((name, resource), Counters())]
-        ]
+        return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, for example after a limit was lowered."""
         validation.admin_only(context, "list_over")
-        rows = self.tree(context)
-        return [row for row in rows if row.available is not None and row.available < 0]
+        return [row for row in self.tree(context) if row.available is not None and row.available < 0]
 
     # --- overrides ---
 
@@ -343,10 +346,11 @@ class Administration:
             raise exceptions.InvalidName("project_id", None, "a default cannot be set for a span of time")
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
-        checked = {_text(resource): check_limit(limit) for resource, limit in limits.items()}
-        unknown = [resource for resource in checked if not self._is_known(resource)]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        checked = {
+            validation.check_resource_name(resource): validation.check_limit(limit)
+            for resource, limit in limits.items()
+        }
+        self._refuse_unknown(checked)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
         return self._keeper.overrides.set(
             named,
@@ -357,14 +361,26 @@ class Administration:
         )
 
     def list_overrides(
-        self, context: Context, project_id: str | None = None
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
     ) -> tuple[list[LimitOverride], datetime.datetime | None]:
         """The overrides that have not ended, of all projects or of one, in the order in which they were made.
 
         Also returns the time of the database (naive UTC), which decides which of them apply; None without overrides.
+        ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
         """
         validation.admin_only(context, "list_overrides")
-        return self._keeper.overrides.read(validation.optional_name("project_id", project_id))
+        return self._keeper.overrides.read(
+            validation.optional_name("project_id", project_id),
+            validation.row_limit(limit),
+            None if after is None else validation.entry_id(after),
+            validation.optional_name("resource", resource),
+        )
 
     def cancel_overrides(
         self, context: Context, ids: Iterable[str], *, reason: str | None = None
@@ -419,13 +435,15 @@ class Administration:
         since: datetime.datetime | datetime.timedelta | None = None,
         limit: int | None = None,
         marker: str | None = None,
+        resource: str | None = None,
     ) -> list[HistoryEntry]:
         """The recorded changes of limits and of the project tree, newest first. Works with all limit drivers.
 
-        ``project_id``: only the changes of this project's own limits and place. ``since``: a time (naive means UTC), or
-        the greatest age. ``limit``: the maximum number of entries. ``marker``: the id of the entry after which the list
-        starts. A context that is not an admin's gets only the changes of its own project's limits, without the author
-        and without the ids of parents. Raises NotAuthorized, InvalidRequest.
+        ``project_id``: only the changes of this project's own limits and place. ``resource``: only the changes of its
+        limits. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
+        ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
+        changes of its own project's limits, without the author and without the ids of parents. Raises NotAuthorized,
+        InvalidRequest.
         """
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:
@@ -435,6 +453,7 @@ class Administration:
             since=validation.moment_or_age("since", since),
             limit=validation.row_limit(limit),
             before=None if marker is None else validation.entry_id(marker),
+            resource=validation.optional_name("resource", resource),
         )
         return entries if is_admin else [_without_others(entry) for entry in entries]
 
@@ -468,32 +487,13 @@ class Administration:
         seconds = min(older_than_seconds, validation.MAX_EXPIRE_SECONDS)
         return self._driver.history.purge(seconds * MICROSECONDS, validation.author_of(context, None))
 
-    def _is_known(self, resource: object) -> bool:
-        return isinstance(resource, str) and resource in self._resources
+    def _refuse_unknown(self, resources: Iterable[object]) -> None:
+        unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]
+        if unknown:
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
 
 
 def _without_others(entry: HistoryEntry) -> HistoryEntry:
     """The entry without the values that the users of its project may not see: the author, and other projects (I8)."""
     entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
     return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
-
-
-def _text(resource: object) -> str:
-    if not isinstance(resource, str):
-        raise exceptions.InvalidName("resource", resource, "it must be a string")
-    return resource
-
-
-def check_limit(limit: object) -> int:
-    """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not UNLIMITED <= limit <= MAX_LIMIT:
-        raise exceptions.InvalidRequest(
-            f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
-        )
-    return limit
-
-
-def _walk(tops: Iterable[str], children_of: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, str]]:
-    for project_id in tops:
-        yield depth, project_id
-        yield from _walk(children_of.get(project_id, ()), children_of, depth + 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.validation import Context
@@ -145,7 +145,12 @@ class Capacity:
         validation.admin_only(context, "is_enabled")
         return self._providers.is_enabled()
 
-    # --- audit and repair ---
+    # --- notices, audit and repair ---
+
+    def notices(self, context: Context) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold of their capacity since the last call, by any host."""
+        validation.admin_only(context, "notices")
+        return self._driver.capacity_notices()
 
     def audit(self, context: Context) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations. Normally none."""

@@ -107,6 +107,31 @@ class CapacityOver:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CapacityNotice:
+    """The use of an inventory has crossed a threshold of its capacity. ``before`` and ``now``: as those of Notice."""
+
+    provider: str
+    resource: str
+    capacity: int
+    used: int
+    before: int
+    now: int
+
+    def __str__(self) -> str:
+        return (
+            f"provider {self.provider}, resource {self.resource}: {self.where} (used {self.used}, "
+            f"capacity {self.capacity})"
+        )
+
+    @property
+    def where(self) -> str:
+        """The level that was reached, in words."""
+        if self.now in (0, 101):
+            return "over the capacity" if self.now else "below every threshold"
+        return "full" if self.used == self.capacity else f"at {self.now} % of the capacity"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CapacityDrift:
     """An inventory whose counter differs from the sum of the reservations (C1).
 

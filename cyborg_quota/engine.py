@@ -9,12 +9,14 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.policy import Policy
+from cyborg_quota.pods import Pods
+from cyborg_quota.policy import FITS_RULE, Policy
 from cyborg_quota.types import (
     ANY,
     MICROSECONDS,
@@ -22,6 +24,7 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
+    Marker,
     Notice,
     Over,
     Reservation,
@@ -91,6 +94,11 @@ class QuotaEngine:
     def capacity(self) -> Capacity:
         """Providers, their inventories, and the claims at them."""
         return Capacity(self._driver, self._resources)
+
+    @property
+    def pods(self) -> Pods:
+        """Pods, and the pod of each project."""
+        return Pods(self._driver, self._resources, self._authority)
 
     # --- reserving ---
 
@@ -291,7 +299,7 @@ class QuotaEngine:
     def _visible_provider(self, context: Context, project_id: str, provider: str | None) -> str | None:
         """``provider``, or None if the context may not learn what fits there."""
         checked = validation.optional_name("provider", provider)
-        return checked if checked is not None and self._authority.may_see_fits(context, project_id) else None
+        return checked if checked is not None and self._authority.allows(context, FITS_RULE, project_id) else None
 
     def list_usages(
         self,
@@ -300,15 +308,22 @@ class QuotaEngine:
         *,
         allow_unknown_limits: bool = False,
         with_headroom: bool = False,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
     ) -> list[UsageRecord]:
-        """The usage of all projects, or of one, sorted by project and resource. Admin only.
+        """The usage of all projects, or of one, as the database sorts projects and resources. Admin only.
 
         ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
-        limits are unknown.
+        limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
+        record of the previous page, with the resource None for the last one of that project; ``resource``: only this
+        one. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_usages")
         records = self._driver.list_usages(
-            validation.optional_name("project_id", project_id), allow_unknown_limits=allow_unknown_limits
+            validation.optional_name("project_id", project_id),
+            paging.check(limit, after, resource),
+            allow_unknown_limits=allow_unknown_limits,
         )
         return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
 
@@ -428,12 +443,14 @@ class QuotaEngine:
         validation.admin_only(context, "notices")
         return self._driver.notices()
 
-    def audit(self, context: Context) -> list[Drift]:
-        """The counters that differ from the reservations. Normally none. Admin only."""
+    def audit(self, context: Context) -> list[Drift | CapacityDrift]:
+        """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
         return self._driver.audit()
 
-    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift]:
+    def heal(
+        self, context: Context, *, progress: Callable[[int], None] | None = None
+    ) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
         Returns the counters before and after. ``progress`` is called for each row that was checked.

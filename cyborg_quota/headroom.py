@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
-
-_AMPLE: Final = MAX_AMOUNT // 2
-"""Without any limit, the width of the counter is reported as a bound only if less than this amount is left."""
 
 
 class OpenReservations(NamedTuple):
@@ -42,7 +39,7 @@ def compute(
     own = counters.get((project_id, resource), Counters())
     bounds = _limits(path, resource, constraints, counters)
     width = MAX_AMOUNT - own.used - own.reserved
-    if bounds or width < _AMPLE:
+    if bounds or width < MAX_AMOUNT:  # else, every amount fits: MAX_AMOUNT is the largest of a reserve
         bounds.append(Headroom(max(0, width), project_id, "counter", MAX_AMOUNT))
     number, cap = open_reservations
     if cap != UNLIMITED and number >= cap:

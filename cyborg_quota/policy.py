@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oslo.policy rules: who may set the limit of a project, and who sees what fits at providers.
+"""The rules of oslo.policy: who may set the limit of a project, who sees pods, and what fits at providers.
 
-[oslo_policy] names the policy file.
+[oslo_policy] names the file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ RULE: Final = "cyborg_quota:limit:set"
 DEFAULT: Final = "is_admin:True or (role:admin and project_id:%(parent_id)s)"
 """An admin, or an administrator of the direct parent, but not of an ancestor above it (as CERN specified)."""
 
+SEE_PODS: Final = "cyborg_quota:pod:see"
 
 FITS_RULE: Final = "cyborg_quota:capacity:fits"
 FITS_DEFAULT: Final = "is_admin:True"
@@ -42,6 +43,12 @@ def list_rules() -> list[Any]:
             "quota permits. project_id is the project.",
             operations=[{"path": "cyborg-quota check --how-many --provider", "method": "CLI"}],
         ),
+        policy.DocumentedRuleDefault(
+            name=SEE_PODS,
+            check_str="is_admin:True",
+            description="See the name of the pod to which a project is bound.",
+            operations=[{"path": "cyborg-quota pod select", "method": "CLI"}],
+        ),
     ]
 
 
@@ -58,18 +65,17 @@ class Policy:
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
-        return self._allows(RULE, context, {"project_id": project_id, "parent_id": parent_id})
+        return self._enforce(RULE, context, {"project_id": project_id, "parent_id": parent_id})
 
-    def may_see_fits(self, context: Context, project_id: str) -> bool:
-        """Whether the context may see what fits at providers. Raises ConfigurationError for an invalid file."""
-        return self._allows(FITS_RULE, context, {"project_id": project_id})
+    def allows(self, context: Context, rule: str, project_id: str) -> bool:
+        """Whether the rule allows the context to do this with the project. Raises ConfigurationError."""
+        return validation.is_admin(context) or self._enforce(rule, context, {"project_id": project_id})
 
-    def _allows(self, rule: str, context: Context, target: Mapping[str, Any]) -> bool:
+    def _enforce(self, rule: str, context: Context, target: Mapping[str, str | None]) -> bool:
         if self._conf is None:
             return validation.is_admin(context)
+        # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
         try:
-            # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal
-            # ("None").
             return bool(self._rules(self._conf).enforce(rule, _without_none(target), credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error

@@ -44,6 +44,9 @@ LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 
 Scope = Literal["project", "subtree"]
 
+Marker = tuple["str | None", "str | None"]
+"""A row of a list: its project (None: the default limits) and its resource (None: the last row of the project)."""
+
 KEYSTONE: Final = "keystone"
 ORIGINS: Final = (KEYSTONE,)
 """The limit sources that add edges to the project tree; see LimitDriver.origin."""
@@ -135,8 +138,10 @@ capacity and the units of a provider.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Headroom:
-    """``fits``: the largest amount of a resource that a reserve made now would be granted; None: unlimited.
+    """``fits``: the largest amount of a resource that a reserve made now would be granted.
 
+    None: unlimited, that is, every amount of a valid request (up to MAX_AMOUNT) would be granted. A project without a
+    limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
     None means that this project has no limit, so that nothing fits.
@@ -440,3 +445,12 @@ def __getattr__(name: str) -> object:
     if name == "Figures":
         return Counters
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """The part of a list to read: the first ``limit`` rows (None: all) after ``after``, of one resource or of all."""
+
+    limit: int | None = None
+    after: Marker | None = None
+    resource: str | None = None

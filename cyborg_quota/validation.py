@@ -20,9 +20,11 @@ from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
     ANY,
     MAX_AMOUNT,
+    MAX_LIMIT,
     MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
+    UNLIMITED,
     Author,
     Claim,
     Selection,
@@ -349,6 +351,22 @@ def resource_list(resources: Iterable[Any]) -> list[Any]:
     if isinstance(resources, (str, bytes)) or not _can_be_iterated(resources):
         raise exceptions.InvalidRequest("Resources must be given as a list.")
     return list(resources)
+
+
+def check_resource_name(resource: object) -> str:
+    """The name of a resource, which may be unknown. Raises InvalidName if it is not a string."""
+    if not isinstance(resource, str):
+        raise exceptions.InvalidName("resource", resource, "it must be a string")
+    return resource
+
+
+def check_limit(limit: object) -> int:
+    """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not UNLIMITED <= limit <= MAX_LIMIT:
+        raise exceptions.InvalidRequest(
+            f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
+        )
+    return limit
 
 
 def row_limit(limit: int | None) -> int | None:

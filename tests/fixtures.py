@@ -24,7 +24,9 @@ from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
-from tests import invariants, needs
+from tests import invariants, needs, statement_cache
+
+statement_cache.share()
 
 BACKENDS = ("sqlite", "mariadb", "postgresql")
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
@@ -180,6 +182,7 @@ def make_engine(
     grace: float = 0.0,
     batch_rows: int = 500,
     max_open: int = 10_000,
+    least_capacity: int = 0,
     selection: ProviderSelection | None = None,
     **changes: Any,
 ) -> QuotaEngine:
@@ -190,6 +193,7 @@ def make_engine(
             expire_grace_seconds=grace,
             batch_rows=batch_rows,
             max_open_reservations=max_open,
+            least_notified_capacity=least_capacity,
             selection=selection or BestFit(),
         ),
         limits if limits is not None else DictLimits(),

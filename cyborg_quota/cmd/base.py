@@ -114,6 +114,8 @@ class Lister(_Display, lister.Lister):
         if parsed_args.formatter != formats.TABLE:
             rows = [formats.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:
+            with formats.known_columns():
+                self._generate_columns_and_selector(parsed_args, column_names)  # raises ValueError
             return DONE
         else:
             rows = [formats.human(row) for row in rows]

@@ -71,10 +71,12 @@ class Maintenance:
         return purged
 
     def notify(self) -> int:
-        """Log and send a notice for each threshold that a project crossed; returns their number."""
+        """Log and send a notice for each threshold that a project or an inventory crossed; returns their number."""
         notices = self._engine.notices(self._context)
         notifications.notify_all(notices, self._send, self._summarize_above)
-        return len(notices)
+        capacity_notices = self._engine.capacity.notices(self._context)
+        notifications.notify_all(capacity_notices, self._send, self._summarize_above)
+        return len(notices) + len(capacity_notices)
 
     def warn_of_ignored_edges(self) -> None:
         """Log a warning if the project tree has edges of another limit driver.

@@ -38,8 +38,9 @@ class List(base.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        limits = self.engine.administration.list_limits(self.context, parsed_args.project)
-        limits = paging.page(parsed_args, limits, lambda limit: (limit.project_id, limit.resource))
+        limits = self.engine.administration.list_limits(
+            self.context, parsed_args.project, **paging.options(parsed_args)
+        )
         return COLUMNS, [
             (formats.Default(limit.project_id), limit.resource, formats.Limit(limit.limit), limit.is_own)
             for limit in limits
@@ -109,9 +110,7 @@ class Set(base.Lister):
         if parsed_args.start is not None:
             raise BadUsage("--from needs --until.")
         if not parsed_args.dry_run:
-            self.engine.administration.set_limits(
-                self.context, limits, parsed_args.project, reason=parsed_args.reason
-            )
+            self.engine.administration.set_limits(self.context, limits, parsed_args.project, reason=parsed_args.reason)
             return limit_file.COLUMNS, []
         changes, self._refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
@@ -158,9 +157,7 @@ class Unset(base.Command):
         limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
         if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
             limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)
-        self.engine.administration.set_limits(
-            self.context, limits, parsed_args.project, reason=parsed_args.reason
-        )
+        self.engine.administration.set_limits(self.context, limits, parsed_args.project, reason=parsed_args.reason)
 
 
 class _Tree(base.Lister):

@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import HistoryDifference, HistoryEntry
 
@@ -48,16 +48,20 @@ class History(base.Lister):
             metavar="TIME",
             help="only changes since this time (2026-12-01T08:00Z) or of this age (12h, 30d)",
         )
-        parser.add_argument("--limit", type=int, metavar="N", help="at most this number of entries")
+        paging.add_limit(parser)
         parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
+        paging.add_resource(parser)
         parser.add_argument("--verify", action="store_true", help="compare it with the present limits and tree")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         administration = self.engine.administration
         if parsed_args.verify:
-            if any(value is not None for value in (parsed_args.project, parsed_args.since, parsed_args.marker)):
-                raise BadUsage("--verify replays the whole history: give no --project, --since or --marker.")
+            filters = (parsed_args.project, parsed_args.since, parsed_args.marker, parsed_args.resource)
+            if any(value is not None for value in filters):
+                raise BadUsage(
+                    "--verify replays the whole history: give no --project, --since, --marker or --resource."
+                )
             differences = administration.verify_limit_history(self.context)
             if differences:
                 self.status = REFUSED
@@ -69,6 +73,7 @@ class History(base.Lister):
             since=parsed_args.since,
             limit=parsed_args.limit,
             marker=parsed_args.marker,
+            resource=parsed_args.resource,
         )
         return COLUMNS, [_row(entry) for entry in entries]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports that a project has crossed a threshold: a log line and, if configured, a notification."""
+"""Reports that a project or an inventory has crossed a threshold: a log line and, if configured, a notification."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import messaging
+from cyborg_quota.capacity_types import CapacityNotice
 from cyborg_quota.types import Notice
 
 LOG = logging.getLogger(__name__)
 
 EVENT: Final = "cyborg_quota.threshold"
 
-Send = Callable[[Notice], None]
+CAPACITY_EVENT: Final = "cyborg_quota.capacity_threshold"
+
+AnyNotice = Notice | CapacityNotice
+Send = Callable[[AnyNotice], None]
 
 
-def notify_all(notices: Sequence[Notice], send: Send | None, summarize_above: int) -> None:
+def notify_all(notices: Sequence[AnyNotice], send: Send | None, summarize_above: int) -> None:
     """Log the notices, and pass each to ``send``. More than ``summarize_above`` in one direction make one log line.
 
     (The first check of a cloud, or a lowered default, can make thousands of projects cross a threshold at once.)
@@ -38,33 +42,41 @@ def notify_all(notices: Sequence[Notice], send: Send | None, summarize_above: in
         notify(notice, send, logging.DEBUG if is_summarized[log_level] else log_level)
 
 
-def _log_summary(notices: Sequence[Notice], log_level: int) -> None:
+def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
     by_level = Counter((notice.now, notice.where) for notice in notices)
     # The highest level first; within a level, "at the limit" is higher than a percentage.
-    ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] != "at the limit"))
-    LOG.log(
-        log_level,
-        "thresholds crossed by %d projects: %s. (`cyborg-quota limit over` and `usage list` show them; each notice is "
-        "logged at DEBUG.)",
-        len({notice.project_id for notice in notices}),
-        ", ".join(f"{count} {where}" for (_, where), count in ordered),
-    )
+    ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
+    counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
+    projects = {notice.project_id for notice in notices if isinstance(notice, Notice)}
+    if projects:
+        LOG.log(
+            log_level,
+            "thresholds crossed by %d projects: %s. (`cyborg-quota limit over` and `usage list` show them; each notice "
+            "is logged at DEBUG.)",
+            len(projects),
+            counts,
+        )
+    else:
+        LOG.log(
+            log_level,
+            "thresholds crossed by %d inventories: %s. (`cyborg-quota capacity inventory list` shows them; each notice "
+            "is logged at DEBUG.)",
+            len(notices),
+            counts,
+        )
 
 
-def _log_level(notice: Notice) -> int:
+def _log_level(notice: AnyNotice) -> int:
     return int(logging.WARNING if notice.now > notice.before else logging.INFO)
 
 
-def notify(notice: Notice, send: Send | None, log_level: int | None = None) -> None:
+def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -> None:
     """Log the notice, with its figures as name=value, and pass it to ``send``. Rising levels are warnings."""
     LOG.log(
         _log_level(notice) if log_level is None else log_level,
-        "threshold crossed: %s [project_id=%s resource=%s limit=%d held=%d level_before=%d level=%d]",
+        "threshold crossed: %s [%s level_before=%d level=%d]",
         notice,
-        notice.project_id,
-        notice.resource,
-        notice.limit,
-        notice.held,
+        _fields(notice),
         notice.before,
         notice.now,
     )
@@ -76,6 +88,16 @@ def notify(notice: Notice, send: Send | None, log_level: int | None = None) -> N
         LOG.exception("Could not send the notification of %s.", notice)
 
 
+def _fields(notice: AnyNotice) -> str:
+    if isinstance(notice, CapacityNotice):
+        names = {"provider": notice.provider, "resource": notice.resource}
+        figures = {"capacity": notice.capacity, "used": notice.used}
+    else:
+        names = {"project_id": notice.project_id, "resource": notice.resource}
+        figures = {"limit": notice.limit, "held": notice.held}
+    return " ".join(f"{name}={value}" for name, value in {**names, **figures}.items())
+
+
 def make_sender(conf: cfg.ConfigOpts) -> Send | None:
     """Return the function that sends notifications, or None if they are disabled.
 
@@ -85,8 +107,9 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
         return None
     notifier = messaging.make_notifier(conf)
 
-    def send(notice: Notice) -> None:
+    def send(notice: AnyNotice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)
-        (notifier.warn if notice.now > notice.before else notifier.info)({}, EVENT, payload)
+        event = CAPACITY_EVENT if isinstance(notice, CapacityNotice) else EVENT
+        (notifier.warn if notice.now > notice.before else notifier.info)({}, event, payload)
 
     return send

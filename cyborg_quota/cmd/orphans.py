@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats, projects
+from cyborg_quota.cmd import base, formats, paging, projects
 from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.types import Holding
 
 COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides")
 
@@ -25,27 +27,33 @@ class Orphans(base.Lister):
     example = "cyborg-quota project orphans -f csv"
     has_names = False
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser)
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        holdings = [
+            (one.project_id, one.resource, one.used, one.reserved, formats.OptionalLimit(one.limit), one.overrides)
+            for one in itertools.islice(self._orphans(parsed_args), parsed_args.limit)
+        ]
+        if holdings:
+            self.status = REFUSED
+        return COLUMNS, holdings
+
+    def _orphans(self, parsed_args: argparse.Namespace) -> Iterator[Holding]:
+        """The selected rows. It reads as many batches of projects as the caller takes rows."""
         directory = projects.require_directory(self.app, "project orphans")
         administration = self.engine.administration
-        rows = []
+        project_id, resource = paging.options(parsed_args)["after"] or ("", None)
+        project_id = project_id or ""
+        # The marker's own project has more rows if the marker names a resource.
+        holders = [project_id] if resource is not None else administration.list_holders(self.context, project_id)
         with base.progress_bar(None, "projects") as progress:
-            holders = administration.list_holders(self.context)
             while holders:
-                held = administration.list_holdings(self.context, directory.unknown(holders))
-                rows += [
-                    (
-                        one.project_id,
-                        one.resource,
-                        one.used,
-                        one.reserved,
-                        formats.OptionalLimit(one.limit),
-                        one.overrides,
-                    )
-                    for one in held
-                ]
+                for one in administration.list_holdings(self.context, directory.unknown(holders)):
+                    is_after = resource is None or one.project_id != project_id or one.resource > resource
+                    if is_after and parsed_args.resource in (None, one.resource):
+                        yield one
                 progress(len(holders))
                 holders = administration.list_holders(self.context, holders[-1])
-        if rows:
-            self.status = REFUSED
-        return COLUMNS, rows

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 
 COLUMNS = ("id", "project_id", "resource", "limit", "from", "until", "is_active", "reason")
 
@@ -24,10 +24,19 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        paging.add_limit(parser)
+        parser.add_argument("--marker", metavar="ID", help="start after the override with this id")
+        paging.add_resource(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        overrides, now = self.engine.administration.list_overrides(self.context, parsed_args.project)
+        overrides, now = self.engine.administration.list_overrides(
+            self.context,
+            parsed_args.project,
+            limit=parsed_args.limit,
+            after=parsed_args.marker,
+            resource=parsed_args.resource,
+        )
         return COLUMNS, [
             (
                 one.id,

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cyborg_quota.cmd.errors import BadUsage
 
 Row = TypeVar("Row")
+
+_TOO_MANY: Final = "--marker takes the project of a row, and its resource if the rows have one."
 
 DEFAULT_MARKER: Final = "(default)"
 """Names the rows without a project: the default limits."""
@@ -37,6 +39,18 @@ def add_resource(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resource", metavar="NAME", help="only this resource")
 
 
+def options(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments ``limit``, ``after`` and ``resource`` of a call that returns a page. Raises BadUsage."""
+    marker = parsed_args.marker
+    if marker is None:
+        after = None
+    elif len(marker) > 2:
+        raise BadUsage(_TOO_MANY)
+    else:
+        after = (None if marker[0] == DEFAULT_MARKER else marker[0], marker[1] if len(marker) == 2 else None)
+    return {"limit": parsed_args.limit, "after": after, "resource": parsed_args.resource}
+
+
 def page(
     parsed_args: argparse.Namespace, rows: Iterable[Row], key: Callable[[Row], tuple[str | None, str | None]]
 ) -> list[Row]:
@@ -51,7 +65,7 @@ def page(
     marker = parsed_args.marker
     if marker is not None:
         if len(marker) > (2 if "resource" in parsed_args else 1):
-            raise BadUsage("--marker takes the project of a row, and its resource if the rows have one.")
+            raise BadUsage(_TOO_MANY)
         after = [index for index, row in enumerate(selected) if _is_at(key(row), marker)]
         if not after:
             raise BadUsage(f"--marker {' '.join(map(ascii, marker))}: the list has no such row.")

@@ -29,12 +29,16 @@ class List(base.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        paging.add_paging(parser, resources=False)
+        paging.add_limit(parser)
+        parser.add_argument(
+            "--marker", metavar="ID", help="start after this project, the last row of the previous page"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        projects = self.engine.administration.list_projects(self.context)
-        projects = paging.page(parsed_args, projects, lambda project: (project[0], None))
+        projects = self.engine.administration.list_projects(
+            self.context, limit=parsed_args.limit, after=parsed_args.marker
+        )
         return COLUMNS, [(project_id, formats.Optional(parent_id)) for project_id, parent_id in projects]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cyborg_quota import ANY, Headroom, Over, exceptions
+from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import Counters, Drift, UsageRecord
@@ -20,6 +21,7 @@ DRIFT_COLUMNS = (
     "project_id",
     "resource",
     *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
+    "provider",
 )
 
 
@@ -43,10 +45,12 @@ class List(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.project is None:
-            records = self.engine.list_usages(self.context, allow_unknown_limits=True, with_headroom=True)
+            records = self.engine.list_usages(
+                self.context, allow_unknown_limits=True, with_headroom=True, **paging.options(parsed_args)
+            )
         else:
             records = self._of_project(parsed_args.project)
-        records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
+            records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
         return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
 
     def _of_project(self, project_id: str) -> list[UsageRecord]:
@@ -77,7 +81,9 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     """``fits`` and ``bound_by``."""
     if headroom is None:
         return formats.Unknown(None), formats.Unknown(None)
-    return formats.Available(headroom.fits), formats.Optional(headroom.bound_by)
+    # The width of a counter is no project's limit.
+    bound_by = None if headroom.scope == "counter" else headroom.bound_by
+    return formats.Available(headroom.fits), formats.Optional(bound_by)
 
 
 class Check(base.Lister):
@@ -172,7 +178,8 @@ class Audit(base.Lister):
 
     If there are differences, prints a row for each (recorded: the counter;
     expected: the sum of the reservations) and exits with 1; otherwise prints
-    nothing and exits with 0. `usage heal` repairs the counters.
+    nothing and exits with 0. A row with a provider is an inventory of it. `usage
+    heal` repairs the counters.
     """
 
     example = "cyborg-quota usage audit -f csv"
@@ -189,6 +196,7 @@ class Heal(base.Lister):
 
     May run while other programs reserve and commit. Prints a row for each
     corrected counter, with the old value (recorded) and the new one (expected).
+    Includes the inventories of providers, as `capacity heal` does.
     """
 
     example = "cyborg-quota usage heal"
@@ -198,11 +206,16 @@ class Heal(base.Lister):
             return DRIFT_COLUMNS, [_row(drift) for drift in self.engine.heal(self.context, progress=progress)]
 
 
-def _row(drift: Drift) -> tuple[Any, ...]:
+def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
     values: list[formats.Optional] = []
+    if isinstance(drift, CapacityDrift):
+        for counter in _COUNTERS:
+            pair = (drift.recorded, drift.expected) if counter == "used" else (None, None)
+            values += [formats.Optional(value) for value in pair]
+        return (formats.Optional(None), drift.resource, *values, drift.provider)
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    return (drift.project_id, drift.resource, *values)
+    return (drift.project_id, drift.resource, *values, formats.Optional(None))
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

@@ -24,11 +24,19 @@ OPTS: list[cfg.Opt] = [
         "Usage above the limit always does.",
     ),
     cfg.IntOpt(
+        "least_capacity",
+        default=32,
+        min=0,
+        help="The smallest capacity of a provider whose thresholds cause notices: a node with 8 accelerators that are "
+        "all in use is usual. Use above the capacity (after an inventory was lowered) always causes a notice.",
+    ),
+    cfg.IntOpt(
         "summarize_above",
         default=10,
         min=0,
-        help="If more projects than this cross a threshold upwards (or downwards) between two checks, the log gets one "
-        "line with their numbers instead of a line for each. Notifications are always sent one by one.",
+        help="If more projects (or inventories) than this cross a threshold upwards (or downwards) between two checks, "
+        "the log gets one line with their numbers instead of a line for each. Notifications are always sent one by "
+        "one.",
     ),
     cfg.IntOpt(
         "interval",
@@ -40,8 +48,9 @@ OPTS: list[cfg.Opt] = [
         "notifications",
         default=False,
         help="Send each notice also as an oslo.messaging notification (event type "
-        "cyborg_quota.threshold), and each change of a limit or of the project tree as a CADF event (event types "
-        "cyborg_quota.limit.* and cyborg_quota.project.*), over the transport of [oslo_messaging_notifications].",
+        "cyborg_quota.threshold, for an inventory cyborg_quota.capacity_threshold), and each change of a limit or of "
+        "the project tree as a CADF event (event types cyborg_quota.limit.* and cyborg_quota.project.*), over the "
+        "transport of [oslo_messaging_notifications].",
     ),
 ]
 

@@ -184,9 +184,12 @@ class Database:
         """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
         return self.dialect.supports_single_statement(usage_rows)
 
-    def read(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers."""
-        return self._run_with_retries(work, read=True)
+    def read(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
+        """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers.
+
+        ``single_statement``: see ``write``.
+        """
+        return self._run_with_retries(work, read=True, single_statement=single_statement)
 
     def read_synced(self, work: Work[T]) -> T:
         """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed."""
@@ -225,7 +228,7 @@ class Database:
             if single_statement is not None and (self._runs_single_statements or self._may_run_single_statements()):
                 single_result = self._run_single_statement(single_statement, began)
                 if single_result:
-                    self._has_written = True
+                    self._has_written = self._has_written or not read
                     return single_result
             try:
                 result = self._run_once(work, read)

@@ -14,6 +14,7 @@ Callers lock inventories in the order of their ids, after reservations and befor
 from __future__ import annotations
 
 import decimal
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from cyborg_quota import units
 from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import inventories, reservations, resource_providers
-from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 
 LOG = logging.getLogger(__name__)
 
@@ -63,35 +64,64 @@ def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnEleme
     )
 
 
-_TOTAL: Final = sa.bindparam("b_total", type_=sa.BigInteger)
-_HAS_ID: Final = _row.id == sa.bindparam("b_id", type_=_row.id.type)
-_TAKE = (
-    sa.update(inventories)
-    .where(_HAS_ID)
-    .values(used=_row.used + _TOTAL, free=_row.free - _TOTAL, updated_at=clock.utc_now())
-)
-_CLAIM: Final = Statement(_TAKE.where(_row.free >= _TOTAL, fits_units(sa.bindparam("b_amount", type_=_row.total.type))))
-_ADOPT: Final = Statement(_TAKE)
+def _has_id(suffix: str) -> sa.ColumnElement[bool]:
+    return _row.id == sa.bindparam(f"b_inventory{suffix}", type_=_row.id.type)
+
+
+def _total(suffix: str) -> sa.BindParameter[int]:
+    return sa.bindparam(f"b_total{suffix}", type_=sa.BigInteger)
+
+
+def _take(suffix: str) -> sa.Update:
+    total = _total(suffix)
+    values = {"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()}
+    return sa.update(inventories).where(_has_id(suffix)).values(values)
+
+
+def claim_update(suffix: str = "") -> sa.Update:
+    """The UPDATE of a claim, with ``suffix`` in its parameters' names. ``arguments`` returns the parameters."""
+    amount = sa.bindparam(f"b_amount{suffix}", type_=_row.total.type)
+    return _take(suffix).where(_row.free >= _total(suffix), fits_units(amount))
+
+
+def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
+    """The parameters of ``claim_update``."""
+    return {
+        f"b_inventory{suffix}": change.inventory_id,
+        f"b_amount{suffix}": change.amount,
+        f"b_total{suffix}": change.total,
+    }
+
+
+_CLAIM: Final = Statement(claim_update())
+_ADOPT: Final = Statement(_take(""))
 
 
 def claim(connection: sa.Connection, change: InventoryClaim) -> bool:
     """Take capacity. False: refused, or the inventory does not exist; the caller must roll back."""
-    parameters = {"b_id": change.inventory_id, "b_amount": change.amount, "b_total": change.total}
-    return _CLAIM(connection, parameters).rowcount == 1
+    return _CLAIM(connection, arguments(change)).rowcount == 1
 
 
 def adopt(connection: sa.Connection, change: InventoryClaim) -> bool:
     """Take capacity that is already in use, whatever the units and the capacity. False: there is no such inventory."""
-    return _ADOPT(connection, {"b_id": change.inventory_id, "b_total": change.total}).rowcount == 1
+    return _ADOPT(connection, {"b_inventory": change.inventory_id, "b_total": change.total}).rowcount == 1
 
 
-_GIVE_BACK: Final = Statement(
-    sa.update(inventories)
-    .where(_HAS_ID, _row.used >= _TOTAL)
-    .values(used=_row.used - _TOTAL, free=_row.free + _TOTAL, updated_at=clock.utc_now())
-)
+def give_back_update(suffix: str = "") -> sa.Update:
+    """The UPDATE that gives capacity back. ``give_back_arguments`` returns the parameters."""
+    total = _total(suffix)
+    values = {"used": _row.used - total, "free": _row.free + total, "updated_at": clock.utc_now()}
+    return sa.update(inventories).where(_has_id(suffix), _row.used >= total).values(values)
+
+
+def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dict[str, int]:
+    """The parameters of ``give_back_update``."""
+    return {f"b_inventory{suffix}": inventory_id, f"b_total{suffix}": amount}
+
+
+_GIVE_BACK: Final = Statement(give_back_update())
 _EMPTY: Final = Statement(
-    sa.update(inventories).where(_HAS_ID).values(used=0, free=_row.capacity, updated_at=clock.utc_now())
+    sa.update(inventories).where(_has_id("")).values(used=0, free=_row.capacity, updated_at=clock.utc_now())
 )
 
 
@@ -104,24 +134,76 @@ def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
     for key in amounts.keys() - ids.keys():
         LOG.warning("Provider %s has no inventory of %s, to which a claim that ends would give back.", *key)
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
-        if _GIVE_BACK(connection, {"b_id": inventory_id, "b_total": amounts[key]}).rowcount == 0:
+        if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
             LOG.warning("Provider %s uses less %s than a reservation that ends. Run: cyborg-quota capacity heal", *key)
-            _EMPTY(connection, {"b_id": inventory_id})
+            _EMPTY(connection, {"b_inventory": inventory_id})
+
+
+_IDS: Final = ListStatement(
+    lambda size: sa.select(_row.id, _row.provider_id, _row.resource).where(any_of(_row.provider_id, size))
+)
 
 
 def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
     """The ids of those of these inventories that exist."""
     wanted = set(keys)
-    if not wanted:
-        return {}
-    query = sa.select(_row.id, _row.provider_id, _row.resource).where(
-        _row.provider_id.in_(sorted({key[0] for key in wanted})), _row.resource.in_(sorted({key[1] for key in wanted}))
-    )
-    found = {(row.provider_id, row.resource): row.id for row in connection.execute(query)}
-    return {key: inventory_id for key, inventory_id in found.items() if key in wanted}
+    rows = _IDS.rows(connection, sorted({key[0] for key in wanted}), {})
+    return {key: row.id for row in rows if (key := (row.provider_id, row.resource)) in wanted}
 
 
 # --- Selection of a provider ---
+
+
+def candidates_query(size: int, order: Order) -> sa.Select[Any]:
+    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters."""
+    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
+    first = tables[0]
+    source: Any = first
+    conditions = []
+    for index, table in enumerate(tables):
+        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
+        if table is not first:
+            source = source.join(table, table.c.provider_id == first.c.provider_id)
+        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
+        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
+    # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
+    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
+    conditions.append(can_host == sa.literal_column("1"))
+    keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
+    columns = [column for table in tables for column in (table.c.id, table.c.free)]
+    query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
+    return query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer))
+
+
+@functools.lru_cache(maxsize=64)
+def _candidates(size: int, order: Order) -> Statement:
+    return Statement(candidates_query(size, order))
+
+
+def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
+    """The parameters of ``candidates_query``."""
+    parameters: dict[str, Any] = {"b_limit": limit}
+    for index, resource in enumerate(_largest_first(amounts)):
+        parameters[f"b_resource_{index}"] = resource
+        parameters[f"b_amount_{index}"] = amounts[resource]
+    return parameters
+
+
+def _largest_first(amounts: Mapping[str, int]) -> list[str]:
+    return sorted(amounts, key=lambda resource: (-amounts[resource], resource))
+
+
+def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
+    """The rows of ``candidates_query``."""
+    resources = _largest_first(amounts)
+    return [
+        Candidate(
+            provider_id=row[0],
+            inventory_ids=dict(zip(resources, row[1::2], strict=True)),
+            free=dict(zip(resources, row[2::2], strict=True)),
+        )
+        for row in rows
+    ]
 
 
 def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int) -> list[Candidate]:
@@ -129,27 +211,8 @@ def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order
 
     The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
     """
-    resources = sorted(amounts, key=lambda resource: (-amounts[resource], resource))
-    tables = {resource: inventories.alias(f"inventory_{index}") for index, resource in enumerate(resources)}
-    first = tables[resources[0]]
-    source: Any = first.join(resource_providers, sa.and_(_provider.id == first.c.provider_id, _provider.can_host == 1))
-    conditions = []
-    for resource, table in tables.items():
-        amount = sa.literal(amounts[resource], sa.Integer)
-        if table is not first:
-            source = source.join(table, table.c.provider_id == first.c.provider_id)
-        conditions += [table.c.resource == resource, table.c.free >= amount, fits_units(amount, table.c)]
-    keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
-    columns = [column for table in tables.values() for column in (table.c.id, table.c.free)]
-    query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
-    return [
-        Candidate(
-            provider_id=row[0],
-            inventory_ids=dict(zip(resources, row[1::2], strict=True)),
-            free=dict(zip(resources, row[2::2], strict=True)),
-        )
-        for row in connection.execute(query.order_by(keys[order]).limit(limit))
-    ]
+    rows = _candidates(len(amounts), order)(connection, candidates_arguments(amounts, limit))
+    return to_candidates(rows, amounts)
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
@@ -232,6 +295,42 @@ def read(
         )
         for row in connection.execute(query)
     }
+
+
+# --- Notices ---
+
+_LEVEL = sa.func.coalesce(_row.notified_level, 0)
+_LEVELS = (
+    sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
+    .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+    .order_by(_provider.name, _row.resource)
+)
+_CLAIM_LEVEL = (
+    sa.update(inventories)
+    .where(_row.id == sa.bindparam("b_id"), sa.bindparam("b_before") == _LEVEL)
+    .values(notified_level=sa.bindparam("b_now"))
+)
+
+
+class NotifiedInventory(NamedTuple):
+    """What is in use of an inventory, and the level that was last reported."""
+
+    id: int
+    provider: str
+    resource: str
+    capacity: int
+    used: int
+    level: int
+
+
+def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
+    """Every inventory, by provider name and resource."""
+    return [NotifiedInventory(*row) for row in connection.execute(_LEVELS)]
+
+
+def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
+    """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
+    return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
 
 
 # --- Allocations, audit and repair ---

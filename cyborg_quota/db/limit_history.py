@@ -121,6 +121,7 @@ def read(
     since: datetime.datetime | datetime.timedelta | None = None,
     limit: int | None = None,
     before: tuple[int, int] | None = None,
+    resource: str | None = None,
 ) -> list[HistoryEntry]:
     """The entries that match all given filters, newest first.
 
@@ -130,6 +131,8 @@ def read(
     query = sa.select(limit_changes).order_by(*_NEWEST_FIRST).limit(limit)
     if project_id is not None:
         query = query.where(_column.project_id == project_id)
+    if resource is not None:
+        query = query.where(_column.resource == resource)
     if isinstance(since, datetime.timedelta):
         query = query.where(_column.created_at >= clock.utc_after(-(since // datetime.timedelta(microseconds=1))))
     elif since is not None:

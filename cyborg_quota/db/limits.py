@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, overrides, paging, projects, reservations, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import insert_many
+from cyborg_quota.types import Page
 
 FENCE: Final = "limits"
 """The row of ``fences`` that each change of a limit or of the tree updates first."""
@@ -31,9 +33,7 @@ Rows = Mapping[tuple[str, str], int]
 
 _zero: sa.ColumnElement[int] = sa.literal_column("0")
 # Generation 0: a limit yields to any override.
-_LIMITS: Final = sa.select(
-    project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero
-)
+_LIMITS: Final = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero)
 _OVERRIDES: Final = sa.select(
     limit_overrides.c.project_id,
     limit_overrides.c.resource,
@@ -58,9 +58,7 @@ def of_path(
             )
         )
     }
-    is_limit = sa.and_(
-        project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources))
-    )
+    is_limit = sa.and_(project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources)))
     is_override = sa.and_(
         limit_overrides.c.project_id.in_(list(path)),
         limit_overrides.c.resource.in_(sorted(resources)),
@@ -91,6 +89,35 @@ def read_book(connection: Connection, project_ids: Collection[str] | None = None
         limits.update({(row.project_id, row.resource): row.most for row in found})
         parents.update(projects.limiting_edges(connection, some))
     return defaults, limits, parents
+
+
+def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str, int]]:
+    """(project_id, resource, limit) of the defaults (project_id None), and then of the limits of projects (no
+    overrides), as the database sorts the names. Raises MarkerNotFound.
+    """
+    found: list[tuple[str | None, str, int]] = []
+    if page.after is None or page.after[0] is None:
+        found += [(None, row.resource, row.most) for row in connection.execute(_page_of_defaults(connection, page))]
+    rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
+    if rest.limit != 0:
+        query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
+        rows = connection.execute(paging.of_project_rows(connection, query, project_limits, rest))
+        found += [(row.project_id, row.resource, row.most) for row in rows]
+    return found
+
+
+def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
+    name = limit_defaults.c.resource
+    query = sa.select(name, limit_defaults.c.most).order_by(name).limit(page.limit)
+    if page.resource is not None:
+        query = query.where(name == page.resource)
+    if page.after is None:
+        return query
+    after = page.after[1]
+    if after is None:  # after all defaults
+        return query.where(sa.false())
+    paging.require(connection, limit_defaults, name == after, page.after)
+    return query.where(name > after)
 
 
 def read_family(connection: Connection, project_id: str) -> LimitTree:

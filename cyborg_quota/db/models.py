@@ -275,6 +275,8 @@ inventories = sa.Table(
     sa.Column("used", sa.BigInteger, nullable=False),
     # capacity - used. Negative where the inventory was lowered below its use.
     sa.Column("free", sa.BigInteger, nullable=False),
+    # The threshold of the capacity that was last reported. NULL: none.
+    sa.Column("notified_level", sa.SmallInteger),
     sa.UniqueConstraint("provider_id", "resource", name="provider_resource"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.Index("ix_inventories_free", "resource", "free", "provider_id"),
@@ -288,6 +290,64 @@ features = sa.Table(
     metadata,
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("enabled_at", _moment()),
+    **_MYSQL_TABLE,
+)
+
+# An OpenStack deployment of an availability zone. A provider names its pod.
+pods = sa.Table(
+    "pods",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("name", _name(), nullable=False),
+    # '' where there is none.
+    sa.Column("availability_zone", _name(), nullable=False),
+    # The tags, as JSON with sorted keys.
+    sa.Column("resource_affinity", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("weight", sa.Integer, nullable=False),
+    # The percentage of the capacity from which on the pod counts as full.
+    sa.Column("threshold", sa.SmallInteger, nullable=False),
+    sa.Column("endpoint", _name()),
+    # Increased by each change and by each new binding, which it serializes; see pods.py.
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.UniqueConstraint("name", name="name"),
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# The last measurement of each pod. No row: it was never measured.
+pod_usages = sa.Table(
+    "pod_usages",
+    metadata,
+    sa.Column("pod_id", sa.Integer, primary_key=True, autoincrement=False),
+    # {resource: {"capacity": n, "used": n}}, as JSON.
+    sa.Column("usage", sa.Text),
+    sa.Column("measured_at", _moment()),
+    **_MYSQL_TABLE,
+)
+
+# The pod of a project for one zone and one set of tags. Ended rows are the history.
+pod_bindings = sa.Table(
+    "pod_bindings",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("project_id", _name(), nullable=False),
+    # '' where there is none.
+    sa.Column("availability_zone", _name(), nullable=False),
+    # The tags, as JSON with sorted keys, and its SHA-256 in hexadecimal, which fits into a key.
+    sa.Column("resource_affinity", sa.Text, nullable=False),
+    sa.Column("affinity_hash", sa.String(64), nullable=False),
+    sa.Column("pod", _name(), nullable=False),
+    sa.Column("starts_at", _moment(), nullable=False),
+    sa.Column("ends_at", _moment()),
+    sa.Column("reason", sa.String(16), nullable=False),
+    # 1 while it is the current one, then NULL, which a unique key ignores.
+    sa.Column("current", sa.SmallInteger),
+    sa.UniqueConstraint("project_id", "availability_zone", "affinity_hash", "current", name="current"),
+    sa.Index("ix_pod_bindings_pod", "pod", "current"),
+    sqlite_autoincrement=True,
     **_MYSQL_TABLE,
 )
 

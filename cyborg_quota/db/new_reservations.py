@@ -67,9 +67,11 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def row_values(index: int, *, has_source: bool = False) -> dict[str, sa.ColumnElement[Any]]:
-    """The values of one row, by its index; ``add_row_values`` adds the parameters."""
+def row_values(index: int, *, has_source: bool = False, has_provider: bool = False) -> dict[str, sa.ColumnElement[Any]]:
+    """The values of one row, by its index; ``add_row_values`` adds the parameters, except that of ``provider_id``."""
     columns = _ROW_COLUMNS_WITH_SOURCE if has_source else _ROW_COLUMNS
+    if has_provider:
+        columns = (*columns, "provider_id")
     return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
 
 
@@ -109,17 +111,15 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
 @functools.cache
 def _insert_of(size: int, *, is_expiring: bool, has_source: bool, has_provider: bool) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
-    rows = [{**shared, **row_values(index, has_source=has_source)} for index in range(size)]
-    if has_provider:
-        for index, row in enumerate(rows):
-            row["provider_id"] = sa.bindparam(f"b_provider_id_{index}", type_=_row.provider_id.type)
+    rows = [{**shared, **row_values(index, has_source=has_source, has_provider=has_provider)} for index in range(size)]
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
-def _insert_if_free(*, has_source: bool) -> Statement:
+def _insert_if_free(*, has_source: bool, has_provider: bool = False) -> Statement:
     """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
-    values = {**shared, **row_values(0, has_source=has_source), "claim_ordinal": sa.literal_column("1")}
+    row = row_values(0, has_source=has_source, has_provider=has_provider)
+    values = {**shared, **row, "claim_ordinal": sa.literal_column("1")}
     one = sa.select(sa.literal_column("1").label("one")).subquery("one")
     free = sa.select(*values.values()).select_from(one).where(~live_rows_of_consumers(1).exists())
     return Statement(sa.insert(reservations).from_select(list(values), free))
@@ -127,6 +127,7 @@ def _insert_if_free(*, has_source: bool) -> Statement:
 
 _INSERT_IF_FREE = _insert_if_free(has_source=False)
 _INSERT_IF_FREE_WITH_SOURCE = _insert_if_free(has_source=True)
+_INSERT_IF_FREE_WITH_PROVIDER = _insert_if_free(has_source=True, has_provider=True)
 
 
 def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
@@ -146,6 +147,9 @@ def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
         "b_consumer_id_0": row.consumer,
         "b_group_id_0": row.group,
     }
+    if row.provider_id is not None:
+        parameters |= {"b_source_0": row.source, "b_provider_id_0": row.provider_id}
+        return _INSERT_IF_FREE_WITH_PROVIDER(connection, parameters).rowcount == 1
     if row.source is None:
         return _INSERT_IF_FREE(connection, parameters).rowcount == 1
     parameters["b_source_0"] = row.source

@@ -57,6 +57,26 @@ def read(
     return sorted(found, key=lambda one: one.made), now
 
 
+def read_page(
+    connection: sa.Connection, project_id: str | None, page: tuple[int | None, tuple[int, int] | None, str | None]
+) -> tuple[list[LimitOverride], datetime.datetime | None]:
+    """Like ``read``, of one project or of all, but only one page: (limit, after, resource).
+
+    ``limit``: the maximum number (None: all). ``after``: the generation and the number of the override after which the
+    page begins, which may have ended. ``resource``: only of this one.
+    """
+    limit, after, resource = page
+    conditions: list[sa.ColumnElement[bool]] = [sa.true()]
+    if project_id is not None:
+        conditions.append(_column.project_id == project_id)
+    if resource is not None:
+        conditions.append(_column.resource == resource)
+    if after is not None:
+        is_later = sa.or_(_column.generation > after[0], _column.ordinal > after[1])
+        conditions += [_column.generation >= after[0], is_later]
+    return _rows(connection, sa.and_(*conditions), limit)
+
+
 def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
     """The override with this id; None if there is none that has not ended."""
     parts = _ID.fullmatch(override_id)
@@ -68,12 +88,13 @@ def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
 
 
 def _rows(
-    connection: sa.Connection, condition: sa.ColumnElement[bool]
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
 ) -> tuple[list[LimitOverride], datetime.datetime | None]:
     query = (
         sa.select(limit_overrides, sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now"))
         .where(condition, _column.ends_at > clock.utc_now())
         .order_by(_column.generation, _column.ordinal)
+        .limit(limit)
     )
     rows = connection.execute(query).all()
     return [_override(row) for row in rows], rows[0].now if rows else None
@@ -108,9 +129,7 @@ def now(connection: sa.Connection) -> datetime.datetime:
 
 def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
     """Store new overrides, and delete those that ended long ago."""
-    connection.execute(
-        sa.delete(limit_overrides).where(_column.ends_at < clock.utc_after(-KEPT_SECONDS * 1_000_000))
-    )
+    connection.execute(sa.delete(limit_overrides).where(_column.ends_at < clock.utc_after(-KEPT_SECONDS * 1_000_000)))
     for one in made:
         values: Mapping[str, Any] = {
             "generation": one.made[0],

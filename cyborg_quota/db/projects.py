@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, usages
+from cyborg_quota.db import clock, dialects, paging, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects, quota_usages
@@ -331,6 +331,21 @@ def limiting_edges(connection: sa.Connection, project_ids: Collection[str] | Non
     if project_ids is not None:
         query = query.where(projects.c.project_id.in_(sorted(project_ids)))
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
+
+
+def limiting_edges_page(
+    connection: sa.Connection, limit: int | None, after: str | None
+) -> list[tuple[str, str | None]]:
+    """(project_id, parent_id) of at most ``limit`` projects after ``after``, as the database sorts them.
+
+    The parents are those of ``limiting_edges``. Raises MarkerNotFound.
+    """
+    name = projects.c.project_id
+    query = _LIMITING_EDGES.order_by(name).limit(limit)
+    if after is not None:
+        paging.require(connection, projects, name == after, (after,))
+        query = query.where(name > after)
+    return [(row.project_id, row.parent_id) for row in connection.execute(query)]
 
 
 _MARKED = sa.select(projects.c.project_id, projects.c.parent_id).where(

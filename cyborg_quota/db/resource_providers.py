@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock
 from cyborg_quota.db.models import resource_providers
+from cyborg_quota.db.prepared import ListStatement, any_of
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")
@@ -61,11 +62,17 @@ def insert(connection: sa.Connection, provider: Provider, parent_id: int | None)
     )
 
 
+_FIND: Final = ListStatement(
+    lambda size: (
+        sa.select(*_COLUMNS).select_from(_WITH_PARENT).where(sa.or_(any_of(_row.uuid, size), any_of(_row.name, size)))
+    )
+)
+
+
 def find(connection: sa.Connection, names: Iterable[str]) -> dict[str, StoredProvider]:
     """The providers with these UUIDs or names, by the given text. A UUID takes precedence over an equal name."""
     wanted = sorted(set(names))
-    query = sa.select(*_COLUMNS).select_from(_WITH_PARENT).where(sa.or_(_row.uuid.in_(wanted), _row.name.in_(wanted)))
-    rows = connection.execute(query).all()
+    rows = _FIND.rows(connection, wanted, {})
     by_name = {row.name: StoredProvider.of(row) for row in rows}
     by_uuid = {row.uuid: StoredProvider.of(row) for row in rows}
     return {name: stored for name in wanted if (stored := by_uuid.get(name) or by_name.get(name)) is not None}

@@ -29,10 +29,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
-from cyborg_quota.types import MAX_AMOUNT, Counters
+from cyborg_quota.types import MAX_AMOUNT, Counters, Page
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
@@ -265,6 +265,18 @@ def read(
     rows = connection.execute(query).all()
     counters = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
     return dict(sorted(counters.items()))
+
+
+def read_page(connection: sa.Connection, project_id: str | None, page: Page) -> dict[tuple[str, str], Counters]:
+    """Counters by (project_id, resource), of one project or of all, as the database sorts the names.
+
+    Raises MarkerNotFound.
+    """
+    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
+    if project_id is not None:
+        query = query.where(_usage.project_id == project_id)
+    rows = connection.execute(paging.of_project_rows(connection, query, quota_usages, page))
+    return {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
 
 
 def merge(changes: Iterable[Change]) -> Sequence[Change]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
@@ -19,6 +20,7 @@ from cyborg_quota.types import (
     Holding,
     Notice,
     Over,
+    Page,
     RecordedChanges,
     Reservation,
     Selection,
@@ -30,6 +32,7 @@ from cyborg_quota.types import (
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.ledger.limit_history import LimitHistory
+    from cyborg_quota.ledger.pods import PodManager
     from cyborg_quota.ledger.providers import ProviderManager
 
 
@@ -102,8 +105,10 @@ class QuotaDriver(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        """All usage rows, or those of one project; sorted."""
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        """A page of the usage of all projects, or of one; as the storage sorts them. Raises MarkerNotFound."""
 
     @abc.abstractmethod
     def list_reservations(
@@ -140,11 +145,15 @@ class QuotaDriver(abc.ABC):
         """The threshold crossings that are not yet reported. Each is returned to one caller only."""
 
     @abc.abstractmethod
-    def audit(self) -> list[Drift]:
-        """The counters that differ from the sums of the reservations."""
+    def capacity_notices(self) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold since the last call on any host."""
 
     @abc.abstractmethod
-    def heal(self, progress: Callable[[int], None] | None) -> list[Drift]:
+    def audit(self) -> list[Drift | CapacityDrift]:
+        """The counters of usage rows and of inventories that differ from the sums of the reservations."""
+
+    @abc.abstractmethod
+    def heal(self, progress: Callable[[int], None] | None) -> list[Drift | CapacityDrift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair.
 
         ``progress`` is called with the number of rows examined.
@@ -200,6 +209,11 @@ class QuotaDriver(abc.ABC):
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
+        raise NotImplementedError
+
+    @property
+    def pods(self) -> PodManager:
+        """Changes, measures and lists pods, and binds projects to them."""
         raise NotImplementedError
 
     @property

@@ -21,12 +21,13 @@ from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import features, inventories, new_reservations, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key
+from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.selection import ProviderSelection
 from cyborg_quota.types import ANY, Claim
 
 LOG = logging.getLogger(__name__)
 
-_CANDIDATES: Final = 64
+_CANDIDATES: Final = 16
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
 
 
@@ -81,6 +82,11 @@ class Placement:
             (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
         )
 
+    @property
+    def inventory_claims(self) -> Sequence[InventoryClaim]:
+        """The changes alone."""
+        return [change for change, _ in self.claims] if self._ids else ()
+
 
 NO_PLACEMENT: Final = Placement()
 
@@ -88,9 +94,10 @@ NO_PLACEMENT: Final = Placement()
 class CapacityClaimer:
     """Finds providers and takes their capacity. Shared by threads."""
 
-    def __init__(self, database: Database, selection: ProviderSelection) -> None:
+    def __init__(self, database: Database, selection: ProviderSelection, cache: ProviderCache) -> None:
         self._database = database
         self._selection = selection
+        self._cache = cache
         self._is_enabled = False  # never becomes False again
 
     def place(self, pending: Sequence[PendingClaim]) -> Placement:
@@ -103,7 +110,12 @@ class CapacityClaimer:
         if not any(item.claim.provider is not None for item in pending):
             return NO_PLACEMENT
         self.check_enabled()
-        placement = self._database.read(lambda connection: self._place(connection, pending))
+        if (cached := self._place_cached(pending)) is not None:
+            return cached
+        placement = self._database.read(
+            lambda connection: self._place(connection, pending),
+            lambda connection: self._place_in_single_statement(connection, pending),
+        )
         if not placement.is_complete and any(item.tried for item in pending):
             for item in pending:
                 item.tried.clear()
@@ -119,6 +131,7 @@ class CapacityClaimer:
 
     def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
         """After ``refused`` refused: whether claims with ANY had chosen it. They choose another one when retried."""
+        self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
         losers = [
             item
             for item in pending
@@ -143,6 +156,22 @@ class CapacityClaimer:
         if not self._is_enabled:
             raise exceptions.CapacityNotEnabled
 
+    def _place_cached(self, pending: Sequence[PendingClaim]) -> Placement | None:
+        """The placement of claims of which each names a provider or none; None unless their ids are cached."""
+        named = [item for item in pending if item.claim.provider is not None]
+        if any(item.claim.provider == ANY for item in named):
+            return None
+        found = self._cache.provider_ids({str(item.claim.provider) for item in named})
+        if found is None:
+            return None
+        keys = _keys(named, found)
+        ids = self._cache.inventory_ids(keys)
+        if ids is None:
+            return None
+        placement = Placement()
+        _add_named(named, found, ids, placement)
+        return placement
+
     def _place(
         self, connection: Connection, pending: Sequence[PendingClaim], *, avoids_tried: bool = True
     ) -> Placement:
@@ -158,20 +187,28 @@ class CapacityClaimer:
                 self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
         return placement
 
+    def _place_in_single_statement(self, connection: Connection, pending: Sequence[PendingClaim]) -> Placement | None:
+        """Place claims with ANY that have equal amounts, with one query. None: not supported, or they do not fit."""
+        amounts = pending[0].claim.deltas
+        if any(item.claim.provider != ANY or item.claim.deltas != amounts for item in pending):
+            return None
+        limit = self._limit(pending)
+        find = self._database.dialect.find_candidates_in_single_statement
+        candidates = find(connection, amounts, self._selection.order, limit)
+        if candidates is None:
+            return None
+        placement = Placement()
+        for item in pending:
+            self._place_anywhere(item, candidates, placement, item.tried)
+        return placement if placement.is_complete else None
+
     def _place_named(self, connection: Connection, pending: Sequence[PendingClaim], placement: Placement) -> None:
         if not pending:
             return
         found = self._find(connection, pending)
-        keys = [(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas]
-        ids = inventories.ids_of(connection, keys)
-        for item in pending:
-            item.provider_id = found[str(item.claim.provider)]
-            for resource, amount in item.claim.deltas.items():
-                key = (item.provider_id, resource)
-                if key in ids:
-                    placement.add(key, ids[key], amount)
-                else:
-                    placement.is_complete = False
+        ids = inventories.ids_of(connection, _keys(pending, found))
+        self._cache.remember(found, ids)
+        _add_named(pending, found, ids, placement)
 
     def _find(self, connection: Connection, pending: Iterable[PendingClaim]) -> dict[str, int]:
         """The ids of the providers that these claims name. Raises ProviderNotFound, after a synced read."""
@@ -186,30 +223,31 @@ class CapacityClaimer:
     def _candidates(
         self, connection: Connection, pending: Sequence[PendingClaim], amounts: Mapping[str, int]
     ) -> list[Candidate]:
-        """The best providers for ANY, and more: each claim of the call may exclude one of them, or use it up."""
+        return inventories.find_candidates(connection, amounts, self._selection.order, self._limit(pending))
+
+    @staticmethod
+    def _limit(pending: Sequence[PendingClaim]) -> int:
+        """The number of candidates to read: each claim of the call may exclude one of them, or use it up."""
         tried = {provider_id for item in pending for provider_id in item.tried}
-        limit = _CANDIDATES + len(pending) + len(tried)
-        return inventories.find_candidates(connection, amounts, self._selection.order, limit)
+        return _CANDIDATES + len(pending) + len(tried)
 
     def _place_anywhere(
         self, item: PendingClaim, candidates: Iterable[Candidate], placement: Placement, tried: Collection[int]
     ) -> None:
         amounts = item.claim.deltas
-        fitting = []
-        for candidate in candidates:
-            free = {
-                resource: candidate.free[resource] - placement.taken((candidate.provider_id, resource))
-                for resource in amounts
-            }
-            if candidate.provider_id not in tried and all(free[one] >= amounts[one] for one in amounts):
-                fitting.append(candidate._replace(free=free))
+        fitting = [one for one in candidates if one.provider_id not in tried]
+        if placement.claims:  # other claims of this call may take from the same inventories
+            left = [_without(one, placement) for one in fitting]
+            fitting = [one for one in left if all(one.free[resource] >= amounts[resource] for resource in amounts)]
         if not fitting:
             placement.is_complete = False
             return
         chosen = random.choice(self._selection.best(fitting, amounts))
         item.provider_id = chosen.provider_id
-        for resource, amount in amounts.items():
-            placement.add((chosen.provider_id, resource), chosen.inventory_ids[resource], amount)
+        ids = {(chosen.provider_id, resource): chosen.inventory_ids[resource] for resource in amounts}
+        self._cache.remember({}, ids)
+        for key, inventory_id in ids.items():
+            placement.add(key, inventory_id, amounts[key[1]])
 
     def _violations(
         self, connection: Connection, pending: Sequence[PendingClaim], is_limited: bool
@@ -260,6 +298,31 @@ class CapacityClaimer:
                     key[1],
                     records[key].capacity,
                 )
+
+
+def _keys(pending: Iterable[PendingClaim], found: Mapping[str, int]) -> list[Key]:
+    """The inventories of claims that name a provider. ``found``: the ids of the providers."""
+    return [(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas]
+
+
+def _add_named(
+    pending: Iterable[PendingClaim], found: Mapping[str, int], ids: Mapping[Key, int], placement: Placement
+) -> None:
+    """Add claims that name a provider to ``placement``, which is incomplete if an inventory has no id."""
+    for item in pending:
+        item.provider_id = found[str(item.claim.provider)]
+        for resource, amount in item.claim.deltas.items():
+            key = (item.provider_id, resource)
+            if key in ids:
+                placement.add(key, ids[key], amount)
+            else:
+                placement.is_complete = False
+
+
+def _without(candidate: Candidate, placement: Placement) -> Candidate:
+    """The candidate with what would be free after the claims of ``placement``."""
+    taken = {resource: placement.taken((candidate.provider_id, resource)) for resource in candidate.free}
+    return candidate._replace(free={resource: free - taken[resource] for resource, free in candidate.free.items()})
 
 
 def _redact(over: CapacityOver) -> CapacityOver:

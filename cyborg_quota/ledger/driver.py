@@ -15,6 +15,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
@@ -25,7 +26,9 @@ from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
@@ -44,6 +47,7 @@ from cyborg_quota.types import (
     Holding,
     Notice,
     Over,
+    Page,
     RecordedChanges,
     Reservation,
     Selection,
@@ -62,25 +66,29 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
         self._limits = limits
+        self._settings = settings
         self._database = Database(settings.database, verify=schema.check)
         # Full scans (audit, list) run without a statement timeout.
         untimed = dataclasses.replace(settings.database, statement_timeout_seconds=None)
         self._untimed = Database(untimed, verify=schema.check)
         limits.use(self._database)
         self._paths = PathCache(self._database)
-        self._settler = Settler(self._database, self._paths, int(settings.expire_grace_seconds * MICROSECONDS))
+        providers = ProviderCache()
+        grace = int(settings.expire_grace_seconds * MICROSECONDS)
+        self._settler = Settler(self._database, self._paths, providers, grace)
         self._expirer = Expirer(self._database, self._settler, settings.batch_rows)
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
         self._history = LimitHistory(self._untimed)
         tree = Tree(self._database, self._paths, self._history)
         cap = OpenCap(settings.max_open_reservations)
-        capacity = CapacityClaimer(self._database, settings.selection)
+        capacity = CapacityClaimer(self._database, settings.selection, providers)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
+        self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
     @classmethod
@@ -106,6 +114,10 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    @property
+    def pods(self) -> PodManager:
+        return PodManager(self._database, self._untimed, self._pod_selection)
 
     @property
     def limits(self) -> LimitDriver:
@@ -177,8 +189,10 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
 
-    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        return self._usage_reader.list_usages(project_id, allow_unknown_limits=allow_unknown_limits)
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        return self._usage_reader.list_usages(project_id, page, allow_unknown_limits=allow_unknown_limits)
 
     def list_reservations(
         self,
@@ -223,11 +237,16 @@ class DbQuotaDriver(base.QuotaDriver):
     def notices(self) -> list[Notice]:
         return self._thresholds.notices()
 
-    def audit(self) -> list[Drift]:
-        return self._untimed.read(maintenance.audit)
+    def capacity_notices(self) -> list[CapacityNotice]:
+        return self.providers.notices(self._settings.thresholds, self._settings.least_notified_capacity)
 
-    def heal(self, progress: Progress = None) -> list[Drift]:
-        return self._healer.heal(progress)
+    def audit(self) -> list[Drift | CapacityDrift]:
+        return [*self._untimed.read(maintenance.audit), *self.providers.audit()]
+
+    def heal(self, progress: Progress = None) -> list[Drift | CapacityDrift]:
+        # (Inventories first: the order in which all transactions lock.)
+        capacity = self.providers.heal(progress)
+        return [*self._healer.heal(progress), *capacity]
 
     def count_ignored_edges(self) -> dict[str, int]:
         counts = self._untimed.read(projects.count_by_origin)

@@ -30,7 +30,7 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, RecordedChanges
+from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, Page, RecordedChanges
 
 Key = TypeVar("Key")
 
@@ -69,6 +69,14 @@ class LimitKeeper:
     def documented(self) -> tuple[LimitTree, list[LimitOverride]]:
         """All limits and projects, and the overrides that have not ended; for an export."""
         return self._database.read(lambda connection: (self._read(connection), overrides.read(connection)[0]))
+
+    def list_limits(self, page: Page) -> list[tuple[str | None, str, int]]:
+        """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
+        return self._database.read(lambda connection: tables.read_page(connection, page))
+
+    def list_projects(self, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
+        """(project_id, parent_id) of at most ``limit`` projects after ``after``. Raises MarkerNotFound."""
+        return self._database.read(lambda connection: projects.limiting_edges_page(connection, limit, after))
 
     @property
     def overrides(self) -> Overrides:

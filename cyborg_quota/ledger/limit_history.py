@@ -63,11 +63,12 @@ class LimitHistory:
         since: datetime.datetime | datetime.timedelta | None,
         limit: int | None,
         before: tuple[int, int] | None,
+        resource: str | None = None,
     ) -> list[HistoryEntry]:
         """The entries that match all given filters, newest first; see db.limit_history.read."""
         return self._database.read(
             lambda connection: tables.read(
-                connection, project_id=project_id, since=since, limit=limit, before=before
+                connection, project_id=project_id, since=since, limit=limit, before=before, resource=resource
             )
         )
 

@@ -37,11 +37,12 @@ class Overrides:
         self._limits = limits
         self._history = history
 
-    def read(self, project_id: str | None) -> tuple[list[LimitOverride], datetime.datetime | None]:
-        """The overrides that have not ended, oldest first, of one project or of all; and the database's time."""
-        return self._database.read(
-            lambda connection: tables.read(connection, None if project_id is None else [project_id])
-        )
+    def read(
+        self, project_id: str | None, limit: int | None, after: tuple[int, int] | None, resource: str | None
+    ) -> tuple[list[LimitOverride], datetime.datetime | None]:
+        """A page of the overrides that have not ended, oldest first; and the database's time. See tables.read_page."""
+        page = (limit, after, resource)
+        return self._database.read(lambda connection: tables.read_page(connection, project_id, page))
 
     def set(
         self,

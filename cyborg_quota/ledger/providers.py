@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord, Provider
+from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
 from cyborg_quota.db import features, inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.thresholds import level
 
 LOG = logging.getLogger(__name__)
 
@@ -163,6 +164,23 @@ class ProviderManager:
             if progress is not None:
                 progress(1)
         return healed
+
+    def notices(self, thresholds: Sequence[int], least_capacity: int) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold since the last call on any host. Each is returned on one host only.
+
+        ``least_capacity``: the smallest capacity that has thresholds. Use above the capacity is always reported.
+        """
+        notices = []
+        for row in self._untimed.read(inventories.read_notified_levels):
+            now = level(row.used, row.capacity, sorted(thresholds), least_capacity)
+            if now != row.level and self._claim_level(row.id, row.level, now):
+                notices.append(CapacityNotice(row.provider, row.resource, row.capacity, row.used, row.level, now))
+        return notices
+
+    def _claim_level(self, inventory_id: int, before: int, now: int) -> bool:
+        return self._database.write(
+            lambda connection: inventories.claim_notified_level(connection, inventory_id, before, now)
+        )
 
     # --- parts of the transactions ---
 

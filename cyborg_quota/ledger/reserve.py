@@ -255,7 +255,7 @@ class Reserver:
                 raise _Refused
             return True
 
-        single_statement = None if counted or placement.claims else self._single_statement(request, rows, changes)
+        single_statement = None if counted else self._single_statement(request, rows, changes, placement)
         try:
             if self._database.write(work, single_statement):
                 self._after_charge(request, rows, placement)
@@ -272,8 +272,7 @@ class Reserver:
     ) -> None:
         if request.state == COMMITTED:
             self._capacity.warn_if_exceeded(placement)
-        elif not placement.claims:
-            # (Rows with a provider are not cached: a call that ends them reads them, to give their capacity back.)
+        else:
             self._settler.reservation_cache.remember(_to_row(row) for row in rows)
 
     def _refuse_unplaced(
@@ -305,16 +304,20 @@ class Reserver:
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
-            is_limited, sees_all = request.state == RESERVED, request.sees_all
-            self._capacity.raise_refusal(pending, is_limited=is_limited, sees_all=sees_all)
+            self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
 
     def _single_statement(
-        self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], changes: Sequence[usages.Change]
+        self,
+        request: ReserveRequest,
+        rows: Sequence[new_reservations.NewReservation],
+        changes: Sequence[usages.Change],
+        placement: Placement,
     ) -> Callable[[Connection], bool | None] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
-        return lambda connection: self._database.dialect.reserve_in_single_statement(connection, rows, changes)
+        reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
+        return lambda connection: reserve(connection, rows, changes, claims)
 
     def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
@@ -417,8 +420,7 @@ def _use_held(item: PendingClaim, held: Sequence[transitions.Row]) -> None:
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
     first = rows[0]
-    is_plain = first.consumer is not None and first.ttl_microseconds is not None and first.provider_id is None
-    if len(rows) == 1 and is_plain:
+    if len(rows) == 1 and first.consumer is not None and first.ttl_microseconds is not None:
         return new_reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
@@ -439,6 +441,7 @@ def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
         state=RESERVED,
         overdue=False,
         consumer=row.consumer,
+        provider_id=row.provider_id,
     )
 
 

@@ -10,6 +10,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.conf.database import DEFAULT_CONNECTION
 from cyborg_quota.db.settings import DatabaseSettings
+from cyborg_quota.ledger.pod_selection import PodSelection
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 
 
@@ -22,8 +23,10 @@ class DriverSettings:
     batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
     least_notified_limit: int = 0
+    least_notified_capacity: int = 0
     max_open_reservations: int = 10_000
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
+    pods: PodSelection = dataclasses.field(default_factory=PodSelection)
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
@@ -34,8 +37,16 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
         least_notified_limit=conf.notices.least_limit,
+        least_notified_capacity=conf.notices.least_capacity,
         max_open_reservations=conf.quota.max_open_reservations,
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
+        pods=PodSelection(
+            filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],
+            weighers=[
+                (plugins.load("cyborg_quota.pod_weighers", "[pods] weighers", name)(), multiplier)
+                for name, multiplier in conf.pods.weighers.items()
+            ],
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import path_state, projects, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import UNLIMITED, Counters, Over, Usage, UsageRecord
+from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class UsageReader:
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
         return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
 
-    def list_usages(self, project_id: str | None, *, allow_unknown_limits: bool = False) -> list[UsageRecord]:
-        rows = self._untimed.read(
-            lambda connection: usages.read(connection, None if project_id is None else [project_id])
-        )
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+    ) -> list[UsageRecord]:
+        rows = self._untimed.read(lambda connection: usages.read_page(connection, project_id, page))
         limits = _look_up(
             lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
             allow_unknown=allow_unknown_limits,

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import UNLIMITED, Counters, TreeRow
 
 DEFAULT: Final = "default"
 """The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""
@@ -127,3 +127,23 @@ class LimitTree:
             self.defaults.get(resource),
             self.initial_limits,
         )
+
+
+def walk(tops: Iterable[str], children_of: Mapping[str, Collection[str]], depth: int = 0) -> Iterator[tuple[int, str]]:
+    """(depth, project_id) of these projects, with depth 0, and of their descendants; parents before their children."""
+    for project_id in tops:
+        yield depth, project_id
+        yield from walk(children_of.get(project_id, ()), children_of, depth + 1)
+
+
+def rows(
+    tree: LimitTree, counters: Mapping[tuple[str, str], Counters], projects: Iterable[tuple[int, str]]
+) -> list[TreeRow]:
+    """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
+    resources = sorted(set(tree.resources) | {resource for _, resource in counters})
+    return [
+        TreeRow(name, tree.parents.get(name), depth, resource, tree.limit(name, resource), now.used, now.subtree)
+        for depth, name in projects
+        for resource in resources
+        for now in [counters.get((name, resource), Counters())]
+    ]

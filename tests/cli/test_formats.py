@@ -11,6 +11,9 @@ import yaml
 
 from tests.cli import base
 
+LEFT = 2**31 - 3
+"""What fits in the counter of a project that has no limit and holds 2."""
+
 USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
 
 
@@ -28,29 +31,30 @@ class FormatTest(base.CliTestCase):
     def test_table(self) -> None:
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.usages().splitlines()]
         self.assertEqual(USAGE, lines[1])
-        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", "unlimited", ""], lines[3])
+        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", str(LEFT), ""], lines[3])
         self.assertEqual(["p1", "gpu", "4", "0", "1", "3", "3", "p1"], lines[4])
 
     def test_json(self) -> None:
         rows = self.good("usage", "list")
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
-        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
+        self.assertEqual([(LEFT, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(USAGE, list(rows[0]))
 
     def test_csv(self) -> None:
         rows = list(csv.reader(io.StringIO(self.usages("-f", "csv"))))
         self.assertEqual(
-            [USAGE, ["p1", "fpga", "-1", "0", "2", "", "", ""], ["p1", "gpu", "4", "0", "1", "3", "3", "p1"]], rows
+            [USAGE, ["p1", "fpga", "-1", "0", "2", "", str(LEFT), ""], ["p1", "gpu", "4", "0", "1", "3", "3", "p1"]],
+            rows,
         )
 
     def test_yaml(self) -> None:
         rows = yaml.safe_load(self.usages("-f", "yaml"))
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
-        self.assertEqual([(None, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
+        self.assertEqual([(LEFT, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(sorted(USAGE), sorted(rows[0]))
 
     def test_value(self) -> None:
-        self.assertEqual("p1 fpga -1 0 2 None None None\np1 gpu 4 0 1 3 3 p1\n", self.usages("-f", "value"))
+        self.assertEqual(f"p1 fpga -1 0 2 None {LEFT} None\np1 gpu 4 0 1 3 3 p1\n", self.usages("-f", "value"))
         self.assertEqual("0\n0\n", self.usages("-f", "value", "-c", "used"))
 
     def test_no_rows(self) -> None:

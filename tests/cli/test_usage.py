@@ -23,7 +23,7 @@ class UsageTest(base.CliTestCase):
         self.assertEqual(
             [
                 ("p1", "gpu", 4, 1, 0, 3, 3, "p1"),
-                ("p2", "fpga", -1, 0, 1, None, None, None),
+                ("p2", "fpga", -1, 0, 1, None, 2**31 - 2, None),
                 ("p2", "gpu", 4, 0, 3, 1, 1, "p2"),
             ],
             [tuple(row.values()) for row in rows],
@@ -166,6 +166,7 @@ class UsageTest(base.CliTestCase):
             "expected_reserved": 2,
             "recorded_subtree": 2,
             "expected_subtree": 2,
+            "provider": None,
         }
         found = self.call("usage", "audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))
@@ -173,6 +174,19 @@ class UsageTest(base.CliTestCase):
         self.assertEqual((0, [row]), (healed.status, healed.json))
         self.assertEqual([], self.good("usage", "audit"))
         self.assertEqual([], self.good("usage", "heal"))
+
+    def test_audit_and_heal_of_capacity(self) -> None:
+        self.call("capacity", "enable")
+        self.good("capacity", "provider", "add", "n1")
+        self.good("capacity", "inventory", "set", "n1", "gpu=8")
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE inventories SET used = 2, free = 6"))
+        row = {"project_id": None, "resource": "gpu", "recorded_used": 2, "expected_used": 0, "provider": "n1"}
+        found = self.call("usage", "audit", "-f", "json")
+        self.assertEqual((1, [row]), (found.status, [{name: one[name] for name in row} for one in found.json]))
+        (healed,) = self.good("usage", "heal")
+        self.assertEqual(row, {name: healed[name] for name in row})
+        self.assertEqual([], self.good("usage", "audit"))
 
     def test_audit_of_a_missing_counter(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,29 +54,34 @@ class NaiveLedger:
             self._charge(connection)
         self._end(request)
 
-    def reserve_and_answer_early(self) -> None:
-        """Answer before the COMMIT: the charge is lost if the COMMIT fails."""
+    def reserve_and_answer_early(self, before_commit: Callable[[sa.Connection], None]) -> None:
+        """Answer before the COMMIT: the charge is lost if that fails. ``before_commit`` is called between the two."""
         request = self._begin()
-        try:
-            with self._sql.begin() as connection:
-                self._insert(connection, request)
-                self._charge(connection)
-                self._end(request)
-        except sa.exc.DBAPIError:
-            pass
+        with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
+            self._insert(connection, request)
+            self._charge(connection)
+            self._end(request)
+            before_commit(connection)
 
-    def reserve_after_read(self, limit: int) -> bool:
-        """Read, compare, write: other calls come between the statements. Returns False if the limit is reached."""
+    def reserve_after_read(self, limit: int, between: Callable[[], None]) -> bool:
+        """Read, compare, write: other calls come between the statements. Returns False if the limit is reached.
+
+        ``between`` is called before the write. A write that conflicts with one of another node is repeated.
+        """
         with self._sql.connect() as connection:
             query = sa.text("SELECT used + reserved FROM quota_usages WHERE id = :id")
             if connection.execute(query, {"id": self._usage_id}).scalar_one() + 1 > limit:
                 return False
+        between()
         request = self._begin()
-        with self._sql.begin() as connection:
-            self._insert(connection, request)
-            self._charge(connection)
-        self._end(request)
-        return True
+        for _ in range(100):
+            with contextlib.suppress(sa.exc.DBAPIError), self._sql.begin() as connection:
+                self._insert(connection, request)
+                self._charge(connection)
+                connection.commit()
+                self._end(request)
+                return True
+        raise AssertionError("a hundred writes conflicted")
 
     def _insert(self, connection: sa.Connection, request: str) -> None:
         values: dict[str, Any] = {"uuid": str(uuid.uuid4()), "usage_id": self._usage_id, "project": self._project_id}

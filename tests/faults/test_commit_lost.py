@@ -80,7 +80,7 @@ class TestWire(CommitLostTestCase):
             failures: list[Exception] = []
             caller = threading.Thread(target=commit, args=(first, failures), daemon=True)
             caller.start()
-            caller.join(5.0)
+            caller.join(30.0)
             self.assertEqual(1, len(failures), "the client does not hear of it")
             wait_seconds = {"postgresql": "SET lock_timeout = 5000", "mysql": "SET innodb_lock_wait_timeout = 5"}
             other.exec_driver_sql(wait_seconds[other.dialect.name])

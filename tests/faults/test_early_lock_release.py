@@ -18,9 +18,11 @@ import testscenarios
 from testtools import matchers
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db.dialects import postgresql
+from cyborg_quota.db.dialects import postgresql_functions as functions
 from tests import base, hooks
 from tests.faults.test_outages import OwnServerTestCase
+
+FUNCTIONS = "cyborg_quota.db.dialects.postgresql_functions"
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -30,12 +32,13 @@ FLUSHES_LOG = "SELECT FROM pg_logical_emit_message"
 class TestEarlyLockRelease(OwnServerTestCase):
     scenarios = [scenario for scenario in OwnServerTestCase.scenarios if scenario[0] == "postgresql"]
 
-    check_interval = postgresql._CONTENTION_CHECK_INTERVAL
+    check_interval = functions._CONTENTION_CHECK_INTERVAL
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
-        self.server = self.start(wal_writer_delay="10s", autovacuum="off", checkpoint_timeout="1h")
+        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
+        self.server = self.start(autovacuum="off", checkpoint_timeout="1h")
+        self.suspend_wal_writer(self.server)
         self.ledger = self.ledger_on(self.server)
         self.engine = self.new_engine()
         self.context = base.Context("p")
@@ -113,7 +116,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_one_call_in_four_checks_for_contention(self) -> None:
         """The check is random, so that each row is checked sometimes."""
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.check_interval)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         for rng, writes_log in ((0.26, False), (0.24, True)):
             with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=rng):
@@ -122,8 +125,8 @@ class TestEarlyLockRelease(OwnServerTestCase):
 
     def test_a_row_is_checked_once_more_after_the_contention(self) -> None:
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 0))
+        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 0))
         with hooks.recorded_statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
@@ -132,7 +135,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.assertNotEqual(unchecked[0], checking)
 
     def make_contended(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 60))
+        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 60))
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
 
     def test_calls_on_a_contended_row_are_durable(self) -> None:
@@ -146,7 +149,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_control_of_a_reserve_on_a_contended_row(self) -> None:
         self.make_contended()
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.crash_and_restart()
@@ -156,7 +159,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.make_contended()
         uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.commit(self.context, uuids)
         self.crash_and_restart()
@@ -165,7 +168,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_control(self) -> None:
         """Without its last statement, an answered call is lost."""
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.crash_and_restart()
@@ -184,13 +187,13 @@ class TestEarlyLockRelease(OwnServerTestCase):
         """One process has charged, and crashes before the log is flushed; another process gets the same call."""
         other = self.new_engine()
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="b"))
         self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
         )
         other.reserve(self.context, {"gpu": 1}, consumer="a")
         self.crash_and_restart()
@@ -200,18 +203,18 @@ class TestEarlyLockRelease(OwnServerTestCase):
         other = self.new_engine()
         other.get_usages(self.context)
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch("cyborg_quota.db.dialects.postgresql.ensure_durable", self.ensure_durable)
+            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
         )
         other.commit(self.context, consumer="b")
         self.crash_and_restart()
         self.assertEqual(["committed"], self.states("b"))
 
-    ensure_durable = staticmethod(postgresql.ensure_durable)
+    ensure_durable = staticmethod(functions.ensure_durable)
 
     def raise_disconnect(self) -> None:
         raise hooks.disconnect("postgresql")

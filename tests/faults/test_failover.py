@@ -33,6 +33,8 @@ from tests.faults.proxy import Proxy
 from tests.servers import ServerError, machine
 from tests.servers.replication import PAIRS, session
 
+FUNCTIONS = "cyborg_quota.db.dialects.postgresql_functions"
+
 load_tests = testscenarios.load_tests_apply_scenarios
 
 WORKERS = 4
@@ -178,7 +180,7 @@ class TestFailover(FailoverTestCase):
             if self.backend == "postgresql":
                 # The control: without the statement that ensures durability, an answered call is lost by a promotion.
                 with fixtures_.MonkeyPatch(
-                    "cyborg_quota.db.dialects.postgresql.ensure_durable", lambda _connection: None
+                    f"{FUNCTIONS}.ensure_durable", lambda _connection: None
                 ):
                     control.reserve(other, {"gpu": 1}, consumer="b")
         finally:
@@ -195,8 +197,8 @@ class TestFailover(FailoverTestCase):
         """On PostgreSQL: make the engine consider the row of this project contended; see record 0025."""
         if self.backend != "postgresql":
             return
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 1))
-        self.useFixture(fixtures_.MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENDED_SECONDS", 60))
+        self.useFixture(fixtures_.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
+        self.useFixture(fixtures_.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 60))
         change = f"UPDATE quota_usages SET reserved = reserved %s 1 WHERE project_id = '{context.project_id}'"
         call = threading.Thread(target=lambda: engine.rollback(context, engine.reserve(context, {"gpu": 1})))
         sql = sa.create_engine(ledger.url, poolclass=sa.NullPool)

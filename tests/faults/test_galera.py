@@ -19,7 +19,7 @@ from unittest import mock
 import sqlalchemy as sa
 from oslotest import base as test_base
 
-from cyborg_quota import exceptions
+from cyborg_quota import Inventory, exceptions
 from cyborg_quota.db import overrides, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
@@ -31,8 +31,9 @@ from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
+from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
-from tests.race.workers import race
+from tests.race.workers import once, race
 from tests.servers import ServerError, galera
 
 _FORK = multiprocessing.get_context("fork")
@@ -73,6 +74,8 @@ class TestCluster(test_base.BaseTestCase):
             self.a_stale_read()
         with self.step("an override begins and ends"):
             self.an_override_begins_and_ends()
+        with self.step("capacity is claimed"):
+            self.capacity_is_claimed()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
@@ -211,25 +214,47 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual([], engines[0].audit(base.ADMIN))
         engines[0].close()
 
+    def capacity_is_claimed(self) -> None:
+        """Eight processes on three nodes claim 1 to 5 of one provider with 100: exactly 100 are claimed."""
+        cluster_faults.create_database(self.cluster, "capacity")
+        urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
+        schema.sync(Database(fixtures.settings(urls[0])))
+        engines = [fixtures.make_engine(url) for url in urls]
+        capacity = engines[0].capacity
+        capacity.enable(base.ADMIN)
+        capacity.add_provider(base.ADMIN, "n1")
+        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(capacity_races.CAPACITY)})
+        for engine in engines:
+            engine.close()  # the processes open connections of their own
+        cluster_faults.wait_until_replicated(self.cluster)
+        claimed = race(
+            *(
+                functools.partial(capacity_races.fill, engines[number % 3], number, "n1")
+                for number in range(capacity_races.PROCESSES)
+            )
+        )
+        cluster_faults.wait_until_replicated(self.cluster)
+        (record,) = capacity.list_inventories(base.ADMIN)
+        self.assertEqual((capacity_races.CAPACITY,) * 2, (sum(claimed), record.used), claimed)
+        self.assertEqual([], [*capacity.audit(base.ADMIN), *engines[0].audit(base.ADMIN)])
+        engines[0].close()
+
     def naive_is_detected(self) -> None:
-        """Read, compare, write, on three nodes: more is admitted than the limit."""
-        for _ in range(5):
-            with self.ledger() as ledger:
-                context = base.Context("p")
-                ledger.engine.rollback(context, ledger.engine.reserve(context, {"gpu": 1}))
-                ledger.engine.close()
-                cluster_faults.wait_until_replicated(self.cluster)
+        """Read, compare, write, on three nodes: if all read before any writes, more is admitted than the limit."""
+        with self.ledger() as ledger:
+            context = base.Context("p")
+            limit = ledger.limits["gpu"]
+            ledger.engine.reserve(context, {"gpu": limit - 1})
+            ledger.engine.close()
+            cluster_faults.wait_until_replicated(self.cluster)
+            between = once(6)
 
-                def job(number: int, _is_over: object) -> None:
-                    url = cluster_faults.url_of(self.cluster.nodes[number % 3], "ledger")
-                    naive = NaiveLedger(url, "p", ledger.journal)
-                    with contextlib.suppress(sa.exc.DBAPIError):  # (it handles no deadlock at COMMIT)
-                        while naive.reserve_after_read(ledger.limits["gpu"]):
-                            pass
+            def job(number: int, _is_over: object) -> None:
+                url = cluster_faults.url_of(self.cluster.nodes[number % 3], "ledger")
+                self.assertTrue(NaiveLedger(url, "p", ledger.journal).reserve_after_read(limit, between))
 
-                Crew(job, 6).stop()
-                cluster_faults.wait_until_replicated(self.cluster)
-                problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
-                if any("a limit was passed" in problem for problem in problems):
-                    return
-        self.fail("five runs of read, compare, write never passed the limit")
+            Crew(job, 6).stop()
+            cluster_faults.wait_until_replicated(self.cluster)
+            self.assertEqual(limit + 5, ledger.engine.get_usages(context)["gpu"].reserved)
+            problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
+            self.assertIn("a limit was passed", " ".join(problems))

@@ -10,11 +10,12 @@ import contextlib
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 import testscenarios
@@ -22,12 +23,14 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from tests import base, fixtures, hooks, needs, servers
 from tests.faults import ledger_check, outages
-from tests.faults.load import Crew, Ledger
+from tests.faults.load import Ledger
 from tests.faults.naive import NaiveLedger
+from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 KINDS = {kind.name: kind for kind in servers.KINDS}
+OWN_ID = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
 
 
 class OwnServerTestCase(base.BackendTestCase):
@@ -43,6 +46,14 @@ class OwnServerTestCase(base.BackendTestCase):
         server.start()
         return server
 
+    def suspend_wal_writer(self, server: servers.Server) -> None:
+        """Suspend the process of PostgreSQL that flushes the log of asynchronous commits, until the server ends."""
+        query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
+        with sa.create_engine(server.url, poolclass=sa.NullPool).connect() as connection:
+            pid = connection.exec_driver_sql(query).scalar_one()
+        os.kill(pid, signal.SIGSTOP)
+        self.addCleanup(server.resume)  # a suspended process does not stop
+
     def ledger_on(self, server: servers.Server) -> Ledger:
         with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
             connection.exec_driver_sql("CREATE DATABASE ledger")
@@ -51,11 +62,13 @@ class OwnServerTestCase(base.BackendTestCase):
 
 
 class TestKilled(OwnServerTestCase):
-    # Settings with which the server answers before the data is on disk.
+    # Settings with which the server answers before the data is on disk. (The longest time until it flushes the log by
+    # itself is 45 minutes on MariaDB; on PostgreSQL the process that does so is suspended.)
     FORGETFUL = {
-        "mariadb": {"innodb_flush_log_at_trx_commit": "0"},
-        "postgresql": {"synchronous_commit": "off", "wal_writer_delay": "2000ms"},
+        "mariadb": {"innodb_flush_log_at_trx_commit": "0", "innodb_flush_log_at_timeout": "2700"},
+        "postgresql": {"synchronous_commit": "off", "autovacuum": "off", "checkpoint_timeout": "1h"},
     }
+    FLUSH = {"mariadb": "FLUSH ENGINE LOGS", "postgresql": "CHECKPOINT"}
 
     def test_under_load(self) -> None:
         server = self.start(durable=True)
@@ -72,23 +85,18 @@ class TestKilled(OwnServerTestCase):
         """The control: a server without durability loses answered calls, and the check reports it."""
         # (On a disk: in memory, MariaDB writes its log immediately, whatever its settings.)
         server = self.start(durable=True, **self.FORGETFUL[self.backend])
-        for _ in range(10):
-            ledger = self.useFixture(Ledger(self.fresh(server)))
-            with ledger.crew(4, 0):
-                time.sleep(0.5)
-                server.kill()
-                server.start()
-            problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
-            if any("answered call is lost" in problem for problem in problems):
-                return
-        self.fail("ten kills of a server that forgets were not noticed")
-
-    def fresh(self, server: servers.Server) -> str:
-        force = " WITH (FORCE)" if server.name == "postgresql" else ""
+        ledger = self.ledger_on(server)
         with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS ledger{force}")
-            connection.exec_driver_sql("CREATE DATABASE ledger")
-        return sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
+            connection.exec_driver_sql(self.FLUSH[self.backend])
+        if self.backend == "postgresql":
+            self.suspend_wal_writer(server)
+        # (One worker: calls that wait for each other are made durable by a statement of their own, see record 0025.)
+        with ledger.crew(1, 0):
+            machine.wait_until(lambda: ledger.journal.size > 2000, 30.0)
+            server.kill()
+            server.start()
+        problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
+        self.assertIn("answered call is lost", " ".join(problems))
 
 
 class TestDropped(base.BackendTestCase):
@@ -112,25 +120,18 @@ class TestDropped(base.BackendTestCase):
         self.addCleanup(sql.dispose)
         backend = sql.dialect.name
 
-        def job(_number: int, is_over: Callable[[], bool]) -> None:
-            naive = None
-            while not is_over():
-                # (The first connection may be cut too; SQLAlchemy has no better error for that.)
-                with contextlib.suppress(sa.exc.DBAPIError, NotImplementedError):
-                    naive = naive or NaiveLedger(self.ledger.url, "p", self.ledger.journal)
-                    naive.reserve_and_answer_early()
+        def drop(connection: sa.Connection) -> None:
+            """Drop this connection, and wait until the server has forgotten it."""
+            number = connection.exec_driver_sql(OWN_ID[backend]).scalar_one()
+            with sql.connect() as killer:
+                others = outages._OTHERS[backend]
+                self.assertIn(number, killer.exec_driver_sql(others).scalars().all())
+                killer.exec_driver_sql(outages._KILL[backend].format(number))
+                machine.wait_until(lambda: number not in killer.exec_driver_sql(others).scalars().all(), 30.0)
 
-        for _ in range(10):
-            with Crew(job, 4), sql.connect() as killer:
-                for _ in range(20):
-                    time.sleep(0.01)
-                    for number in killer.exec_driver_sql(outages._OTHERS[backend]).scalars().all():
-                        with contextlib.suppress(sa.exc.DBAPIError):
-                            killer.exec_driver_sql(outages._KILL[backend].format(number))
-            problems = ledger_check.check(self.ledger.url, self.ledger.engine, self.ledger.journal).problems
-            if any("answered call is lost" in problem for problem in problems):
-                return
-        self.fail("two hundred cuts did not catch an answer that came too early")
+        NaiveLedger(self.ledger.url, "p", self.ledger.journal).reserve_and_answer_early(drop)
+        problems = ledger_check.check(self.ledger.url, self.ledger.engine, self.ledger.journal).problems
+        self.assertIn("answered call is lost", " ".join(problems))
 
 
 class TestNoConnectionLeft(base.LedgerTestCase):
@@ -144,7 +145,7 @@ class TestNoConnectionLeft(base.LedgerTestCase):
         engine = self.make_engine(max_pool_size=1, max_overflow=0, pool_timeout_seconds=0.3)
         engine.reserve(self.context, {"gpu": 1})
         with hooks.database_of(engine).engine.connect():
-            self.assert_error_in_time(engine, 3.0)
+            self.assert_error_in_time(engine, 15.0)
         engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 2), self.figures())
 

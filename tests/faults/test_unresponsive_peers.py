@@ -85,7 +85,7 @@ class TestPaused(OwnServerTestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(15.0)
+            thread.join(60.0)
         self.assertEqual([True] * len(numbers), [wires[number].is_dead for number in numbers])
         self.assertEqual(set(numbers), set(waited))
 
@@ -115,14 +115,14 @@ class TestSlow(base.LedgerTestCase):
 
     def test_a_row_lock_that_is_not_released(self) -> None:
         """A caller waits for a locked row for one statement timeout; it tries no other variant, and does not retry."""
-        engine = self.make_engine(statement_timeout_seconds=2, retry_seconds=1.0)
+        engine = self.make_engine(statement_timeout_seconds=4, retry_seconds=1.0)
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
         sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         with sql.begin() as other:
             other.exec_driver_sql("UPDATE quota_usages SET used = used")
             began = time.monotonic()
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
-            self.assertLess(time.monotonic() - began, 3.5)
+            self.assertLess(time.monotonic() - began, 7.5)
         # (MariaDB does not notice that a client has gone: a statement that waits there longer would still be executed.)
         engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())

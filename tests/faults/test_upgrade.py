@@ -21,6 +21,7 @@ from tests import base, fixtures, revisions
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.old_release import OldRelease
+from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -98,9 +99,9 @@ class TestUpgrade(base.BackendTestCase):
     def test_a_revision_that_breaks_the_old_release_is_detected(self) -> None:
         ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "broken")))
         with ledger.crew(2, 1, ("hot", "cold")):
-            time.sleep(0.3)
             sync_to_next(ledger.url, BREAKING)
-            time.sleep(0.3)
+            size = ledger.journal.size
+            machine.wait_until(lambda: ledger.journal.size > size + 5000, 30.0)
         with sa.create_engine(ledger.url, poolclass=sa.NullPool).begin() as connection:
             connection.exec_driver_sql("ALTER TABLE quota_usages RENAME COLUMN epoch TO generation")
         problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems

@@ -15,8 +15,10 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Headroom, Inventory, QuotaEngine, attachment, exceptions
-from cyborg_quota.db import features, inventories
+from cyborg_quota.capacity_types import CapacityDrift
+from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from tests import base, clouds, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -373,6 +375,17 @@ class TestClaims(CapacityTestCase):
         self.assertEqual((None, 3), (drift.recorded, drift.expected))
         self.assertEqual([], self.capacity.heal(ADMIN))
 
+    def test_the_audit_of_the_engine_covers_capacity(self) -> None:
+        self.claim(3)
+        self.execute("UPDATE inventories SET used = 1, free = 7 WHERE resource = 'gpu'")
+        self.execute("UPDATE quota_usages SET reserved = 2, subtree = 2")
+        expected = CapacityDrift("n1", "gpu", 1, 3)
+        drift, capacity_drift = self.engine.audit(ADMIN)
+        self.assertEqual((expected, 3), (capacity_drift, drift.expected.reserved))  # type: ignore[union-attr]
+        self.assertEqual([drift, expected], self.engine.heal(ADMIN))
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.assert_invariants()
+
     def test_a_release_is_never_refused(self) -> None:
         """I6, also where the counter has drifted or the inventory is gone."""
         uuids = [self.claim(2)[0] for _ in range(3)]
@@ -471,16 +484,18 @@ class TestAny(CapacityTestCase):
         """Another call takes the chosen provider between the selection and the claim."""
         self.add("n2", gpu=9)
         other = self.make_engine()
-        original = inventories.find_candidates
+        original = CapacityClaimer.place
         finds = []
 
-        def find(*arguments: Any) -> Any:
-            finds.append(original(*arguments))
-            if len(finds) == 1:
-                other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
-            return finds[-1]
+        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+            placement = original(claimer, pending)
+            if pending[0].claim.provider == ANY:
+                finds.append(placement)
+                if len(finds) == 1:
+                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
+            return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.db.inventories.find_candidates", find))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
@@ -584,6 +599,36 @@ class TestStatements(CapacityTestCase):
         self.assertGreater(len(texts), 3)
         self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
         self.assertEqual([], [text for text in texts if features.features.name in text])
+
+
+    def test_a_claim_is_one_statement(self) -> None:
+        """On a server: a claim with a given provider, its commit and its rollback; ANY needs a query before it."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has no round trips")
+        for provider in ("n1", ANY):
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+
+            def attach(engine: QuotaEngine, provider: str = provider) -> None:
+                for end in (engine.commit, engine.rollback):
+                    end(self.context, engine.reserve(self.context, {"gpu": 1}, provider=provider))
+
+            texts = [text for text in self.statements(attach) if "PREPARE" not in text]
+            self.assertEqual(4 if provider == "n1" else 6, len(texts), texts)
+        self.assert_invariants()
+
+    def test_ids_are_read_again_after_a_removal(self) -> None:
+        """A provider that was removed, and added again, has other ids."""
+        other = self.make_engine()
+        self.engine.rollback(self.context, self.claim(1))
+        other.capacity.remove_provider(ADMIN, "n1")
+        self.assertRaises(exceptions.ProviderNotFound, self.claim, 1)
+        self.add("n2", gpu=8)
+        self.add("n1", gpu=8)
+        self.claim(2)
+        other.capacity.remove_inventory(ADMIN, "n2", "gpu")
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1, "n2")
+        self.assertEqual(2, self.used())
+        self.assert_invariants()
 
 
 class TestViolated(CapacityTestCase):

@@ -14,6 +14,7 @@ from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql_functions as functions
+from cyborg_quota.db.dialects.postgresql import FUNCTIONS
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -62,7 +63,7 @@ class TestFunctions(base.BackendTestCase):
 
     def missing(self) -> list[str]:
         with self.admin.connect() as connection:
-            return functions.missing(connection)
+            return functions.missing(connection, FUNCTIONS)
 
     def make_engine(self) -> QuotaEngine:
         engine = fixtures.make_engine(self.url)
@@ -71,7 +72,8 @@ class TestFunctions(base.BackendTestCase):
 
     def attach(self, engine: QuotaEngine) -> None:
         for _ in range(2):
-            engine.commit(base.Context("p"), engine.reserve(base.Context("p"), {"fpga": 1, "gpu": 1}))
+            for deltas in ({"fpga": 1, "gpu": 1}, {"gpu": 1}):
+                engine.commit(base.Context("p"), engine.reserve(base.Context("p"), deltas))
         self.assertEqual([], engine.audit(base.ADMIN))
 
     def test_a_user_that_may_create_them(self) -> None:
@@ -83,11 +85,11 @@ class TestFunctions(base.BackendTestCase):
     def test_without_the_privilege(self) -> None:
         """A sync reports the privilege, the ledger works without the functions, and a later sync creates them."""
         self.sync()
-        for name in (functions.RESERVE, functions.SETTLE):
+        for name in FUNCTIONS:
             self.execute(f"DROP FUNCTION {name}")
         self.revoke()
         self.assertEqual((schema.head(), schema.head()), self.sync())
-        self.assertEqual([functions.RESERVE, functions.SETTLE], self.missing())
+        self.assertEqual(list(FUNCTIONS), self.missing())
         self.assertEqual(1, self.log.output.count("lacks privileges to create the functions"))
         self.assertIn("CREATE ON SCHEMA public", self.log.output)
         engine = self.make_engine()
@@ -109,12 +111,12 @@ class TestFunctions(base.BackendTestCase):
         self.execute("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
         self.sync()
         self.assertIn("USAGE ON LANGUAGE plpgsql", self.log.output)
-        self.assertEqual([functions.RESERVE, functions.SETTLE], self.missing())
+        self.assertEqual(list(FUNCTIONS), self.missing())
         self.attach(self.make_engine())
 
     def test_without_the_privilege_to_call_them(self) -> None:
         self.sync()
-        for name in (functions.RESERVE, functions.SETTLE):
+        for name in FUNCTIONS:
             self.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC, {self.user}")
         self.attach(self.make_engine())
         self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
@@ -123,7 +125,7 @@ class TestFunctions(base.BackendTestCase):
         """They have the caller's privileges, and do not find tables by the caller's search path."""
         self.sync()
         with self.admin.connect() as connection:
-            for name in (functions.RESERVE, functions.SETTLE):
+            for name in FUNCTIONS:
                 query = "SELECT prosecdef, pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s"
                 has_owners_rights, text = connection.exec_driver_sql(query, (name,)).one()
                 self.assertFalse(has_owners_rights)

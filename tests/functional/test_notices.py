@@ -10,6 +10,7 @@ import testscenarios
 from oslo_config import cfg
 
 import cyborg_quota
+from cyborg_quota import Claim, Inventory
 from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer, notifications
 from cyborg_quota.ledger.thresholds import OVER, level
@@ -79,6 +80,62 @@ class TestNotices(base.LedgerTestCase):
 
     def test_admins_only(self) -> None:
         self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.quotas.notices, self.context)
+
+
+class TestCapacityNotices(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.capacity.enable(base.ADMIN)
+        self.add("n1", 10)
+
+    def add(self, name: str, total: int) -> None:
+        self.engine.capacity.add_provider(base.ADMIN, name)
+        self.set(name, total)
+
+    def set(self, name: str, total: int) -> None:
+        self.engine.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(total)})
+
+    def take_notices(self) -> list[tuple[str, int, int, int]]:
+        notices = self.engine.capacity.notices(base.ADMIN)
+        return [(notice.provider, notice.used, notice.before, notice.now) for notice in notices]
+
+    def test_nearly_full_and_over(self) -> None:
+        """C4: an inventory that was lowered below its use, or adopted claims, cause a notice, too."""
+        self.quotas.reserve(self.context, {"gpu": 7}, provider="n1")
+        self.assertEqual([], self.take_notices())
+        (some,) = self.quotas.reserve(self.context, {"gpu": 1}, provider="n1")
+        self.assertEqual([("n1", 8, 0, 80)], self.take_notices())
+        self.assertEqual([], self.take_notices())
+        self.set("n1", 7)
+        self.assertEqual([("n1", 8, 80, OVER)], self.take_notices())
+        self.quotas.rollback(self.context, [some])
+        self.assertEqual([("n1", 7, OVER, 95)], self.take_notices())
+        self.engine.adopt(base.ADMIN, [Claim("c", {"gpu": 1}, provider="n1")], self.context.project_id)
+        self.assertEqual([("n1", 8, 95, OVER)], self.take_notices())
+        self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.engine.capacity.notices, self.context)
+
+    def test_many_are_one_line(self) -> None:
+        """A capacity below [notices] least_capacity has no thresholds, but is reported if its use exceeds it."""
+        for number in range(12):
+            self.add(f"pool{number}", 40)
+            self.quotas.reserve(self.context, {"gpu": 40}, provider=f"pool{number}")
+        self.quotas.reserve(self.context, {"gpu": 10}, provider="n1")
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        engine = self.make_engine(least_capacity=settings.notices.least_capacity)
+        maintenance = expirer.Maintenance(settings, engine)
+        self.assertEqual(12, maintenance.notify())
+        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
+        self.assertTrue(line.startswith("WARNING thresholds crossed by 12 inventories: 12 full."), line)
+        self.set("n1", 9)
+        self.assertEqual(1, maintenance.notify())
+        self.assertIn(
+            "threshold crossed: provider n1, resource gpu: over the capacity (used 10, capacity 9)"
+            " [provider=n1 resource=gpu capacity=9 used=10 level_before=0 level=101]",
+            log.output,
+        )
 
 
 class TestLevel(base.BackendTestCase):

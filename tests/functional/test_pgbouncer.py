@@ -95,7 +95,7 @@ class TestPooled(PgBouncerTestCase):
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row exists
         for check_interval in (1, 10**9):
             self.useFixture(
-                MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval)
+                MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", check_interval)
             )
             with hooks.recorded_statements(self.engine) as sent:
                 uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=str(check_interval))

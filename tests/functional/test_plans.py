@@ -109,7 +109,7 @@ class PlanTestCase(base.BackendTestCase):
     def attach_in_functions(self, engine: QuotaEngine, name: str) -> None:
         """The same with and without the contention check."""
         for check_interval in (1, 10**9):
-            with mock.patch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", check_interval):
+            with mock.patch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", check_interval):
                 self.attach(engine, f"{name} {check_interval}")
 
 
@@ -165,8 +165,9 @@ class TestFunctions(PlanTestCase):
             begin = size + 1
             engine = self.make_engine()
             plans = self.plans_of(engine, lambda of=engine, at=size: self.attach_in_functions(of, str(at)))  # type: ignore[misc]
-            # Look up the consumers, check contention, charge (reserve and settle alike), insert, commit, roll back.
-            self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
+            # Several rows: look up the consumers, check contention, charge (reserve and settle alike), insert, commit,
+            # roll back. One row: check contention (twice), charge (reserve and settle), insert, commit, roll back.
+            self.assertEqual(13, len({plan["Query Text"] for plan in plans}))
             plans += self.plans_of_multi_statement_transaction(engine, size)
             wrong |= {f"{size} rows: {one}" for one in _wrong(plans)}
             engine.close()
@@ -208,7 +209,7 @@ class TestPlannedAgain(PlanTestCase):
         self.attach_in_functions(engine, "small")
         self.execute("ANALYZE")
         plans = self.plans_of(engine, lambda: self.attach_in_functions(engine, "analyzed"))
-        self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
+        self.assertEqual(13, len({plan["Query Text"] for plan in plans}))
         self.assertEqual(set(), _wrong(plans))
 
 
@@ -217,25 +218,28 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", 10**9))
         engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         (node,) = engine._driver._paths.known("p1", "gpu")  # type: ignore[attr-defined]
-        row = new_reservations.NewReservation(
-            new_reservations.new_uuid(), node.usage_id, "p1", "gpu", 1, "b", None, "reserved", 10**9, claim_ordinal=1
-        )
         database = hooks.database_of(engine)
+
+        def new_row(name: str) -> new_reservations.NewReservation:
+            return new_reservations.NewReservation(
+                new_reservations.new_uuid(), node.usage_id, "p1", "gpu", 1, name, None, "reserved", 10**9, 1
+            )
 
         def without(connection: sa.Connection) -> None:
             for name in constraints:
                 connection.exec_driver_sql(f"ALTER TABLE reservations DROP CONSTRAINT {name}")
-            reserved = [Change(node, reserved=1, subtree=1)]
-            self.assertTrue(database.dialect.reserve_in_single_statement(connection, [row], reserved))
-            for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
-                savepoint = connection.begin_nested()
-                changes = [Change(node, reserved=-1, **change)]
-                self.assertTrue(database.dialect.settle_in_single_statement(connection, [row.uuid], after, 0, changes))  # type: ignore[arg-type]
-                savepoint.rollback()
+            for rows in ([new_row("b")], [new_row("c"), new_row("d")]):
+                reserved = [Change(node, reserved=1, subtree=1)]
+                self.assertTrue(database.dialect.reserve_in_single_statement(connection, rows, reserved))
+                for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
+                    savepoint = connection.begin_nested()
+                    uuids, changes = [row.uuid for row in rows], [Change(node, reserved=-1, **change)]
+                    self.assertTrue(database.dialect.settle_in_single_statement(connection, uuids, after, 0, changes))  # type: ignore[arg-type]
+                    savepoint.rollback()
             connection.exec_driver_sql("ROLLBACK")
 
         return {
@@ -247,7 +251,8 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
 
     def test_of_the_lookup_of_a_consumer(self) -> None:
         found = self.scans(["uq_reservations_live_consumer", "uq_reservations_live_claim"])
-        self.assertEqual({"Seq Scan None", "Bitmap Heap Scan None", "Index Only Scan pk_reservations"}, found)
+        by_uuid = {"Bitmap Heap Scan None", "Index Scan uq_reservations_uuid"}
+        self.assertEqual({"Seq Scan None", "Index Only Scan pk_reservations", *by_uuid}, found)
 
     def test_of_a_settle(self) -> None:
         found = {scan for scan in self.scans(["uq_reservations_uuid"]) if "live" not in scan}

@@ -37,7 +37,7 @@ class SingleStatementTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(
-            MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", self.check_interval)
+            MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         self.limits.limits[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
@@ -62,6 +62,17 @@ class TestVariants(SingleStatementTestCase):
                 call(self.context, self.quotas.reserve_many(self.context, claims))
         self.assert_single_statements(sent, 4)
         self.assertEqual({self.check_interval == 1}, {"generate_series" in statement for statement in sent})
+
+    def test_functions_of_one_row(self) -> None:
+        """A call of one reservation and one usage row has functions of its own."""
+        with hooks.recorded_statements(self.engine) as sent:
+            for call in (self.quotas.commit, self.quotas.rollback):
+                call(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
+            claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})]
+            self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims))
+        one, several = ["reserve_one_v1", "settle_one_v1"], ["reserve_v1", "settle_v1"]
+        names = [statement.partition("cyborg_quota_")[2].partition("(")[0] for statement in sent]
+        self.assertEqual([*one, *one, *several], names)
 
 
 class TestAttach(SingleStatementTestCase):

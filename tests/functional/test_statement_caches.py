@@ -11,7 +11,7 @@ import testscenarios
 from cyborg_quota.db import maintenance, new_reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
-from tests import base, hooks
+from tests import base, hooks, statement_cache
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -29,6 +29,7 @@ class TestCaches(base.LedgerTestCase):
         self.watched: list[Database] = [driver._database, driver._untimed]
         self.texts: set[str] = set()
         for database in self.watched:
+            statement_cache.unshare(database.engine)
             sa.event.listen(database.engine, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
 
     def compiled(self) -> int:

@@ -213,8 +213,8 @@ class TestOrphans(ProjectNamesTestCase):
         self.silent("limit", "override", "cancel", override["id"])
         self.assertEqual([], self.good("project", "orphans"))
 
-    def orphans(self) -> list[tuple[Any, ...]]:
-        ended = self.call("project", "orphans", "-f", "json")
+    def orphans(self, *options: str) -> list[tuple[Any, ...]]:
+        ended = self.call("project", "orphans", "-f", "json", *options)
         self.assertEqual((1, ""), (ended.status, ended.err))
         return [tuple(row.values()) for row in ended.json]
 
@@ -227,7 +227,12 @@ class TestOrphans(ProjectNamesTestCase):
         self.good("limit", "import", str(file), "--force")
         self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.assertEqual([(one, "gpu", 0, 0, 1, 0) for one in ids], self.orphans())
+        rows = [(one, "gpu", 0, 0, 1, 0) for one in ids]
+        self.assertEqual(rows, self.orphans())
+        self.assertEqual(rows[:7], self.orphans("--limit", "7"))
+        self.assertEqual(rows[7:], self.orphans("--limit", "7", "--marker", *rows[6][:2]))
+        self.assertEqual(rows[7:8], self.orphans("--limit", "1", "--marker", rows[6][0], "--resource", "gpu"))
+        self.assertEqual([], self.good("project", "orphans", "--resource", "fpga"))
 
 
 class TestOtherDriver(ProjectNamesTestCase):

@@ -32,7 +32,7 @@ PROJECTS = st.sampled_from(["a", "b", "c", "d", "e"])
 PARENTS = st.sampled_from([None, "a", "b", "c", "d", "e"])
 LIMITS = st.sampled_from([UNLIMITED, 0, 1, 2, 3, 4, 6, 8, 12])
 POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLevel, "flat": Flat}
-EXAMPLES = {"sqlite": 60, "mariadb": 8, "postgresql": 8}
+EXAMPLES = {"sqlite": 36, "mariadb": 6, "postgresql": 6}
 MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 

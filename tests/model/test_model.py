@@ -34,7 +34,7 @@ LIMITS = st.integers(-1, 6)
 MAX_OPEN = 3
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
 # The rules are the same on every database, and the search is fastest on SQLite.
-EXAMPLES = {"sqlite": 200, "mariadb": 20, "postgresql": 20}
+EXAMPLES = {"sqlite": 100, "mariadb": 12, "postgresql": 12}
 MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 
 

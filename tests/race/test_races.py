@@ -16,7 +16,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.race import naive
-from tests.race.workers import race
+from tests.race.workers import PATIENT, once, race
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -29,6 +29,9 @@ class RaceTestCase(base.LedgerTestCase):
         super().setUp()
         self.engine.get_usages(self.context)  # fills the caches of the children
         self.engine.close()
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        return super().make_engine(**{**PATIENT, **changes})
 
     def answer(self, call: Callable[[], Any]) -> str:
         """Return ``ok``, or the name of the call's error."""
@@ -60,23 +63,23 @@ class TestLimitRace(RaceTestCase):
         self.assert_invariants()
 
     def test_naive_is_detected(self) -> None:
-        """Read, compare, write admits too much in one of a few rounds: this kind of test can fail."""
+        """Read, compare, write admits too much if all processes read before any writes: this kind of test can fail."""
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         with self.sql.connect() as connection:
             usage_id = connection.execute(sa.text("SELECT id FROM quota_usages")).scalar_one()
 
+        self.execute(f"UPDATE quota_usages SET reserved = {LIMIT - 1}, subtree = {LIMIT - 1}")
+        between = once(PROCESSES)
+
         def job() -> int:
             sql = sa.create_engine(self.url, **({"connect_args": {"timeout": 60}} if self.backend == "sqlite" else {}))
             admitted = 0
-            while naive.reserve_one(sql, usage_id, LIMIT):
+            while naive.reserve_one(sql, usage_id, LIMIT, between):
                 admitted += 1
             return admitted
 
-        for _ in range(20):
-            self.execute("UPDATE quota_usages SET reserved = 0, subtree = 0")
-            if sum(race(*[job] * PROCESSES)) > LIMIT:
-                return
-        self.fail("the race did not even catch read, compare, write")
+        self.assertEqual(PROCESSES, sum(race(*[job] * PROCESSES)))
+        self.assertEqual((0, LIMIT - 1 + PROCESSES), self.figures())
 
     def test_ten_children_of_one_parent(self) -> None:
         """They compete for the limit of the subtree, which is lower than the sum of their own."""
@@ -213,7 +216,7 @@ class TestSettleRace(RaceTestCase):
 
 
 class TestWhileOthersWrite(RaceTestCase):
-    SECONDS = 2.0
+    SECONDS = 1.2
 
     def setUp(self) -> None:
         super().setUp()

@@ -12,6 +12,39 @@ from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
 TIMEOUT_SECONDS = 120
+PATIENT = {"retry_seconds": 60.0, "statement_timeout_seconds": 60}
+"""Settings of an engine whose calls must succeed on a busy machine, where eight processes share a processor."""
+
+
+def once(count: int) -> Callable[[], None]:
+    """Return a function that waits in each of ``count`` processes until all have called it; later calls do nothing.
+
+    Called between the read and the write of a wrong implementation, it makes every process read before any writes.
+    """
+    barrier = _FORK.Barrier(count)
+    has_waited = False
+
+    def wait() -> None:
+        nonlocal has_waited
+        if not has_waited:
+            has_waited = True
+            barrier.wait(TIMEOUT_SECONDS)
+
+    return wait
+
+
+class Signal:
+    """A flag that processes set and wait for."""
+
+    def __init__(self) -> None:
+        self._event = _FORK.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def wait(self) -> None:
+        if not self._event.wait(TIMEOUT_SECONDS):
+            raise AssertionError(f"no signal after {TIMEOUT_SECONDS} seconds")
 
 
 def race(*jobs: Callable[[], Any]) -> list[Any]:

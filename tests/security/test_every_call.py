@@ -105,6 +105,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "list_allocations": {},
     "enable": {},
     "is_enabled": {},
+    "notices": {},
     "audit": {},
     "heal": {},
 }
@@ -161,7 +162,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         # Which calls check for contention is random. Here none does, as in most cases.
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
         self.make_tree({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)

@@ -214,9 +214,10 @@ class Server(Startable):
         machine.wait_until(lambda: all(map(machine.stopped, pids)), STOP_TIMEOUT_SECONDS)
 
     def resume(self) -> None:
-        """Resume them."""
+        """Resume them. (A child that has ended since it was listed needs nothing.)"""
         for pid in [self.pid, *machine.descendants(self.pid)]:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Stop the server and remove its data. The object can be started again, on new data."""

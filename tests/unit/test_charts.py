@@ -7,7 +7,6 @@ import itertools
 from typing import Any
 from unittest import mock
 
-from matplotlib import figure
 from oslotest import base
 
 from cyborg_quota.replay import charts
@@ -45,6 +44,8 @@ class TestSeries(base.BaseTestCase):
 class TestCharts(base.BaseTestCase):
     def draw(self, panels: list[charts.Panel]) -> Any:
         """The figure that would be saved. (test_simulate saves charts; to render 156 panels takes seconds.)"""
+        from matplotlib import figure  # not above: each worker imports every module of tests
+
         saved: list[Any] = []
         with mock.patch.object(figure.Figure, "savefig", lambda drawn, *_args, **_kwargs: saved.append(drawn)):
             charts.draw("chart.png", "title", panels)

@@ -44,6 +44,9 @@ class TestExamples(base.BaseTestCase):
     def test_operating(self) -> None:
         self.assert_page("operating")
 
+    def test_pods(self) -> None:
+        self.assert_page("pods")
+
     def test_replay(self) -> None:
         self.assert_page("replay")
 

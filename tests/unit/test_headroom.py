@@ -27,6 +27,13 @@ class TestRule(base.BaseTestCase):
         self.assertEqual(Headroom(None), fits(Constraint("top", "gpu", UNLIMITED, "subtree")))
         self.assertEqual(Headroom(None), fits(Constraint("leaf", "fpga", 0)))
 
+    def test_without_a_limit_the_width_of_the_counter_is_left(self) -> None:
+        """A reserve of MAX_AMOUNT, which is valid, would be refused."""
+        unlimited = Constraint("top", "gpu", UNLIMITED, "subtree")
+        left = Headroom(MAX_AMOUNT - 3, "leaf", "counter", MAX_AMOUNT)
+        self.assertEqual(left, fits(unlimited, counters={"leaf": Counters(1, 2, 3)}))
+        self.assertEqual(Headroom(None), fits(unlimited, counters={"top": Counters(1, 2, 6)}))
+
     def test_the_smallest_is_reported(self) -> None:
         constraints = [
             Constraint("top", "gpu", 9, "subtree"),

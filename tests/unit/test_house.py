@@ -29,11 +29,14 @@ LEAVES = {
     "headroom",
     "units",
     "capacity_types",
+    "paging",
+    "pod_types",
 }
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "capacity_types": set(),
+    "pod_types": set(),
     "safe_repr": set(),
     "forks": set(),
     "exceptions": {"types", "capacity_types", "safe_repr"},
@@ -42,17 +45,19 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "enforcement": {"exceptions", "types"},
     "units": {"exceptions", "types", "capacity_types"},
     "headroom": {"types", "capacity_types", "units"},
+    "paging": {"exceptions", "safe_repr", "types", "validation"},
     "conf": set(),
     "db": LEAVES,
     "plugins": {"exceptions", "types"},
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
-    "engine": LEAVES | {"policy", "ledger", "administration", "capacity"},
+    "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
     "capacity": LEAVES | {"ledger"},
+    "pods": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
@@ -227,12 +232,14 @@ DB_LEVELS = (
         "maintenance",
         "new_reservations",
         "overrides",
+        "pod_bindings",
+        "pods",
         "replays",
         "reservations",
         "resource_providers",
         "usages",
     },
-    {"clock", "errors", "models", "prepared", "settings", "socket_watchdog"},
+    {"clock", "errors", "models", "paging", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"

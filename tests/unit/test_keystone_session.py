@@ -112,4 +112,4 @@ class TestSockets(base.BaseTestCase):
             began = time.monotonic()
             error = self.unavailable(oslo_limit__auth_type=auth_type)
             self.assertIn("does not respond in time", error.reason)
-            self.assertLess(time.monotonic() - began, 1.0)
+            self.assertLess(time.monotonic() - began, 5.0)

@@ -37,9 +37,9 @@ from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
-CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql.random.random"
-CONTENTION_STATE = postgresql._CONTENDED
-TRANSACTION_SETTINGS = postgresql._TRANSACTION_SETTINGS
+CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql_functions.random.random"
+CONTENTION_STATE = postgresql_functions._CONTENDED
+TRANSACTION_SETTINGS = postgresql_functions.TRANSACTION_SETTINGS
 
 URLS = {
     "sqlite": "sqlite://",
@@ -212,9 +212,11 @@ def single_statements() -> dict[str, Run]:
     def reserve(connection: Any, *arguments: Any) -> None:
         dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
-    def settle(connection: Any, *arguments: Any) -> None:
-        dialects.of(connection).settle_in_single_statement(connection, *arguments)
+    def settle(connection: Any, *arguments: Any, **keywords: Any) -> None:
+        dialects.of(connection).settle_in_single_statement(connection, *arguments, **keywords)
 
+    claimed = [row._replace(provider_id=5) for row in new_rows(1)]
+    claims = [inventories.InventoryClaim(inventory_id=7, amount=2, total=4)]
     return {
         "reserve one row": lambda c: reserve(c, new_rows(1), reserving(1)),
         "reserve one row without a consumer": lambda c: reserve(c, new_rows(1, consumer=False), reserving(1)),
@@ -229,12 +231,14 @@ def single_statements() -> dict[str, Run]:
         "commit two resources": lambda c: settle(c, ["u1", "u2"], COMMITTED, 0, committing(2)),
         "roll back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1)),
         "roll back in a tree": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(3)),
+        "claim capacity": lambda c: reserve(c, claimed, reserving(1), claims),
+        "give capacity back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1), freed=[(7, 4)]),
     }
 
 
 def server_functions() -> Iterator[tuple[str, Run]]:
     """PostgreSQL's functions. The text of a released function must not change: its name contains a version."""
-    for name, definition in postgresql_functions.DEFINITIONS.items():
+    for name, definition in postgresql.FUNCTIONS.items():
         yield f"function {name}", lambda c, text=definition: c.exec_driver_sql(text)  # type: ignore[misc]
 
 

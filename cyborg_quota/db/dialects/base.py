@@ -8,12 +8,13 @@ connection is kept in ``connection.info``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import usages
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
@@ -88,23 +89,45 @@ class Dialect:
         return False
 
     def reserve_in_single_statement(
-        self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[NewReservation],
+        changes: Sequence[Change],
+        claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
         """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
 
-        ``changes`` have the bounds that the limits set. True: done and durable. False or None: nothing was changed,
-        because a charge was refused, a consumer has a live reservation, or this form does not support the call; the
+        ``claims``: what they take from inventories, in the order of the inventories' ids. ``changes`` have the bounds
+        that the limits set. True: done and durable. False or None: nothing was changed, because a charge or a claim was
+        refused, a consumer has a live reservation, or this form does not support the call; the
         multi-statement transaction then handles the call and determines the reason.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None
 
+    def find_candidates_in_single_statement(
+        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
+    ) -> list[Candidate] | None:
+        """``inventories.find_candidates`` as a transaction of its own, without a round trip for its end.
+
+        None: not supported.
+        """
+        return None
+
     def settle_in_single_statement(
-        self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        uuids: Sequence[str],
+        after: State,
+        grace: int,
+        changes: Sequence[Change],
+        *,
+        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
         """Set reservations in flight that are not overdue to ``after`` (committed or rolled_back), update the counters,
         and COMMIT the transaction.
 
+        ``freed``: the amounts that they give back to inventories, as (inventory id, amount), in the order of the ids.
         The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
         """
         return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -25,9 +25,10 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import errors, new_reservations, reservations, usages
+from cyborg_quota.db import errors, inventories, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
@@ -43,6 +44,9 @@ _MAX_ROWS: Final = 16
 
 _MAX_CHANGES: Final = 8
 """The most usage rows of one single-statement transaction."""
+
+_MAX_CLAIMS: Final = 4
+"""The most inventories of one single-statement transaction: each number has a text of its own."""
 
 _MAX_ROWS_PER_CHARGE: Final = 64
 
@@ -126,15 +130,36 @@ class MariaDB(Dialect):
         return usage_rows > 0
 
     def reserve_in_single_statement(
-        self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[NewReservation],
+        changes: Sequence[Change],
+        claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
-        form = _reserve_form(rows, changes)
+        form = _reserve_form(rows, changes, claims)
         return None if form is None else _reserve_block(form[0]).run(connection, form[1])
 
+    def find_candidates_in_single_statement(
+        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
+    ) -> list[Candidate] | None:
+        statement = _candidates_block(connection.dialect, len(amounts), order)
+        result = statement.run(connection, connection.info, inventories.candidates_arguments(amounts, limit))
+        if result is None:
+            return None
+        connection.info[_TRANSACTION_ENDED] = True
+        return inventories.to_candidates(result.fetchall(), amounts)
+
     def settle_in_single_statement(
-        self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        uuids: Sequence[str],
+        after: State,
+        grace: int,
+        changes: Sequence[Change],
+        *,
+        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
-        form = _settle_form(uuids, after, grace, changes)
+        form = _settle_form(uuids, after, grace, changes, freed)
         return None if form is None else _settle_block(form[0]).run(connection, form[1])
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
@@ -270,12 +295,22 @@ class _Block:
         return not is_refused
 
     def _prepare(self, dialect: sa.Dialect) -> ServerStatement:
-        text, names = _block_text(dialect, *self._build())
-        name = statement_name(text)
-        quoted = text.replace("'", "''")
-        # (The comment shows in a server log or a network trace that the statement commits.)
-        execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
-        return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, names)
+        return _server_statement(*_block_text(dialect, *self._build()))
+
+
+def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
+    name = statement_name(text)
+    quoted = text.replace("'", "''").replace("%", "%%")  # (the driver formats the text)
+    # (The comment shows in a server log or a network trace that the statement commits.)
+    execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
+    return ServerStatement(name, f"PREPARE {name} FROM '{quoted}'", execution, names)
+
+
+@functools.lru_cache(maxsize=64)
+def _candidates_block(dialect: sa.Dialect, size: int, order: Order) -> ServerStatement:
+    names = _Names()
+    text = str(inventories.candidates_query(size, order).compile(dialect=dialect)) % names
+    return _server_statement(f"BEGIN NOT ATOMIC {text}; COMMIT; END", tuple(names.used))
 
 
 def _block_text(
@@ -312,20 +347,26 @@ class _ReserveForm(NamedTuple):
     size: int
     has_consumers: bool
     has_source: bool
+    claims: int
     shapes: tuple[ChargeShape, ...]
 
 
 def _reserve_form(
-    rows: Sequence[NewReservation], changes: Sequence[Change]
+    rows: Sequence[NewReservation], changes: Sequence[Change], claims: Sequence[InventoryClaim]
 ) -> tuple[_ReserveForm, dict[str, Any]] | None:
     """The form of a reserve and its parameters; None if it has too many rows."""
-    if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
+    if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES or len(claims) > _MAX_CLAIMS:
         return None
     first = rows[0]
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     has_source = new_reservations.have_source(rows)
     has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
-    return _ReserveForm(len(rows), has_consumers, has_source, _add_changes(parameters, changes)), parameters
+    if claims:
+        parameters.update({f"b_provider_id_{index}": row.provider_id for index, row in enumerate(rows)})
+        for index, claim in enumerate(claims):
+            parameters.update(inventories.arguments(claim, f"_{index}"))
+    shapes = _add_changes(parameters, changes)
+    return _ReserveForm(len(rows), has_consumers, has_source, len(claims), shapes), parameters
 
 
 class _SettleForm(NamedTuple):
@@ -333,19 +374,22 @@ class _SettleForm(NamedTuple):
 
     size: int
     after: State
+    freed: int
     shapes: tuple[ChargeShape, ...]
 
 
 def _settle_form(
-    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change], freed: Sequence[tuple[int, int]]
 ) -> tuple[_SettleForm, dict[str, Any]] | None:
     """The form of a commit or rollback and its parameters; None if it has too many rows."""
-    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
+    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES or len(freed) > _MAX_CLAIMS:
         return None
     parameters: dict[str, Any] = {"b_grace": grace}
     for index, uuid in enumerate(sorted(uuids)):
         parameters[f"b_{index}"] = uuid
-    return _SettleForm(len(uuids), after, _add_changes(parameters, changes)), parameters
+    for index, (inventory_id, amount) in enumerate(freed):
+        parameters.update(inventories.give_back_arguments(inventory_id, amount, f"_{index}"))
+    return _SettleForm(len(uuids), after, len(freed), _add_changes(parameters, changes)), parameters
 
 
 def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[ChargeShape, ...]:
@@ -360,7 +404,13 @@ def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple
 def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
     """The values of the rows that a single-statement reserve inserts."""
     shared = new_reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
-    return [{**shared, **new_reservations.row_values(index, has_source=form.has_source)} for index in range(form.size)]
+    return [
+        {
+            **shared,
+            **new_reservations.row_values(index, has_source=form.has_source, has_provider=form.claims > 0),
+        }
+        for index in range(form.size)
+    ]
 
 
 @functools.lru_cache(maxsize=256)
@@ -369,7 +419,8 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        return guard, [(insert, form.size), *_charge_steps(form.shapes)]
+        claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
+        return guard, [(insert, form.size), *claims, *_charge_steps(form.shapes)]
 
     return _Block(build)
 
@@ -378,7 +429,8 @@ def _reserve_block(form: _ReserveForm) -> _Block:
 def _settle_block(form: _SettleForm) -> _Block:
     def build() -> tuple[None, Sequence[_Step]]:
         settle = reservations.settle_in_flight_update(form.size, form.after)
-        return None, [(settle, form.size), *_charge_steps(form.shapes)]
+        freed = [(inventories.give_back_update(f"_{index}"), 1) for index in range(form.freed)]
+        return None, [(settle, form.size), *freed, *_charge_steps(form.shapes)]
 
     return _Block(build)
 

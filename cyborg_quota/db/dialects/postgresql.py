@@ -3,19 +3,12 @@
 
 A reserve or a settle is one call of a function in autocommit mode (postgresql_functions.py). If it is refused, the
 function changes nothing.
-
-PostgreSQL keeps the row locks of a transaction until its commit record is flushed to disk. If a row is contended, the
-function commits asynchronously, which releases the locks before the flush. A second transaction then flushes the log
-before the call returns (``ensure_durable``). Only some calls check for contention. Decision record 0025 explains why
-this is safe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,10 +16,12 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import socket_watchdog, usages
+from cyborg_quota.db import inventories, socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db.dialects import postgresql_capacity as capacity_functions
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
@@ -38,26 +33,8 @@ LOG = logging.getLogger(__name__)
 
 _usage = quota_usages.c
 
-_TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
-"""Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
-
-Each transaction may run on another server connection. A function call is sent after these SET statements; the server
-runs them in one transaction.
-"""
-
-_CONTENDED: Final = "cyborg_quota_hot"
-"""Key in ``connection.info``: the ids of contended usage rows, with the time of the last wait for each."""
-
-_CONTENDED_SECONDS: Final = 0.2
-_CONTENTION_CHECK_INTERVAL: Final = 4
-"""One call in this many, chosen at random, checks contention of a row that is not known as contended.
-
-Random, because counting every fourth call could always skip the same row if calls alternate between rows. The check
-adds 5 % to a call.
-"""
-_MAX_CONTENDED_ROWS: Final = 1000
-_ENSURE_DURABLE: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
-"""Writes a log record and flushes it, and thus all earlier records. The content of the message has no meaning."""
+FUNCTIONS: Final = {**functions.DEFINITIONS, **capacity_functions.DEFINITIONS}
+"""The definition of each function of this release, by name."""
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -97,19 +74,36 @@ class PostgreSQL(Dialect):
         return usage_rows > 0
 
     def reserve_in_single_statement(
-        self, connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[NewReservation],
+        changes: Sequence[Change],
+        claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
-        first = rows[0]
-        listed = _array([_reservation_text(row) for row in rows])
-        arguments = f"%s, {first.ttl_microseconds}, %s"
-        return _call(connection, functions.RESERVE, arguments, (first.project_id, listed), self.in_lock_order(changes))
+        if claims:
+            return capacity_functions.claim(connection, rows, self.in_lock_order(changes), claims)
+        return functions.reserve(connection, rows, self.in_lock_order(changes))
+
+    def find_candidates_in_single_statement(
+        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
+    ) -> list[Candidate] | None:
+        if functions.TRANSACTION_SETTINGS in connection.info:
+            return None  # the settings are those of a transaction
+        return inventories.find_candidates(connection, amounts, order, limit)
 
     def settle_in_single_statement(
-        self, connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+        self,
+        connection: sa.Connection,
+        uuids: Sequence[str],
+        after: State,
+        grace: int,
+        changes: Sequence[Change],
+        *,
+        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
-        arguments = f"%s, '{after}', {grace}"
-        listed = _array([_element(uuid) for uuid in sorted(uuids)])
-        return _call(connection, functions.SETTLE, arguments, (listed,), self.in_lock_order(changes))
+        if freed:
+            return capacity_functions.give_back(connection, uuids, grace, self.in_lock_order(changes), freed)
+        return functions.settle(connection, uuids, after, grace, self.in_lock_order(changes))
 
     def report_no_single_statements(self, reason: str) -> None:
         LOG.warning(
@@ -119,10 +113,10 @@ class PostgreSQL(Dialect):
         )
 
     def missing_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.missing(connection)
+        return functions.missing(connection, FUNCTIONS)
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.create(connection)
+        return functions.create(connection, FUNCTIONS)
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         _driver_connection(connection).autocommit = True
@@ -155,7 +149,7 @@ class PostgreSQL(Dialect):
         return query.order_by(*order).with_for_update(key_share=True)
 
     def ensure_durable(self, connection: sa.Connection) -> None:
-        ensure_durable(connection)
+        functions.ensure_durable(connection)
 
     @contextlib.contextmanager
     def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
@@ -215,7 +209,7 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
 
     @sa.event.listens_for(engine, "connect")
     def set_up(_dbapi_connection: Any, record: Any) -> None:
-        record.info[_TRANSACTION_SETTINGS] = text
+        record.info[functions.TRANSACTION_SETTINGS] = text
 
     def begin(dbapi_connection: Any) -> None:
         if not dbapi_connection.autocommit:  # (a single-statement transaction includes the text)
@@ -255,79 +249,6 @@ def _arrays(changes: Sequence[Change]) -> dict[str, str]:
         f"b_{name}": f"{{{','.join([str(value) for value in column])}}}"
         for name, column in zip(usages.BULK_COLUMNS, columns, strict=True)
     }
-
-
-def _call(
-    connection: sa.Connection, function: str, arguments: str, values: tuple[str, ...], changes: Sequence[Change]
-) -> bool:
-    """Call a function that is a transaction of its own, with the changes in lock order. False: it changed nothing.
-
-    ``arguments``: the function's first arguments, as SQL with ``%s`` for each of ``values``.
-    """
-    info = connection.info
-    contended: dict[int, float] = info.setdefault(_CONTENDED, {})
-    usage_id = changes[-1].node.usage_id
-    waited_at = contended.get(usage_id)
-    if waited_at is not None and time.monotonic() - waited_at < _CONTENDED_SECONDS:
-        locks = functions.RELEASE_EARLY
-    elif waited_at is not None or random.random() * _CONTENTION_CHECK_INTERVAL < 1:
-        locks = functions.CHECK_CONTENTION
-    else:
-        locks = functions.HOLD_LOCKS
-    charges = _array([_charge_text(change) for change in changes])
-    call = f"{function}({arguments}, '{charges}', {locks})"
-    # The function's result is returned as the row count, because SQLAlchemy is slower with columns. The form with
-    # generate_series is 10 % slower on the server, so it is used only for the contention check.
-    # (The comment shows in a server log or a network trace that the statement commits.)
-    is_checked = locks == functions.CHECK_CONTENTION
-    text = f"SELECT FROM generate_series(1, {call}) -- COMMIT" if is_checked else f"SELECT WHERE {call} > 0 -- COMMIT"
-    if (settings := info.get(_TRANSACTION_SETTINGS)) is not None:
-        text = f"{settings}; {text}"
-    result: int = connection.exec_driver_sql(text, values).rowcount
-    released_early = result == functions.DONE_AND_RELEASED if is_checked else locks == functions.RELEASE_EARLY
-    if result and released_early:
-        ensure_durable(connection)
-    if is_checked:
-        if released_early:
-            if len(contended) >= _MAX_CONTENDED_ROWS:
-                contended.clear()
-            contended[usage_id] = time.monotonic()
-        else:
-            contended.pop(usage_id, None)
-    return result > 0
-
-
-def _charge_text(change: Change) -> str:
-    """A change as the functions expect it."""
-    node = change.node
-    numbers = (node.usage_id, node.generation, change.reserved, change.used, change.subtree, *usages.bounds(change))
-    return _array([str(number) for number in numbers])
-
-
-def _reservation_text(row: NewReservation) -> str:
-    """A new reservation as the function expects it."""
-    values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
-    return _array([_element(value) for value in values])
-
-
-def _array(elements: Iterable[str]) -> str:
-    """PostgreSQL's text of an array. (psycopg2's ARRAY[...] takes the client and the server longer.)"""
-    return f"{{{','.join(elements)}}}"
-
-
-def _element(value: str | int | None) -> str:
-    """An element in the text of an array."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, int):
-        return str(value)
-    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{quoted}"'
-
-
-def ensure_durable(connection: sa.Connection) -> None:
-    """Flush everything that this transaction can see to disk when it ends."""
-    connection.exec_driver_sql(_ENSURE_DURABLE)
 
 
 @compiles(utc_after, "postgresql")

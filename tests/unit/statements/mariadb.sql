@@ -88,6 +88,22 @@ FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? A
 EXECUTE cyborg_quota_e7d7811cc917bcb521de USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
 ;
 
+-- single statement: claim capacity
+PREPARE cyborg_quota_72154b9455586b53c7b0 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_72154b9455586b53c7b0 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+;
+
+-- single statement: give capacity back
+PREPARE cyborg_quota_562f71cb275cae59c537 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+FROM (SELECT max(every_reservation.id) AS id 
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_562f71cb275cae59c537 USING %s, 0, 4, 4, 7, 4, -2, -2, 1, 101, 2, 2 -- COMMIT
+;
+
 -- charge
 UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
@@ -577,30 +593,36 @@ DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AN
 ;
 
 -- claim of capacity
-UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
+UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
 ;
 
 -- adopted capacity
-UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s
+UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s
 ;
 
 -- candidates, least free
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 INNER JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free 
+ LIMIT %(b_limit)s
 ;
 
 -- candidates, most free
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 INNER JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free DESC 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free DESC 
+ LIMIT %(b_limit)s
 ;
 
 -- candidates, provider
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 INNER JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.provider_id 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
 ;

@@ -27,7 +27,8 @@ BEGIN
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
-                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -72,7 +73,7 @@ DECLARE
     after bigint[];
     contended boolean := p_locks = 2;
     settled integer;
-BEGIN
+BEGIN 
     IF p_state = 'committed' THEN
         UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
@@ -98,7 +99,258 @@ BEGIN
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
-                AND used + reserved <= charge[6] AND subtree <= charge[7] AND reserved <= charge[8]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
+    END LOOP; 
+    IF contended THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$function$
+;
+
+-- function cyborg_quota_reserve_one_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_reserve_one_v1(
+    p_project text, p_ttl bigint,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    before bigint[];
+    after bigint[];
+BEGIN
+    IF p_locks = 1 THEN
+        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
+    END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = p_id AND generation = p_generation
+                AND used + reserved <= p_max_held AND subtree <= p_max_subtree
+                AND reserved <= p_max_reserved
+                AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
+                AND (
+                    SELECT 1 FROM @schema@.reservations
+                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
+                        LIMIT 1
+                ) IS NULL;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+    ) VALUES (
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
+    ); 
+    IF p_locks = 0 THEN
+        RETURN 1;
+    ELSIF p_locks = 1 THEN
+        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
+            FROM @schema@.quota_usages WHERE id = p_id;
+        IF after = before THEN
+            RETURN 1;
+        END IF;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN 2;
+END
+$function$
+;
+
+-- function cyborg_quota_settle_one_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_settle_one_v1(
+    p_uuid text, p_state text, p_grace bigint,
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    before bigint[];
+    after bigint[];
+BEGIN
+    IF p_locks = 1 THEN
+        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
+    END IF; 
+    IF p_state = 'committed' THEN
+        UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    ELSE
+        UPDATE @schema@.reservations
+            SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
+                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = p_id AND generation = p_generation
+                AND used + reserved <= p_max_held AND subtree <= p_max_subtree
+                AND reserved <= p_max_reserved
+                AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0;
+    IF NOT FOUND THEN
+        RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
+    END IF; 
+    IF p_locks = 0 THEN
+        RETURN 1;
+    ELSIF p_locks = 1 THEN
+        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
+            FROM @schema@.quota_usages WHERE id = p_id;
+        IF after = before THEN
+            RETURN 1;
+        END IF;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN 2;
+END
+$function$
+;
+
+-- function cyborg_quota_claim_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_claim_v1(
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    charge bigint[];
+    charged integer := 0;
+    before bigint[];
+    after bigint[];
+    contended boolean := p_locks = 2;
+    claim bigint[];
+    claimed integer := 0;
+BEGIN
+    IF EXISTS (
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
+    ) THEN
+        RETURN 0;
+    END IF; 
+    FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
+        UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = claim[1] AND free >= claim[3] AND (
+                min_unit = claim[2] OR (min_unit < claim[2] AND max_unit >= claim[2] AND mod(claim[2], step_size) = 0)
+            );
+        IF NOT FOUND THEN
+            IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN 0;
+        END IF;
+        claimed := claimed + 1;
+    END LOOP;
+    
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = 1 THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            IF charged > 0 THEN
+                UPDATE @schema@.quota_usages
+                    SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
+                        subtree = subtree - p_charges[i][5]
+                    FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN 0;
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
+    END LOOP;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) SELECT
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer
+    FROM generate_subscripts(p_rows, 1) AS i; 
+    IF contended THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$function$
+;
+
+-- function cyborg_quota_give_back_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_give_back_v1(
+    p_uuids text[], p_grace bigint, p_freed bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    charge bigint[];
+    charged integer := 0;
+    before bigint[];
+    after bigint[];
+    contended boolean := p_locks = 2;
+    settled integer;
+    freed bigint[];
+BEGIN
+    UPDATE @schema@.reservations
+        SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
+            live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+        WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+                AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    IF settled = 0 THEN
+        RETURN 0;
+    ELSIF settled < cardinality(p_uuids) THEN
+        RAISE SQLSTATE 'QU001' USING MESSAGE = 'a reservation is not in flight';
+    END IF;
+    FOREACH freed SLICE 1 IN ARRAY p_freed LOOP
+        UPDATE @schema@.inventories SET used = used - freed[2], free = free + freed[2], updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = freed[1] AND used >= freed[2];
+        IF NOT FOUND THEN
+            RAISE SQLSTATE 'QU001' USING MESSAGE = 'an inventory uses less than a claim';
+        END IF;
+    END LOOP; 
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = 1 THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -117,15 +369,15 @@ $function$
 ;
 
 -- single statement: reserve one row
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
@@ -137,11 +389,11 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,
 ;
 
 -- single statement: reserve without bounds
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
@@ -149,7 +401,7 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) >
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
@@ -161,23 +413,31 @@ SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,46116860
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
 SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
+-- single statement: claim capacity
+SELECT WHERE cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+;
+
+-- single statement: give capacity back
+SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+;
+
 -- single statement, checking for contention: reserve one row
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row without a consumer
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row with a source
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve two rows
@@ -189,11 +449,11 @@ SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2
 ;
 
 -- single statement, checking for contention: reserve without bounds
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve a negative amount
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve too many rows
@@ -201,7 +461,7 @@ SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2
 ;
 
 -- single statement, checking for contention: commit
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two
@@ -213,21 +473,29 @@ SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,1
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
 SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
+-- single statement, checking for contention: claim capacity
+SELECT FROM generate_series(1, cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+;
+
+-- single statement, checking for contention: give capacity back
+SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+;
+
 -- single statement, contended: reserve one row
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 2) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 2) > 0 -- COMMIT
 ;
 SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
 ;
 
 -- single statement through a pooler: reserve one row
-SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
 
 -- charge
@@ -733,30 +1001,36 @@ DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AN
 ;
 
 -- claim of capacity
-UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
+UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
 ;
 
 -- adopted capacity
-UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_id)s
+UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s
 ;
 
 -- candidates, least free
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free 
+ LIMIT %(b_limit)s
 ;
 
 -- candidates, most free
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.free DESC 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free DESC 
+ LIMIT %(b_limit)s
 ;
 
 -- candidates, provider
 SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
-FROM inventories AS inventory_0 JOIN resource_providers ON resource_providers.id = inventory_0.provider_id AND resource_providers.can_host = %(can_host_1)s JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(resource_1)s AND inventory_0.free >= %(param_1)s AND (inventory_0.min_unit = %(param_1)s OR inventory_0.min_unit < %(param_1)s AND inventory_0.max_unit >= %(param_1)s AND %(param_1)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(resource_2)s AND inventory_1.free >= %(param_2)s AND (inventory_1.min_unit = %(param_2)s OR inventory_1.min_unit < %(param_2)s AND inventory_1.max_unit >= %(param_2)s AND %(param_2)s %% inventory_1.step_size = 0) ORDER BY inventory_0.provider_id 
- LIMIT %(param_3)s
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
 ;

@@ -8,27 +8,22 @@ No message contains a connection URL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
+from cyborg_quota.exceptions.base import QuotaError as QuotaError
+from cyborg_quota.exceptions.pods import BindingNotFound as BindingNotFound
+from cyborg_quota.exceptions.pods import InvalidPod as InvalidPod
+from cyborg_quota.exceptions.pods import NoPodFits as NoPodFits
+from cyborg_quota.exceptions.pods import PodExists as PodExists
+from cyborg_quota.exceptions.pods import PodInUse as PodInUse
+from cyborg_quota.exceptions.pods import PodNotAvailable as PodNotAvailable
+from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
     from cyborg_quota.capacity_types import CapacityOver
     from cyborg_quota.types import LimitChange, Over
-
-
-class QuotaError(Exception):
-    """The base class of all exceptions of this package."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""
-        return _restore, (type(self), self.args, dict(self.__dict__))
-
-
-def _restore(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]) -> QuotaError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(data)
-    return error
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -84,10 +79,6 @@ class NotAuthorized(QuotaError):
 # --- invalid input: raised before anything is written --------------------------------------------------------
 
 
-class InvalidRequest(QuotaError, ValueError):
-    """The request is invalid. Repeating it cannot succeed."""
-
-
 class InvalidName(InvalidRequest):
     """The name of a project, resource, consumer or group cannot be stored or compared."""
 
@@ -135,6 +126,16 @@ class InvalidReservationExpiration(InvalidRequest):
         self.expire = expire
         self.reason = reason
         super().__init__(f"Invalid reservation expiration {safe_repr(expire)}: {reason}.")
+
+
+class MarkerNotFound(InvalidRequest):
+    """The list has no row with this marker. (An empty page would mean that the list has ended.)"""
+
+    def __init__(self, marker: Sequence[str | None]) -> None:
+        self.marker = tuple(marker)
+        project = "(default)" if marker[0] is None else safe_repr(marker[0])
+        shown = " ".join([project, *(safe_repr(name) for name in marker[1:] if name is not None)])
+        super().__init__(f"Marker {shown}: the list has no such row.")
 
 
 class InvalidDocument(InvalidRequest):
@@ -350,7 +351,7 @@ class ProviderConflict(QuotaError):
         )
 
 
-# --- database ------------------------------------------------------------------------------------------------
+# --- names of projects ---------------------------------------------------------------------------------------
 
 
 class UnknownProject(QuotaError):
@@ -380,6 +381,9 @@ class ProjectLookupFailed(QuotaError):
     def __init__(self, reason: str, *, hint: str = "") -> None:
         self.reason = reason
         super().__init__(f"Projects cannot be looked up: {reason}. {hint}".rstrip())
+
+
+# --- database ------------------------------------------------------------------------------------------------
 
 
 class DatabaseError(QuotaError):

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of [pods]."""
+
+from __future__ import annotations
+
+from oslo_config import cfg, types
+
+GROUP = "pods"
+
+OPTS: list[cfg.Opt] = [
+    cfg.ListOpt(
+        "filters",
+        default=["AvailabilityZone", "ResourceAffinity", "Capacity"],
+        help="A new binding can only have a pod that passes all of these filters. AllPods passes every pod; "
+        "AvailabilityZone those in the requested zone; ResourceAffinity those with the requested tags; Capacity those "
+        "whose last measurement is below their threshold. Entry points of cyborg_quota.pod_filters.",
+    ),
+    cfg.Opt(
+        "weighers",
+        type=types.Dict(types.Float()),
+        default={"weight": 1000.0, "creation_time": 1.0},
+        sample_default="weight:1000,creation_time:1",
+        help="The weighers and their multipliers. Of the pods that pass the filters, the one with the highest sum of "
+        "the weights, each scaled to 0 to 1 and multiplied, is selected. weight: the weight of the pod; creation_time: "
+        "the pod that was added first; idle_capacity: the largest free share. Entry points of "
+        "cyborg_quota.pod_weighers.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register this group on ``conf``."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """The options of this group, for the oslo.config generator."""
+    return [(GROUP, OPTS)]

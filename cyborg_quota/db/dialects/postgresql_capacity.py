@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL: a reserve that takes capacity, and a rollback that gives it back, as one call of a function each.
+
+They are functions of their own, so that those without capacity (postgresql_functions.py) do no more work. The commit of
+a claim changes no inventory, and uses the function of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db.dialects import postgresql_functions as functions
+from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.usages import Change
+from cyborg_quota.types import RESERVED, ROLLED_BACK
+
+CLAIM: Final = "cyborg_quota_claim_v1"
+GIVE_BACK: Final = "cyborg_quota_give_back_v1"
+
+# The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
+# inventories.claim_update.
+_CLAIM_LOOP: Final = f"""
+    FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
+        UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = {functions.NOW}
+            WHERE id = claim[1] AND free >= claim[3] AND (
+                min_unit = claim[2] OR (min_unit < claim[2] AND max_unit >= claim[2] AND mod(claim[2], step_size) = 0)
+            );
+        IF NOT FOUND THEN
+            @refused@
+        END IF;
+        claimed := claimed + 1;
+    END LOOP;"""
+
+_UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN {functions.REFUSED};"""
+
+# As the function RESERVE, with the claims before the charges, and with the provider as a ninth element of a row.
+_CLAIM_V1: Final = f"""
+CREATE FUNCTION @schema@.{CLAIM}(
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
+    claim bigint[];
+    claimed integer := 0;
+BEGIN
+    IF EXISTS (
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
+    ) THEN
+        RETURN {functions.REFUSED};
+    END IF; {_CLAIM_LOOP.replace("@refused@", _UNDO_CLAIMS)}
+    {functions.CHARGE_LOOP.replace("@refused@", functions.UNDO.replace(f"RETURN {functions.REFUSED};", _UNDO_CLAIMS))}
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) SELECT
+        {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer
+    FROM generate_subscripts(p_rows, 1) AS i; {functions.END}
+$function$"""
+
+# Rolls reservations back. The elements of p_freed: inventory id, amount.
+_GIVE_BACK_V1: Final = f"""
+CREATE FUNCTION @schema@.{GIVE_BACK}(
+    p_uuids text[], p_grace bigint, p_freed bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
+    settled integer;
+    freed bigint[];
+BEGIN
+    UPDATE @schema@.reservations
+        SET state = '{ROLLED_BACK}', updated_at = {functions.NOW}, deleted_at = {functions.NOW}, deleted = true,
+            live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+        WHERE uuid = ANY (p_uuids) AND {functions.IN_FLIGHT};
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    IF settled = 0 THEN
+        RETURN {functions.REFUSED};
+    ELSIF settled < cardinality(p_uuids) THEN
+        RAISE SQLSTATE '{functions.REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
+    END IF;
+    FOREACH freed SLICE 1 IN ARRAY p_freed LOOP
+        UPDATE @schema@.inventories SET used = used - freed[2], free = free + freed[2], updated_at = {functions.NOW}
+            WHERE id = freed[1] AND used >= freed[2];
+        IF NOT FOUND THEN
+            RAISE SQLSTATE '{functions.REFUSED_STATE}' USING MESSAGE = 'an inventory uses less than a claim';
+        END IF;
+    END LOOP; {functions.CHARGE_LOOP.replace("@refused@", functions.FAIL)} {functions.END}
+$function$"""
+
+DEFINITIONS: Final = {CLAIM: _CLAIM_V1, GIVE_BACK: _GIVE_BACK_V1}
+
+
+def claim(
+    connection: sa.Connection,
+    rows: Sequence[NewReservation],
+    changes: Sequence[Change],
+    claims: Sequence[InventoryClaim],
+) -> bool:
+    """Reserve with capacity, with the claims and the changes in lock order. False: it changed nothing."""
+    first = rows[0]
+    listed = functions.array([functions.reservation_text(row, row.provider_id) for row in rows])
+    arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
+    return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed), changes)
+
+
+def give_back(
+    connection: sa.Connection,
+    uuids: Sequence[str],
+    grace: int,
+    changes: Sequence[Change],
+    freed: Sequence[tuple[int, int]],
+) -> bool:
+    """Roll back, with the inventories and the changes in lock order. False: it changed nothing."""
+    listed = functions.array([functions.element(uuid) for uuid in sorted(uuids)])
+    arguments = f"%s, {grace}, {_integers(freed)}, {functions.charge_array(changes)}"
+    return functions.call_function(connection, GIVE_BACK, arguments, (listed,), changes)
+
+
+def _integers(rows: Iterable[Iterable[int]]) -> str:
+    """An array of two dimensions as a literal."""
+    return f"'{functions.array([functions.array([str(number) for number in row]) for row in rows])}'"

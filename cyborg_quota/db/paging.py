@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of tables that are sorted by project and resource. The database selects and sorts the rows of a page::
+
+    SELECT ... WHERE project_id >= :project AND (project_id > :project OR resource > :resource)
+    ORDER BY project_id, resource LIMIT :limit
+
+The first condition lets each database use the unique index on (project_id, resource).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota import exceptions
+from cyborg_quota.types import Page
+
+
+def of_project_rows(connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page) -> sa.Select[Any]:
+    """Restrict ``query`` to a page. ``table`` has the columns project_id and resource. Raises MarkerNotFound."""
+    owner, resource = table.c.project_id, table.c.resource
+    query = query.order_by(owner, resource).limit(page.limit)
+    if page.resource is not None:
+        query = query.where(resource == page.resource)
+    if page.after is None or page.after[0] is None:
+        return query
+    after_project, after_resource = page.after
+    is_marker = owner == after_project
+    if after_resource is not None:
+        is_marker = sa.and_(is_marker, resource == after_resource)
+    require(connection, table, is_marker, page.after)
+    if after_resource is None:
+        return query.where(owner > after_project)
+    return query.where(owner >= after_project, sa.or_(owner > after_project, resource > after_resource))
+
+
+def require(
+    connection: sa.Connection, table: sa.Table, is_marker: sa.ColumnElement[bool], marker: tuple[str | None, ...]
+) -> None:
+    """Raise MarkerNotFound if no row of the table is the marker."""
+    if connection.execute(sa.select(sa.literal(1)).select_from(table).where(is_marker).limit(1)).first() is None:
+        raise exceptions.MarkerNotFound(marker)

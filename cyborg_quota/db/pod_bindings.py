@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table pod_bindings: which pod serves a project, for each zone and set of tags. Ended bindings are kept.
+
+``current`` is 1 for the current binding and NULL for an ended one, so that a unique key permits one current binding for
+each project, zone and set of tags. Callers lock the row of the new pod first (db/pods.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, pods
+from cyborg_quota.db.models import pod_bindings
+from cyborg_quota.db.models import pods as pods_table
+from cyborg_quota.db.pods import StoredPod
+from cyborg_quota.pod_types import Binding, Reason
+
+_binding = pod_bindings.c
+
+
+class BindingKey(NamedTuple):
+    """What a binding is for. ``zone`` is '' where there is none; ``affinity`` is the stored text of the tags."""
+
+    project_id: str
+    zone: str
+    affinity: str
+
+    @classmethod
+    def of(cls, project_id: str, zone: str | None, affinity: Mapping[str, str]) -> BindingKey:
+        return cls(project_id, zone or "", pods.affinity_text(affinity))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        digest = hashlib.sha256(self.affinity.encode()).hexdigest()
+        return {"b_project": self.project_id, "b_zone": self.zone, "b_hash": digest}
+
+
+class StoredBinding(NamedTuple):
+    """A current binding, its id, and its pod with the last measurement."""
+
+    id: int
+    binding: Binding
+    pod: StoredPod
+
+
+_COLUMNS: Final = (
+    _binding.id,
+    _binding.pod,
+    _binding.project_id,
+    _binding.availability_zone.label("binding_zone"),
+    _binding.resource_affinity.label("binding_affinity"),
+    _binding.starts_at,
+    _binding.ends_at,
+    _binding.reason,
+)
+_IS_OF_KEY: Final = sa.and_(
+    _binding.project_id == sa.bindparam("b_project"),
+    _binding.availability_zone == sa.bindparam("b_zone"),
+    _binding.affinity_hash == sa.bindparam("b_hash"),
+    _binding.current == 1,
+)
+_CURRENT: Final = (
+    sa.select(*_COLUMNS, *pods.COLUMNS)
+    .select_from(pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name))
+    .where(_IS_OF_KEY)
+)
+
+
+def find_current(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
+    """The current binding for this key, with its pod."""
+    row = connection.execute(_CURRENT, key.parameters).one_or_none()
+    return None if row is None else StoredBinding(row.id, _binding_of(row), pods.stored(row))
+
+
+def end(connection: sa.Connection, binding_id: int) -> bool:
+    """End a current binding. False: it has ended already."""
+    ended = connection.execute(
+        sa.update(pod_bindings)
+        .where(_binding.id == binding_id, _binding.current == 1)
+        .values(current=None, ends_at=clock.utc_now())
+    )
+    return ended.rowcount == 1
+
+
+def insert(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
+    """Insert the current binding of a key. Raises DBDuplicateEntry if there is one."""
+    connection.execute(
+        sa.insert(pod_bindings).values(
+            project_id=key.project_id,
+            availability_zone=key.zone,
+            resource_affinity=key.affinity,
+            affinity_hash=key.parameters["b_hash"],
+            pod=pod,
+            starts_at=clock.utc_now(),
+            reason=reason,
+            current=1,
+        )
+    )
+
+
+def is_bound(connection: sa.Connection, pod: str) -> bool:
+    """Whether the pod has a current binding."""
+    query = sa.select(sa.literal(1)).where(_binding.pod == pod, _binding.current == 1).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def list_bindings(
+    connection: sa.Connection,
+    *,
+    project_id: str | None,
+    pod: str | None,
+    history: bool,
+    limit: int | None,
+    after: int,
+) -> list[tuple[int, Binding]]:
+    """The bindings and their ids, the oldest first. ``history``: also those that ended."""
+    query = sa.select(*_COLUMNS).where(_binding.id > after).order_by(_binding.id)
+    if project_id is not None:
+        query = query.where(_binding.project_id == project_id)
+    if pod is not None:
+        query = query.where(_binding.pod == pod)
+    if not history:
+        query = query.where(_binding.current == 1)
+    if limit is not None:
+        query = query.limit(limit)
+    return [(row.id, _binding_of(row)) for row in connection.execute(query)]
+
+
+def _binding_of(row: Any) -> Binding:
+    return Binding(
+        project_id=row.project_id,
+        pod=row.pod,
+        availability_zone=row.binding_zone or None,
+        resource_affinity=json.loads(row.binding_affinity),
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        reason=row.reason,
+    )

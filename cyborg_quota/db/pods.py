@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables pods and pod_usages. The state of a pod and the creation of its bindings are serialized by the pod's row::
+
+    UPDATE pods SET generation = generation + 1 WHERE id = :id AND state = 'available'
+
+A row count of 0 means that the pod is not available any more, or was removed. A transaction that creates a binding
+runs this statement first, so that no binding is created after the switch to maintenance has been answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import inventories, pod_usages, pods, resource_providers
+from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
+
+_pod = pods.c
+_usage = pod_usages.c
+COLUMNS: Final = (
+    _pod.id.label("pod_id"), _pod.name, _pod.availability_zone, _pod.resource_affinity, _pod.state, _pod.weight,
+    _pod.threshold, _pod.endpoint, _usage.usage,
+)  # fmt: skip
+WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
+
+
+class StoredPod(NamedTuple):
+    """A pod, its id, and its last measurement (None: never measured)."""
+
+    id: int
+    pod: Pod
+    usage: Mapping[str, ResourceUse] | None
+
+
+def stored(row: Any) -> StoredPod:
+    """The pod of a row with COLUMNS."""
+    pod = Pod(
+        name=row.name,
+        availability_zone=row.availability_zone or None,
+        resource_affinity=json.loads(row.resource_affinity),
+        state=row.state,
+        weight=row.weight,
+        threshold=row.threshold,
+        endpoint=row.endpoint,
+    )
+    return StoredPod(row.pod_id, pod, _read_usage(row.usage))
+
+
+def affinity_text(affinity: Mapping[str, str]) -> str:
+    """The tags as stored: equal tags have equal texts."""
+    return json.dumps(dict(affinity), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def insert(connection: sa.Connection, pod: Pod) -> None:
+    """Insert a pod. Raises DBDuplicateEntry if its name exists."""
+    connection.execute(sa.insert(pods).values(created_at=clock.utc_now(), generation=0, name=pod.name, **_values(pod)))
+
+
+def _values(pod: Pod) -> dict[str, Any]:
+    return {
+        "availability_zone": pod.availability_zone or "",
+        "resource_affinity": affinity_text(pod.resource_affinity),
+        "state": pod.state,
+        "weight": pod.weight,
+        "threshold": pod.threshold,
+        "endpoint": pod.endpoint,
+    }
+
+
+def lock(connection: sa.Connection, name: str) -> StoredPod | None:
+    """Lock a pod against new bindings and other changes, and return it as it is now. None: it does not exist."""
+    advance = sa.update(pods).where(_pod.name == name)
+    connection.execute(advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now()))
+    return find(connection, name)
+
+
+def update(connection: sa.Connection, pod_id: int, pod: Pod) -> None:
+    """Store the values of a locked pod."""
+    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(_values(pod)))
+
+
+def delete(connection: sa.Connection, pod_id: int) -> None:
+    """Delete a locked pod and its measurement."""
+    connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
+    connection.execute(sa.delete(pods).where(_pod.id == pod_id))
+
+
+def find(connection: sa.Connection, name: str) -> StoredPod | None:
+    """The pod with this name."""
+    row = connection.execute(sa.select(*COLUMNS).select_from(WITH_USAGE).where(_pod.name == name)).one_or_none()
+    return None if row is None else stored(row)
+
+
+def list_pods(connection: sa.Connection) -> list[StoredPod]:
+    """All pods, in the order in which they were added."""
+    return [stored(row) for row in connection.execute(_LIST)]
+
+
+_LIST = sa.select(*COLUMNS).select_from(WITH_USAGE).order_by(_pod.id)
+
+_HOLD_AVAILABLE = (
+    sa.update(pods)
+    .where(_pod.id == sa.bindparam("b_id"), _pod.state == "available")
+    .values(generation=_pod.generation + 1)
+)
+
+
+def hold_available(connection: sa.Connection, pod_id: int) -> bool:
+    """Lock a pod for a new binding. False: it is not available any more."""
+    return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
+
+
+def has_providers(connection: sa.Connection, name: str) -> bool:
+    """Whether providers belong to the pod."""
+    query = sa.select(sa.literal(1)).where(resource_providers.c.pod == name).limit(1)
+    return connection.execute(query).first() is not None
+
+
+# --- measurements ---
+
+
+def measure_inventories(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
+    """What the inventories of the providers of these pods have and use, by pod and resource."""
+    inventory, provider = inventories.c, resource_providers.c
+    query = (
+        sa.select(
+            provider.pod,
+            inventory.resource,
+            sa.func.sum(inventory.capacity),
+            sa.func.sum(inventory.capacity - inventory.free),
+        )
+        .select_from(inventories.join(resource_providers, provider.id == inventory.provider_id))
+        .where(provider.pod.in_(sorted(set(names))))
+        .group_by(provider.pod, inventory.resource)
+    )
+    measured: dict[str, dict[str, ResourceUse]] = {}
+    for pod, resource, capacity, used in connection.execute(query):
+        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
+    return measured
+
+
+def set_usage(connection: sa.Connection, pod_id: int, usage: Mapping[str, ResourceUse]) -> None:
+    """Replace the measurement of a pod, measured now."""
+    values = {"usage": _write_usage(usage), "measured_at": clock.utc_now()}
+    changed = connection.execute(sa.update(pod_usages).where(_usage.pod_id == pod_id).values(values))
+    if changed.rowcount == 0:
+        connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
+
+
+def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
+    """The last measurements of all pods, or of one, in the order in which they were added."""
+    query = sa.select(_pod.name, _usage.usage, _usage.measured_at, clock.utc_now().label("now"))
+    query = query.select_from(WITH_USAGE).order_by(_pod.id)
+    if name is not None:
+        query = query.where(_pod.name == name)
+    return [
+        PodUsage(
+            row.name,
+            _read_usage(row.usage),
+            row.measured_at,
+            None if row.measured_at is None else row.now - row.measured_at,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _read_usage(text: str | None) -> dict[str, ResourceUse] | None:
+    if text is None:
+        return None
+    return {resource: ResourceUse(use["capacity"], use["used"]) for resource, use in json.loads(text).items()}
+
+
+def _write_usage(usage: Mapping[str, ResourceUse]) -> str:
+    return json.dumps({resource: use._asdict() for resource, use in sorted(usage.items())})

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters and weighers, which select the pod of a new binding. Pure: no I/O.
+
+A pod that is not available is never a candidate. A candidate must pass every filter; of those left, the one with the
+highest sum of weights is selected. Filters are loaded by stevedore from the namespace ``cyborg_quota.pod_filters``
+([pods] filters), weighers from ``cyborg_quota.pod_weighers`` ([pods] weighers).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cyborg_quota.pod_types import Pod, ResourceUse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a project needs. ``amounts`` None: of unknown resources."""
+
+    zone: str | None
+    affinity: Mapping[str, str]
+    amounts: Mapping[str, int] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod and its last measurement (None: never measured). ``id`` is lower for a pod that was added earlier."""
+
+    id: int
+    pod: Pod
+    usage: Mapping[str, ResourceUse] | None
+
+
+def is_full(candidate: Candidate, request: PodRequest) -> bool:
+    """Whether the last measurement reaches the threshold of the pod, for a requested resource, or else for any.
+
+    A requested resource that the measurement does not contain does not exist in the pod: it is full.
+    """
+    if candidate.usage is None:
+        return False
+    resources = candidate.usage if request.amounts is None else request.amounts
+    uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
+    return any(use.used * 100 >= candidate.pod.threshold * use.capacity for use in uses)
+
+
+class PodFilter(abc.ABC):
+    """Decides whether a pod may serve a request."""
+
+    @abc.abstractmethod
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:
+        """Whether the pod may serve the request."""
+
+
+class AllPods(PodFilter):
+    """Passes every pod."""
+
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:  # noqa: ARG002
+        return True
+
+
+class AvailabilityZone(PodFilter):
+    """Passes the pods in the requested zone; all, if the request names none."""
+
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:
+        return request.zone is None or candidate.pod.availability_zone == request.zone
+
+
+class ResourceAffinity(PodFilter):
+    """Passes the pods that have all requested tags. A request without tags passes only pods without tags."""
+
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:
+        tags = candidate.pod.resource_affinity
+        if not request.affinity:
+            return not tags
+        return all(tags.get(key) == value for key, value in request.affinity.items())
+
+
+class Capacity(PodFilter):
+    """Passes the pods whose last measurement is below their threshold, and those that were never measured."""
+
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:
+        return not is_full(candidate, request)
+
+
+class PodWeigher(abc.ABC):
+    """Gives each pod a weight. The weights of one weigher are scaled to the range from 0 to 1."""
+
+    @abc.abstractmethod
+    def weigh(self, candidate: Candidate, request: PodRequest) -> float:
+        """The weight of the pod. Higher is better."""
+
+
+class CreationTime(PodWeigher):
+    """Prefers the pod that was added first."""
+
+    def weigh(self, candidate: Candidate, request: PodRequest) -> float:  # noqa: ARG002
+        return -float(candidate.id)
+
+
+class IdleCapacity(PodWeigher):
+    """Prefers the pod with the largest free share of what is requested; a pod that was never measured is all free."""
+
+    def weigh(self, candidate: Candidate, request: PodRequest) -> float:
+        if not candidate.usage:
+            return 1.0
+        resources = candidate.usage if request.amounts is None else request.amounts
+        uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
+        return min(1 - use.used / use.capacity if use.capacity else 0.0 for use in uses)
+
+
+class Weight(PodWeigher):
+    """Prefers the pod with the highest configured weight."""
+
+    def weigh(self, candidate: Candidate, request: PodRequest) -> float:  # noqa: ARG002
+        return float(candidate.pod.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class PodSelection:
+    """The configured filters, and the weighers with their multipliers."""
+
+    filters: Sequence[PodFilter] = (AvailabilityZone(), ResourceAffinity(), Capacity())
+    weighers: Sequence[tuple[PodWeigher, float]] = ((Weight(), 1000.0), (CreationTime(), 1.0))
+
+    def ranked(self, candidates: Sequence[Candidate], request: PodRequest) -> list[Candidate]:
+        """The pods that may serve the request, the best first. Of equal ones, the one that was added first."""
+        passed = [
+            candidate
+            for candidate in candidates
+            if candidate.pod.state == "available" and all(one.passes(candidate, request) for one in self.filters)
+        ]
+        scores = dict.fromkeys((candidate.id for candidate in passed), 0.0)
+        for weigher, multiplier in self.weighers:
+            for candidate, weight in zip(passed, _scaled([weigher.weigh(one, request) for one in passed]), strict=True):
+                scores[candidate.id] += multiplier * weight
+        return sorted(passed, key=lambda candidate: (-scores[candidate.id], candidate.id))
+
+
+def _scaled(weights: Sequence[float]) -> list[float]:
+    """The weights, scaled so that the lowest is 0 and the highest is 1. Equal weights are all 0."""
+    lowest, highest = min(weights, default=0.0), max(weights, default=0.0)
+    return [(weight - lowest) / (highest - lowest) if highest > lowest else 0.0 for weight in weights]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, their measurements, and the bindings of projects to pods.
+
+A selection returns the current binding if its pod is available and below its threshold; that takes one statement.
+Otherwise it ranks the pods and changes the binding in one transaction, which locks the row of the new pod, then the
+binding. Concurrent calls for one project get the same pod: the unique key of the current binding lets only one
+insert it, and only one transaction can end the former one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import pod_bindings, pods
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
+from cyborg_quota.db.pods import StoredPod
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_full
+from cyborg_quota.pod_types import Binding, Pod, PodUsage, Reason, ResourceUse
+
+LOG = logging.getLogger(__name__)
+
+
+class PodManager:
+    """Adds, changes, measures and removes pods; selects the pod of a project. Shared by threads."""
+
+    def __init__(self, database: Database, untimed: Database, selection: PodSelection) -> None:
+        """``untimed``: the same database without a statement timeout, for queries of all rows."""
+        self._database = database
+        self._untimed = untimed
+        self._selection = selection
+
+    # --- pods ---
+
+    def add(self, pod: Pod) -> None:
+        """Add a pod. Raises PodExists."""
+        try:
+            self._database.write(lambda connection: pods.insert(connection, pod))
+        except DuplicateEntry:
+            if self.show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
+                raise exceptions.PodExists(pod.name) from None
+
+    def list_pods(self) -> list[Pod]:
+        """All pods, in the order in which they were added."""
+        return [stored.pod for stored in self._database.read_synced(pods.list_pods)]
+
+    def show(self, name: str) -> Pod:
+        """The pod with this name. Raises PodNotFound."""
+        stored = self._database.read_synced(lambda connection: pods.find(connection, name))
+        if stored is None:
+            raise exceptions.PodNotFound(name)
+        return stored.pod
+
+    def change(self, name: str, change: Callable[[Pod], Pod]) -> Pod:
+        """Replace a pod by ``change(pod)``, and return it. Raises PodNotFound.
+
+        When this returns, no binding to a pod that is not available any more is created.
+        """
+
+        def work(connection: Connection) -> Pod:
+            stored = self._lock(connection, name)
+            changed = change(stored.pod)
+            pods.update(connection, stored.id, changed)
+            return changed
+
+        return self._database.write(work)
+
+    def remove(self, name: str) -> None:
+        """Remove a pod. Raises PodNotFound, PodInUse."""
+
+        def work(connection: Connection) -> None:
+            stored = self._lock(connection, name)
+            if pod_bindings.is_bound(connection, name):
+                raise exceptions.PodInUse(name, "projects are bound to it (see `pod binding list`)")
+            if pods.has_providers(connection, name):
+                raise exceptions.PodInUse(name, "providers belong to it")
+            pods.delete(connection, stored.id)
+
+        self._database.write(work)
+
+    @staticmethod
+    def _lock(connection: Connection, name: str) -> StoredPod:
+        stored = pods.lock(connection, name)
+        if stored is None:
+            raise exceptions.PodNotFound(name)
+        return stored
+
+    # --- bindings ---
+
+    def select(self, project_id: str, request: PodRequest) -> Binding:
+        """The binding of the project for this zone and these tags, created or moved if needed. Raises NoPodFits."""
+        key = BindingKey.of(project_id, request.zone, request.affinity)
+        current = self._database.read(lambda connection: pod_bindings.find_current(connection, key))
+        if current is not None and _reason_to_leave(current.pod, request) is None:
+            return current.binding
+        return self._write(key, lambda connection: self._rebind(connection, key, request))
+
+    def _write(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
+        try:
+            binding = self._database.write(work)
+        except DuplicateEntry:
+            # Another call has created the binding, or an earlier attempt of this one.
+            current = self._database.read_synced(lambda connection: pod_bindings.find_current(connection, key))
+            binding = self._database.write(work) if current is None else current.binding
+        LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
+        return binding
+
+    def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
+        current = pod_bindings.find_current(connection, key)
+        reason: Reason | None = "first" if current is None else _reason_to_leave(current.pod, request)
+        if current is not None and reason is None:
+            return current.binding  # another call has moved it
+        candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
+        for candidate in self._selection.ranked(candidates, request):
+            if current is not None and candidate.id == current.pod.id:
+                continue
+            if pods.hold_available(connection, candidate.id):
+                return _bind(connection, key, current, candidate.pod.name, reason or "first")
+        if current is None:
+            raise exceptions.NoPodFits(request.zone, request.affinity)
+        return current.binding
+
+    def move(self, project_id: str, zone: str | None, affinity: Mapping[str, str], pod: str) -> Binding:
+        """Bind a project to this pod, whatever the filters say. Raises PodNotFound, PodNotAvailable."""
+        key = BindingKey.of(project_id, zone, affinity)
+
+        def work(connection: Connection) -> Binding:
+            stored = self._lock(connection, pod)
+            if stored.pod.state != "available":
+                raise exceptions.PodNotAvailable(pod, stored.pod.state)
+            current = pod_bindings.find_current(connection, key)
+            if current is not None and current.binding.pod == pod:
+                return current.binding
+            return _bind(connection, key, current, pod, "operator")
+
+        return self._write(key, work)
+
+    def end(self, project_id: str, zone: str | None, affinity: Mapping[str, str]) -> None:
+        """End the current binding; the next selection creates another. Raises BindingNotFound."""
+        key = BindingKey.of(project_id, zone, affinity)
+
+        def work(connection: Connection) -> None:
+            current = pod_bindings.find_current(connection, key)
+            if current is None:
+                raise exceptions.BindingNotFound(project_id)
+            if not pod_bindings.end(connection, current.id):
+                raise ConcurrentChange
+
+        self._database.write(work)
+
+    def list_bindings(
+        self, *, project_id: str | None, pod: str | None, history: bool, limit: int | None, after: int
+    ) -> list[tuple[int, Binding]]:
+        """Bindings and their ids, the oldest first."""
+        return self._untimed.read_synced(
+            lambda connection: pod_bindings.list_bindings(
+                connection, project_id=project_id, pod=pod, history=history, limit=limit, after=after
+            )
+        )
+
+    # --- measurements ---
+
+    def measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
+        """What the inventories of these pods have and use now. A pod without inventories has an empty measurement."""
+        measured = self._untimed.read(lambda connection: pods.measure_inventories(connection, names))
+        return {name: measured.get(name, {}) for name in names}
+
+    def set_usage(self, name: str, usage: Mapping[str, ResourceUse]) -> None:
+        """Store a measurement. Raises PodNotFound."""
+
+        def work(connection: Connection) -> None:
+            pods.set_usage(connection, self._lock(connection, name).id, usage)
+
+        self._database.write(work)
+
+    def list_usages(self, name: str | None) -> list[PodUsage]:
+        """The last measurements of all pods, or of one. Raises PodNotFound."""
+        usages = self._database.read_synced(lambda connection: pods.list_usages(connection, name))
+        if name is not None and not usages:
+            raise exceptions.PodNotFound(name)
+        return usages
+
+
+def _reason_to_leave(stored: StoredPod, request: PodRequest) -> Reason | None:
+    """Why the binding to this pod must move. None: it stays."""
+    if stored.pod.state != "available":
+        return stored.pod.state
+    return "full" if is_full(Candidate(*stored), request) else None
+
+
+def _bind(connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason) -> Binding:
+    """End the current binding and insert the next one. The row of the pod is locked."""
+    if current is not None and not pod_bindings.end(connection, current.id):
+        raise ConcurrentChange
+    pod_bindings.insert(connection, key, pod, reason)
+    stored = pod_bindings.find_current(connection, key)
+    assert stored is not None, "inserted in this transaction"
+    return stored.binding

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data types of pods: immutable, typed, without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+PodState = Literal["available", "maintenance", "disabled"]
+POD_STATES: Final[tuple[PodState, ...]] = ("available", "maintenance", "disabled")
+
+Reason = Literal["first", "full", "maintenance", "disabled", "claim", "operator"]
+"""Why a binding began: the project had none; the former pod was full, in maintenance or disabled; a claim did not fit
+into the former pod; or an operator moved it."""
+
+
+class ResourceUse(NamedTuple):
+    """How much of one resource a pod has, and how much of it is used."""
+
+    capacity: int
+    used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """One OpenStack deployment of an availability zone, with its own providers.
+
+    ``resource_affinity``: its tags, such as {"purpose": "CAD"}. ``weight``: pods with a higher weight are preferred.
+    ``threshold``: the percentage of the capacity from which on the pod counts as full. ``endpoint``: the name of the
+    pod in clouds.yaml, to measure its use there; None: the own inventories are its capacity.
+    """
+
+    name: str
+    availability_zone: str | None = None
+    resource_affinity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    state: PodState = "available"
+    weight: int = 0
+    threshold: int = 100
+    endpoint: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodUsage:
+    """The last measurement of a pod, by resource.
+
+    ``usage`` None: the pod was never measured, and counts as having room. ``measured_at`` is in UTC, without zone.
+    ``age``: how long ago that was, by the clock of the database.
+    """
+
+    pod: str
+    usage: Mapping[str, ResourceUse] | None = None
+    measured_at: datetime.datetime | None = None
+    age: datetime.timedelta | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binding:
+    """The pod of a project for one zone and one set of tags.
+
+    ``ends_at`` None: it is the current one. ``pod`` None: the context may not see names of pods. Times are in UTC,
+    without zone.
+    """
+
+    project_id: str
+    pod: str | None
+    availability_zone: str | None
+    resource_affinity: Mapping[str, str]
+    starts_at: datetime.datetime
+    ends_at: datetime.datetime | None
+    reason: Reason

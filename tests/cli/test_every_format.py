@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command that prints rows or one object: each output format, and bad input.
+
+The commands are taken from the entry points. One that needs arguments is tested only if it has a row here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import io
+import json
+from typing import Any
+from unittest import mock
+
+import yaml
+from cliff import lister, show
+
+from tests.cli import base
+
+FORMATS = ("table", "json", "csv", "yaml", "value")
+P = ("--project", "p")
+# {format}: the output format, for a command that makes an object with a name.
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "capacity import": ("{nodes}",),
+    "capacity inventory set": ("node1", "gpu=8"),
+    "capacity provider add": ("new-{format}",),
+    "capacity provider show": ("node1",),
+    "check": (*P, "gpu=1000"),
+    "limit history": ("--limit", "3"),
+    "limit import": ("{document}", "--dry-run"),
+    "limit set": (*P, "gpu=7", "--dry-run"),
+    "limit show": P,
+    "limit simulate": ("{document}", "--against", "ledger"),
+    "pod add": ("new-{format}",),
+    "pod drain": ("pod1",),
+    "pod enable": ("pod1",),
+    "pod set": ("pod1", "--weight", "3"),
+    "pod show": ("pod1",),
+    "project detach": ("--origin", "keystone", "--dry-run"),
+    "replay": ("{trace}",),
+    "reservation show": ("{uuid}",),
+    "reserve": (*P, "gpu=1"),
+}
+# These need Keystone or Cyborg: tests/integration and tests/cyborgs run them.
+NEED_SERVICES = {"project orphans", "reconcile"}
+# Its JSON has the totals, and its table the projects: see test_replay.py.
+OTHER_SHAPES = {"replay"}
+
+
+def classes() -> dict[str, type[Any]]:
+    """The classes of the commands that print rows or one object, by name."""
+    points = importlib.metadata.distribution("cyborg_quota").entry_points.select(group="cyborg_quota.cli")
+    found = {point.name.replace("_", " "): point.load() for point in points}
+    return {name: kind for name, kind in found.items() if issubclass(kind, (lister.Lister, show.ShowOne))}
+
+
+class EveryFormatTest(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database")
+        self.call("limit", "set", "--default", "gpu=100", "fpga=100")
+        self.call("limit", "set", *P, "gpu=50", "--reason", "a test")
+        self.call("limit", "set", *P, "gpu=60", "--until", "2999-01-01")
+        (row,) = self.good("reserve", *P, "gpu=2")
+        self.call("capacity", "provider", "add", "node1")
+        self.call("pod", "add", "pod1")
+        self.files = {"uuid": row["uuid"]}
+        for name, text in (
+            ("nodes", "provider,resource,total\nnode1,gpu,8\n"),
+            ("document", json.dumps({"defaults": {"gpu": 10}, "projects": [{"id": "p", "limits": {"gpu": 9}}]})),
+            ("trace", "time,event,consumer,project,resource,amount\n0,reserve,c,p,gpu,1\n"),
+        ):
+            path = self.directory / f"{name}.txt"
+            path.write_text(text)
+            self.files[name] = str(path)
+
+    def arguments(self, name: str, form: str) -> list[str]:
+        return [part.format(format=form, **self.files) for part in ARGUMENTS.get(name, ())]
+
+    def needs_arguments(self, name: str) -> bool:
+        """Whether the command needs arguments for which ARGUMENTS has no row."""
+        return name not in ARGUMENTS and "arguments are required" in self.call(*name.split(), "-c", "none").err
+
+    def test_every_row_is_of_a_command(self) -> None:
+        self.assertEqual(set(), (ARGUMENTS.keys() | NEED_SERVICES | OTHER_SHAPES) - classes().keys())
+
+    def outputs(self, name: str, kind: type[Any]) -> dict[str, str]:
+        """The output of a command in each format. It runs twice: for a table, and for a machine-readable format."""
+        out, results = {}, {}
+        run = kind.take_action
+
+        def take_action(command: Any, parsed_args: argparse.Namespace) -> Any:
+            is_table = parsed_args.formatter == "table"
+            if is_table not in results:
+                columns, data = run(command, parsed_args)
+                results[is_table] = columns, list(data)
+            return results[is_table]
+
+        with mock.patch.object(kind, "take_action", take_action):
+            for form in FORMATS:
+                ended = self.call(*name.split(), *self.arguments(name, form), "-f", form)
+                self.assertIn(ended.status, (0, 1), (name, form, ended.err))
+                if ended.status:  # what it found, not an error
+                    self.assertEqual("", ended.err, (name, form))
+                out[form] = ended.out
+        return out
+
+    def test_the_columns_are_the_same_in_every_format(self) -> None:
+        for name, kind in classes().items():
+            if name in NEED_SERVICES | OTHER_SHAPES or self.needs_arguments(name):
+                continue
+            out = self.outputs(name, kind)
+            is_list = issubclass(kind, lister.Lister)
+            rows = json.loads(out["json"]) if is_list else [json.loads(out["json"])]
+            header, *values = csv.reader(io.StringIO(out["csv"]))
+            parsed = yaml.safe_load(out["yaml"])
+            self.assertEqual(len(rows), len(values), name)
+            self.assertEqual(len(rows), len(parsed) if is_list else 1, name)
+            for row in rows:
+                self.assertEqual(header, list(row), name)
+            for row in parsed if is_list else [parsed]:
+                self.assertEqual(set(header), set(row), name)
+            for column in set(header) - {"parent_id", "depth"} if rows else ():  # (a table indents instead)
+                self.assertIn(column, out["table"], name)
+
+    def test_bad_options(self) -> None:
+        """One line on stderr says what is wrong, and the exit status is 2."""
+        for name in classes():
+            self.misused(*name.split(), "-f", "xml")
+            self.misused(*name.split(), "--no-such-option")
+            if name in NEED_SERVICES or self.needs_arguments(name):
+                continue
+            argv = (*name.split(), *self.arguments(name, "bad"))
+            self.assertIn("No recognized column", self.refused(2, *argv, "-c", "no_such_column"), name)
+            text = self.call(*name.split(), "--help").out
+            if "--project PROJECT" in text:
+                for bad in ("", "a\nb", " a", "x" * 256):
+                    self.assertIn("project", self.refused(2, *argv, "--project", bad), name)
+            if "--limit N" in text:
+                self.misused(*argv, "--limit", "0")

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of pods: their output, and their exit statuses."""
+
+from __future__ import annotations
+
+from cyborg_quota.cmd import pod, pod_binding, pod_usage
+from tests.cli import base
+
+
+class PodTest(base.CliTestCase):
+    def test_pods(self) -> None:
+        options = ("--zone", "z", "--affinity", "b=2", "--affinity", "a=1", "--weight", "3", "--threshold", "90")
+        added = self.good("pod", "add", "p1", *options, "--endpoint", "cloud1")
+        self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1"], [added[name] for name in pod.COLUMNS])
+        self.assertEqual([added], self.good("pod", "list"))
+        changed = self.good("pod", "set", "p1", "--state", "disabled", "--no-affinity", "--no-endpoint")
+        self.assertEqual(
+            ("disabled", "", None, 3), tuple(changed[n] for n in ("state", "affinity", "endpoint", "weight"))
+        )
+        self.assertEqual("maintenance", self.good("pod", "drain", "p1")["state"])
+        enabled = self.good("pod", "enable", "p1")
+        self.assertEqual(enabled, self.good("pod", "show", "p1"))
+        self.assertIn("exists", self.refused(1, "pod", "add", "p1"))
+        self.assertIn("Nothing to change", self.refused(2, "pod", "set", "p1"))
+        self.assertIn("as in purpose=CAD", self.call("pod", "add", "p2", "--affinity", "x").err)
+        self.assertIn("given twice", self.refused(2, "pod", "add", "p2", "--affinity", "x=1", "--affinity", "x=2"))
+        self.assertIn("threshold", self.refused(2, "pod", "add", "p2", "--threshold", "0"))
+        self.assertEqual(0, self.call("pod", "remove", "p1").status)
+        self.assertIn("'p1' was not found", self.refused(1, "pod", "show", "p1"))
+
+    def test_bindings(self) -> None:
+        for name in ("p1", "p2"):
+            self.good("pod", "add", name)
+        selected = self.good("pod", "select", "--project", "film", "gpu=2")
+        self.assertEqual(list(pod_binding.SELECT_COLUMNS), list(selected))
+        self.assertEqual(("p1", None, "", "first"), tuple(selected[n] for n in ("pod", "zone", "affinity", "reason")))
+        self.assertEqual("operator", self.good("pod", "binding", "move", "p2", "--project", "film")["reason"])
+        history = self.good("pod", "binding", "list", "--history")
+        self.assertEqual(list(pod_binding.COLUMNS), list(history[0]))
+        self.assertEqual([("p1", False), ("p2", True)], [(one["pod"], one["ends_at"] is None) for one in history])
+        page = self.good("pod", "binding", "list", "--history", "--limit", "1", "--marker", str(history[0]["id"]))
+        self.assertEqual(history[1:], page)
+        self.assertEqual([], self.good("pod", "binding", "list", "--pod", "p1"))
+        self.assertIn("is bound", self.refused(1, "pod", "remove", "p2").replace("are bound", "is bound"))
+        self.assertEqual(0, self.call("pod", "binding", "end", "--project", "film").status)
+        self.assertIn("not bound", self.refused(1, "pod", "binding", "end", "--project", "film"))
+        self.assertIn(
+            "No pod is available in zone 'x'", self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
+        )
+
+    def test_usages(self) -> None:
+        self.good("pod", "add", "p1")
+        (row,) = self.good("pod", "usage", "show")
+        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in pod_usage.COLUMNS])
+        self.assertIn("was not found", self.refused(1, "pod", "usage", "show", "p9"))

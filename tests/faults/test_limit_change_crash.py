@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that changes limits or the tree is killed (SIGKILL) after each statement that writes, and after COMMIT.
+
+The change and its entries in the history are then both stored, or neither is, and the replay gives the present state.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota.db import limit_history
+from cyborg_quota.ledger import limit_changes
+from tests import base, hooks
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+MAX_STATEMENTS = 100
+READS = ("SELECT", "WITH", "SET", "PRAGMA", "PREPARE", "DEALLOCATE")
+"""A kill after one of these has the same effect as a kill after the statement before it."""
+
+SPAN = (datetime.datetime(2090, 1, 1), datetime.datetime(2091, 1, 1))
+IMPORTED = {
+    "defaults": {"gpu": 50},
+    "projects": [
+        {
+            "id": "a",
+            "limits": {"gpu": 21},
+            "children": [{"id": "c"}, {"id": "new", "limits": {"gpu": 2}}],
+            "overrides": [{"resource": "gpu", "limit": 33, "from": "2090-01-01T00:00Z", "until": "2091-01-01T00:00Z"}],
+        }
+    ],
+}
+
+
+class Step(NamedTuple):
+    """A change, and the calls that restore the state before it."""
+
+    restore: Callable[[], object]
+    change: Callable[[], object]
+
+
+class CrashTestCase(test_limits.LimitsTestCase):
+    """The projects a and b, and c below a, which holds 2 gpu."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.admin.set_limits(base.ADMIN, {"gpu": 40, "fpga": 40})
+        for project_id, parent_id in (("a", None), ("b", None), ("c", "a")):
+            self.admin.add_project(base.ADMIN, project_id, parent_id)
+            self.admin.set_limit(base.ADMIN, "gpu", 20 if parent_id is None else 10, project_id)
+        self.engine.reserve(base.Context("c"), {"gpu": 2})
+
+    def steps(self) -> dict[str, Step]:
+        admin, context = self.admin, base.ADMIN
+        return {
+            "set": Step(
+                lambda: admin.unset_limit(context, "gpu", "b"),
+                lambda: admin.set_limit(context, "gpu", 5, "b", reason="more"),
+            ),
+            "unset": Step(
+                lambda: admin.set_limit(context, "gpu", 5, "b"), lambda: admin.unset_limit(context, "gpu", "b")
+            ),
+            "override": Step(self.cancel_all, self.override),
+            "cancel": Step(self.have_override, self.cancel_all),
+            "move": Step(lambda: admin.move_project(context, "c", "a"), lambda: admin.move_project(context, "c", "b")),
+            "import": Step(self.undo_import, lambda: admin.import_limits(context, IMPORTED)),
+        }
+
+    def overrides(self) -> list[str]:
+        return [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]
+
+    def override(self) -> None:
+        self.admin.set_overrides(base.ADMIN, {"gpu": 15}, "a", SPAN[1], start=SPAN[0])
+
+    def have_override(self) -> None:
+        if not self.overrides():
+            self.override()
+
+    def cancel_all(self) -> None:
+        self.admin.cancel_overrides(base.ADMIN, self.overrides())
+
+    def undo_import(self) -> None:
+        self.cancel_all()
+        self.admin.set_limit(base.ADMIN, "gpu", 40)
+        self.admin.move_project(base.ADMIN, "c", "b")
+        self.admin.set_limit(base.ADMIN, "gpu", 20, "a")
+        if "new" in dict(self.admin.list_projects(base.ADMIN)):
+            self.admin.remove_project(base.ADMIN, "new")
+
+    def state(self) -> tuple[Any, int]:
+        """The limits, overrides and tree; and the number of entries of the history."""
+        with self.sql.connect() as connection:
+            entries = connection.execute(sa.text("SELECT COUNT(*) FROM limit_changes")).scalar_one()
+        return self.admin.export_limits(base.ADMIN), entries
+
+    def is_killed(self, change: Callable[[], object], number: int) -> bool:
+        """Make the change in a process that is killed after its statement ``number`` (from 0). False: it sent fewer."""
+        self.engine.close()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.admin.list_limits(base.ADMIN)  # connects
+                self.kill_after(number)
+                change()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(pid, 0)[1]
+        if not os.WIFSIGNALED(status):
+            self.assertEqual(0, os.waitstatus_to_exitcode(status), f"the change failed at statement {number}")
+        return os.WIFSIGNALED(status)
+
+    def kill_after(self, number: int) -> None:
+        left = number
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def count_writes(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if not statement.startswith(READS):
+                count()
+
+        def count_commits(dialect: sa.Dialect) -> None:
+            commit = dialect.do_commit
+
+            def do_commit(connection: Any) -> None:
+                commit(connection)
+                count()
+
+            dialect.do_commit = do_commit  # type: ignore[method-assign]
+
+        database = hooks.database_of(self.engine)
+        for sql in (database.engine, database.long_transactions.engine):
+            sa.event.listen(sql, "after_cursor_execute", count_writes)
+            count_commits(sql.dialect)
+
+
+class TestKilledChanges(CrashTestCase):
+    def test_a_change_and_its_history_are_both_stored_or_neither(self) -> None:
+        for name, step in self.steps().items():
+            outcomes = set()
+            for number in range(MAX_STATEMENTS):
+                step.restore()
+                before = self.state()
+                is_killed = self.is_killed(step.change, number)
+                after = self.state()
+                is_made = after[0] != before[0]
+                self.assertEqual(is_made, after[1] > before[1], (name, number))
+                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, number))
+                outcomes.add((is_killed, is_made))
+                if not is_killed:
+                    break
+            self.assertEqual({(True, False), (True, True), (False, True)}, outcomes, name)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def test_naive_is_detected(self) -> None:
+        """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
+        waiting: list[Any] = []
+
+        def change() -> None:
+            with mock.patch.object(
+                limit_changes.limit_history, "record", lambda *args, **_kwargs: waiting.append(args)
+            ):
+                self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
+            hooks.database_of(self.engine).write(lambda connection: limit_history.record(connection, *waiting[0][1:]))
+
+        found = []
+        for number in range(MAX_STATEMENTS):
+            self.admin.set_limit(base.ADMIN, "gpu", 20, "b")
+            if not self.is_killed(change, number):
+                break
+            found += self.admin.verify_limit_history(base.ADMIN)
+            self.admin.checkpoint_limits(base.ADMIN)
+        self.assertNotEqual([], found)

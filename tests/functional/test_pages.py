@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of long lists: the database selects the rows of a page, so that a page reads few rows; on every database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import sqlalchemy as sa
+import testscenarios
+from sqlalchemy.engine import cursor
+
+from cyborg_quota import exceptions
+from tests import base
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+PROJECTS = 60
+SIZE = 7
+
+
+@contextlib.contextmanager
+def counted_rows() -> Iterator[Counter[str]]:
+    """Count the rows that SQLAlchemy fetches from any database while the block runs, in ``counter["rows"]``."""
+    counter: Counter[str] = Counter()
+
+    def counting(name: str) -> Any:
+        fetch = getattr(cursor.CursorFetchStrategy, name)
+
+        def fetch_and_count(*arguments: Any, **options: Any) -> Any:
+            rows = fetch(*arguments, **options)
+            counter["rows"] += len(rows) if isinstance(rows, list) else rows is not None
+            return rows
+
+        return mock.patch.object(cursor.CursorFetchStrategy, name, fetch_and_count)
+
+    with counting("fetchone"), counting("fetchmany"), counting("fetchall"):
+        yield counter
+
+
+class TestPages(test_limits.LimitsTestCase):
+    """PROJECTS projects, each with usage rows, limits and overrides of gpu and fpga."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with self.sql.begin() as connection:
+            for table, columns in (
+                ("quota_usages", {"resource": "gpu", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
+                ("quota_usages", {"resource": "fpga", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
+                ("project_limits", {"resource": "gpu", "most": 5}),
+                ("project_limits", {"resource": "fpga", "most": 5}),
+                ("projects", {"generation": 0}),
+            ):
+                names = ["project_id", *columns]
+                statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{n}' for n in names)})"
+                rows = [{"project_id": f"p{number:03}", **columns} for number in range(PROJECTS)]
+                connection.execute(sa.text(statement), rows)
+        self.admin.set_limits(base.ADMIN, {"fpga": 9, "gpu": 9})
+        override = {"limit": 4, "until": "2090-01-01T00:00Z"}
+        overrides = [{"resource": resource, **override} for resource in ("fpga", "gpu")]
+        entries = [{"id": f"p{number:03}", "overrides": overrides} for number in range(PROJECTS)]
+        self.admin.import_limits(base.ADMIN, {"projects": entries})
+
+    def lists(self) -> dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]]:
+        """Each list, and the marker of one of its rows."""
+        admin, context = self.admin, base.ADMIN
+
+        def usages(**page: Any) -> list[Any]:
+            return self.engine.list_usages(context, with_headroom=True, **page)
+
+        return {
+            "usages": (usages, lambda row: (row.project_id, row.resource)),
+            "limits": (lambda **page: admin.list_limits(context, **page), lambda row: (row.project_id, row.resource)),
+            "projects": (lambda **page: admin.list_projects(context, **page), lambda row: row[0]),
+            "overrides": (lambda **page: admin.list_overrides(context, **page)[0], lambda row: row.id),
+            "history": (
+                lambda limit=None, after=None: admin.limit_history(context, limit=limit, marker=after),
+                lambda row: row.id,
+            ),
+        }
+
+    def test_a_page_reads_few_rows(self) -> None:
+        for name, (read, marker) in self.lists().items():
+            whole = read()
+            with counted_rows() as counter:
+                page = read(limit=SIZE, after=marker(whole[SIZE]))
+            self.assertEqual(whole[SIZE + 1 : 2 * SIZE + 1], page, name)
+            # (The headrooms of a page read the edge, the counters and the limits of each of its projects.)
+            self.assertLess(counter["rows"], 12 * SIZE, name)
+
+    def test_pages_add_up_to_the_list(self) -> None:
+        for name, (read, marker) in self.lists().items():
+            whole, rows = read(), read(limit=5 * SIZE)
+            while page := read(limit=5 * SIZE, after=marker(rows[-1])):
+                rows += page
+            self.assertEqual(whole, rows, name)
+            self.assertEqual([], read(limit=0), name)
+
+    def test_one_resource(self) -> None:
+        for name in ("usages", "limits", "overrides"):
+            read, marker = self.lists()[name]
+            expected = [row for row in read() if row.resource == "gpu"]
+            self.assertEqual(expected, read(resource="gpu"), name)
+            self.assertEqual(expected[4:6], read(resource="gpu", after=marker(expected[3]), limit=2), name)
+
+    def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
+        self.assertEqual("p004", self.engine.list_usages(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
+        self.assertEqual("p000", self.admin.list_limits(base.ADMIN, after=(None, None), limit=1)[0].project_id)
+        self.assertEqual("p004", self.admin.list_limits(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
+
+    def test_of_one_project(self) -> None:
+        for read in (self.engine.list_usages, self.admin.list_limits):
+            rows: list[Any] = read(base.ADMIN, "p003")  # type: ignore[operator]
+            self.assertEqual(["fpga", "gpu"], [row.resource for row in rows])
+            after = read(base.ADMIN, "p003", limit=1, after=("p003", "fpga"))  # type: ignore[operator]
+            self.assertEqual(rows[1:], after)
+
+    def test_bad_pages(self) -> None:
+        calls = (self.engine.list_usages, self.admin.list_limits, self.admin.list_projects, self.admin.list_overrides)
+        for call in calls:
+            for bad in ({"limit": -1}, {"limit": True}, {"limit": "1"}, {"after": 1}, {"after": ("p", 1)}):
+                self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, **bad)
+        for call in calls[:2]:
+            for after in (("p003", "GPU"), ("zz", None), ("zz", "gpu"), ("p003",), ("p003", "gpu", "x")):
+                self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, after=after)
+        self.assertRaises(exceptions.InvalidRequest, self.admin.list_projects, base.ADMIN, after="zz")

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods: adding and changing them, and the selection of the pod of a project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.pod_types import Binding, ResourceUse
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+CAD = {"resource": "CAD Modeling"}
+
+
+class PodTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pods = self.engine.pods
+
+    def select(self, project_id: str = "tenant1", **arguments: Any) -> Binding:
+        return self.pods.select(ADMIN, project_id=project_id, **arguments)
+
+    def pod_of(self, project_id: str = "tenant1", **arguments: Any) -> str | None:
+        return self.select(project_id, **arguments).pod
+
+    def fill(self, pod: str, used: int = 10, capacity: int = 10) -> None:
+        self.pods.set_usage(ADMIN, pod, {"gpu": ResourceUse(capacity, used)})
+
+
+class TestSpecification(PodTestCase):
+    """The example of the specification "Dynamic Pod Binding": two groups of three pods, and one tenant."""
+
+    def test_both_phases_and_maintenance(self) -> None:
+        for number in range(1, 4):
+            self.pods.add(ADMIN, f"Pod{number}")
+        for number in range(4, 7):
+            self.pods.add(ADMIN, f"Pod{number}", affinity=CAD)
+        self.assertEqual(["Pod1", "Pod4"], [self.pod_of(), self.pod_of(affinity=CAD)])
+        for pod in ("Pod1", "Pod4"):
+            self.fill(pod, 9)
+        self.assertEqual(["Pod1", "Pod4"], [self.pod_of(), self.pod_of(affinity=CAD)], "below their threshold")
+        for pod in ("Pod1", "Pod4"):
+            self.fill(pod)
+        self.assertEqual(["Pod2", "Pod5"], [self.pod_of(), self.pod_of(affinity=CAD)])
+        self.pods.change(ADMIN, "Pod2", state="maintenance")
+        self.assertEqual(["Pod3", "Pod5"], [self.pod_of(), self.pod_of(affinity=CAD)])
+        history = [one for _, one in self.pods.list_bindings(ADMIN, "tenant1", history=True)]
+        self.assertEqual(
+            [
+                ("Pod1", {}, "first", False),
+                ("Pod4", CAD, "first", False),
+                ("Pod2", {}, "full", False),
+                ("Pod5", CAD, "full", True),
+                ("Pod3", {}, "maintenance", True),
+            ],
+            [(one.pod, one.resource_affinity, one.reason, one.ends_at is None) for one in history],
+        )
+        self.assertEqual(["Pod5", "Pod3"], [one.pod for _, one in self.pods.list_bindings(ADMIN, "tenant1")])
+
+
+class TestSelection(PodTestCase):
+    def test_a_binding_stays_if_no_other_pod_fits(self) -> None:
+        self.pods.add(ADMIN, "p1")
+        self.pods.add(ADMIN, "p2", affinity=CAD)
+        first = self.select()
+        self.fill("p1")
+        self.assertEqual(first, self.select())
+        self.pods.change(ADMIN, "p1", state="disabled")
+        self.assertEqual(first, self.select())
+        error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant2")
+        self.assertEqual("No pod is available in any zone without tags.", str(error))
+
+    def test_zones_have_bindings_of_their_own(self) -> None:
+        for name, zone in (("a1", "a"), ("b1", "b"), ("b2", "b")):
+            self.pods.add(ADMIN, name, zone=zone)
+        self.assertEqual(["b1", "a1", "a1"], [self.pod_of(zone="b"), self.pod_of(zone="a"), self.pod_of()])
+        self.assertEqual(3, len(self.pods.list_bindings(ADMIN, "tenant1")))
+        self.assertRaises(exceptions.NoPodFits, self.select, zone="c")
+
+    def test_all_requested_tags_must_match(self) -> None:
+        self.pods.add(ADMIN, "p1", affinity={"a": "1"})
+        self.pods.add(ADMIN, "p2", affinity={"a": "1", "b": "2"})
+        self.assertEqual("p2", self.pod_of(affinity={"b": "2", "a": "1"}))
+        self.assertEqual("p1", self.pod_of(affinity={"a": "1"}))
+        self.assertRaises(exceptions.NoPodFits, self.select)
+        self.assertRaises(exceptions.NoPodFits, self.select, affinity={"a": "2"})
+
+    def test_only_the_requested_resources_decide_whether_a_pod_is_full(self) -> None:
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name, threshold=80)
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(10, 8), "fpga": ResourceUse(10, 7)})
+        self.assertEqual("p1", self.pod_of("t1", request={"fpga": 1}))
+        self.assertEqual("p2", self.pod_of("t2", request={"gpu": 1}))
+        self.assertEqual("p2", self.pod_of("t3"))
+        self.pods.set_usage(ADMIN, "p2", {"gpu": ResourceUse(10, 1)})
+        self.assertRaises(exceptions.NoPodFits, self.select, "t4", request={"fpga": 1, "gpu": 1})
+
+    def test_weight_decides_before_the_order(self) -> None:
+        for name in ("p1", "p2", "p3"):
+            self.pods.add(ADMIN, name)
+        self.pods.change(ADMIN, "p3", weight=1)
+        self.assertEqual("p3", self.pod_of())
+
+    def test_a_user_does_not_see_the_name_of_the_pod(self) -> None:
+        self.pods.add(ADMIN, "p1")
+        binding = self.pods.select(base.Context("tenant1"))
+        self.assertIsNone(binding.pod)
+        self.assertEqual(binding.starts_at, self.select().starts_at)
+        self.assertRaises(exceptions.NotAuthorized, self.pods.select, base.Context("x"), project_id="tenant1")
+
+    def test_an_operator_moves_and_ends_a_binding(self) -> None:
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        self.select()
+        moved = self.pods.move_binding(ADMIN, "tenant1", "p2")
+        self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
+        self.assertEqual(moved, self.pods.move_binding(ADMIN, "tenant1", "p2"))
+        self.assertEqual(moved, self.select())
+        self.pods.end_binding(ADMIN, "tenant1")
+        self.assertRaises(exceptions.BindingNotFound, self.pods.end_binding, ADMIN, "tenant1")
+        self.assertEqual("p1", self.pod_of())
+        self.pods.change(ADMIN, "p2", state="maintenance")
+        error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "tenant1", "p2")
+        self.assertEqual("maintenance", error.state)
+        self.assertRaises(exceptions.PodNotFound, self.pods.move_binding, ADMIN, "tenant1", "p9")
+
+
+class TestPods(PodTestCase):
+    def test_add_change_remove(self) -> None:
+        added = self.pods.add(
+            ADMIN, "p 1", zone="z", affinity={"b": "2", "a": "1"}, weight=-5, threshold=1, endpoint="c"
+        )
+        self.assertEqual([added], self.pods.list_pods(ADMIN))
+        self.assertEqual(added, self.pods.show(ADMIN, "p 1"))
+        self.assertRaises(exceptions.PodExists, self.pods.add, ADMIN, "p 1")
+        changed = self.pods.change(ADMIN, "p 1", affinity={}, weight=7, endpoint=None)
+        self.assertEqual(
+            ({}, 7, None, 1), (changed.resource_affinity, changed.weight, changed.endpoint, changed.threshold)
+        )
+        self.assertEqual(changed, self.pods.show(ADMIN, "p 1"))
+        self.select(zone="z")
+        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p 1")
+        self.pods.end_binding(ADMIN, "tenant1", "z")
+        self.engine.capacity.add_provider(ADMIN, "n1", pod="p 1")
+        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p 1")
+        self.engine.capacity.remove_provider(ADMIN, "n1")
+        self.pods.remove(ADMIN, "p 1")
+        self.assertRaises(exceptions.PodNotFound, self.pods.show, ADMIN, "p 1")
+        self.assertEqual(["p 1"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
+
+    def test_measurements(self) -> None:
+        self.pods.add(ADMIN, "p1")
+        (never,) = self.pods.list_usages(ADMIN)
+        self.assertEqual((None, None, None), (never.usage, never.measured_at, never.age))
+        for used in (3, 4):
+            self.fill("p1", used)
+        (usage,) = self.pods.list_usages(ADMIN, "p1")
+        self.assertEqual({"gpu": ResourceUse(10, 4)}, usage.usage)
+        self.assertLess(abs(usage.age.total_seconds()), 60)  # type: ignore[union-attr]
+        self.assertRaises(exceptions.PodNotFound, self.pods.list_usages, ADMIN, "p9")
+        self.assertRaises(exceptions.PodNotFound, self.fill, "p9")
+
+    def test_bad_input_writes_nothing(self) -> None:
+        self.pods.add(ADMIN, "p1")
+        before = self.pods.list_pods(ADMIN)
+        for call, error in (
+            (lambda: self.pods.add(ADMIN, ""), exceptions.InvalidName),
+            (lambda: self.pods.add(ADMIN, "x", weight=True), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", threshold=0), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", threshold=101), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", affinity={"a=b": "c"}), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", affinity={"a": 1}), exceptions.InvalidName),  # type: ignore[dict-item]
+            (lambda: self.pods.add(ADMIN, "x", affinity="a=b"), exceptions.InvalidPod),  # type: ignore[arg-type]
+            (lambda: self.pods.change(ADMIN, "p1"), exceptions.InvalidRequest),
+            (lambda: self.pods.change(ADMIN, "p1", state="full"), exceptions.InvalidPod),  # type: ignore[arg-type]
+            (lambda: self.pods.change(ADMIN, "p9", weight=1), exceptions.PodNotFound),
+            (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(-1, 0)}), exceptions.InvalidPod),
+            (lambda: self.pods.select(ADMIN, request={"nothing": 1}, project_id="t"), exceptions.UnknownResource),
+            (lambda: self.pods.list_pods(base.Context("t")), exceptions.NotAuthorized),
+        ):
+            self.assertRaises(error, call)
+        self.assertEqual(before, self.pods.list_pods(ADMIN))
+        self.assertEqual([], self.pods.list_bindings(ADMIN, history=True))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that select pods for the same projects at the same time, while a pod goes into maintenance."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota.db import pod_bindings, pods
+from cyborg_quota.ledger import pod_selection
+from cyborg_quota.pod_types import ResourceUse
+from tests import base
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+PROCESSES = 8
+TENANTS = 40
+PODS = 5
+
+
+class _Random(pod_selection.PodWeigher):
+    """Each call prefers another pod, as pods do whose measurements change."""
+
+    def weigh(self, candidate: pod_selection.Candidate, request: pod_selection.PodRequest) -> float:
+        return random.random()
+
+
+class TestSelect(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pods = self.engine.pods
+        for number in range(PODS):
+            self.pods.add(ADMIN, f"pod{number}")
+        selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
+        self.engine._driver._pod_selection = selection  # type: ignore[attr-defined]
+        self.pods.select(ADMIN, project_id="warm")  # forked processes find the statements compiled
+        self.engine.close()
+
+    def select_for_all(self, number: int) -> dict[str, str | None]:
+        random.seed(number)
+        names = [f"tenant{one}" for one in range(TENANTS)]
+        random.shuffle(names)
+        return {name: self.pods.select(ADMIN, project_id=name).pod for name in names}
+
+    def test_each_tenant_gets_one_pod(self) -> None:
+        answers = race(*(functools.partial(self.select_for_all, number) for number in range(PROCESSES)))
+        self.assertEqual([answers[0]] * PROCESSES, answers)
+        self.assertEqual(TENANTS + 1, len(self.pods.list_bindings(ADMIN, history=True)))
+        # All pods but one become full: every binding moves once, at the most.
+        for number in range(PODS - 1):
+            self.pods.set_usage(ADMIN, f"pod{number}", {"gpu": ResourceUse(1, 1)})
+        self.engine.close()
+        answers = race(*(functools.partial(self.select_for_all, number) for number in range(PROCESSES)))
+        self.assertEqual([dict.fromkeys(answers[0], f"pod{PODS - 1}")] * PROCESSES, answers)
+        ended: dict[str, int] = {}
+        for _, binding in self.pods.list_bindings(ADMIN, history=True):
+            ended[binding.project_id] = ended.get(binding.project_id, 0) + (binding.ends_at is not None)
+        self.assertLessEqual(max(ended.values()), 1)
+
+    def test_no_binding_is_created_after_the_switch_to_maintenance(self) -> None:
+        def drain() -> int:
+            """The number of bindings to the pod when the switch has been answered, and a moment later."""
+            self.pods.change(ADMIN, "pod0", state="maintenance")
+            before = self.bound_to("pod0")
+            for _ in range(20):
+                self.pods.select(ADMIN, project_id=f"late{random.random()}")
+            return self.bound_to("pod0") - before
+
+        jobs: list[Any] = [functools.partial(self.select_for_all, number) for number in range(3)]
+        self.assertEqual(0, race(drain, *jobs)[0])
+
+    def bound_to(self, pod: str) -> int:
+        return len(self.pods.list_bindings(ADMIN, pod=pod, history=True))
+
+    def test_without_the_lock_a_binding_is_created_in_maintenance(self) -> None:
+        """The control: read the state, and insert without the conditional UPDATE of the pod's row."""
+        self.patch(pods, "hold_available", lambda _connection, _pod_id: True)
+        insert = pod_bindings.insert
+
+        def drain_first(*arguments: Any) -> None:
+            self.make_engine().pods.change(ADMIN, "pod0", state="maintenance")
+            insert(*arguments)
+
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
+        self.pods.change(ADMIN, "pod0", weight=1)
+        self.engine._driver._pod_selection = pod_selection.PodSelection()  # type: ignore[attr-defined]
+        self.patch(pod_bindings, "insert", drain_first)
+        self.assertEqual("pod0", self.pods.select(ADMIN, project_id="p").pod)
+        self.assertEqual("maintenance", self.pods.show(ADMIN, "pod0").state)
