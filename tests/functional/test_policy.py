@@ -221,7 +221,11 @@ class TestPolicyFile(PolicyTestCase):
         for rule in rules:
             self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
         self.assertEqual(
-            [(policy.RULE, policy.DEFAULT), (policy.FITS_RULE, policy.FITS_DEFAULT), (policy.SEE_PODS, "is_admin:True")],
+            [
+                (policy.RULE, policy.DEFAULT),
+                (policy.FITS_RULE, policy.FITS_DEFAULT),
+                (policy.SEE_PODS, "is_admin:True"),
+            ],
             [(rule.name, rule.check_str) for rule in rules],
         )
 
