@@ -513,9 +513,9 @@ class TestHeadroom(CapacityTestCase):
         return self.engine.headroom(context, "p1", provider=provider)["gpu"]
 
     def test_any(self) -> None:
+        self.assertEqual(Headroom(None), self.headroom(None))
         self.claim(3, "n1")
         self.assertEqual(Headroom(6, ANY, "provider", None, 11), self.headroom())
-        self.assertEqual(Headroom(None), self.headroom(None))
         self.assertEqual(0, self.engine.headroom(ADMIN, "p1", provider=ANY)["gpu.A100"].fits)
 
     def test_a_named_provider(self) -> None:
