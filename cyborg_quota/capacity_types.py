@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+from typing import NamedTuple
 
 from cyborg_quota.types import UNLIMITED
 
@@ -65,6 +66,16 @@ class InventoryRecord:
     @property
     def free(self) -> int:
         return self.capacity - self.used - self.used_elsewhere
+
+
+class FreeInventories(NamedTuple):
+    """``number`` inventories of one resource that have the same units, and the same amount ``free``."""
+
+    free: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    number: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

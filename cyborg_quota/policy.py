@@ -2,7 +2,7 @@
 """The oslo.policy rules: who may set the limit of a project and see pods, and who may make each call of the REST API.
 
 [oslo_policy] names the policy file. The personas are those of Cyborg 17: reader, manager, admin and service. Of these
-rules, only RULE and SEE_PODS also apply to programs that call the engine without the REST API.
+rules, only RULE, SEE_PODS and FITS_RULE also apply to programs that call the engine without the REST API.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ _SCOPES: Final = ["project", "system"]
 
 SEE_PODS: Final = "cyborg_quota:pod:see"
 
+FITS_RULE: Final = "cyborg_quota:capacity:fits"
+FITS_DEFAULT: Final = "is_admin:True"
+
 
 def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
@@ -118,7 +121,14 @@ def list_rules() -> list[Any]:
         description="See the name of the pod to which a project is bound.",
         operations=_operations([("CLI", "cyborg-quota pod select")]),
     )
-    return [set_limit, see_pods, *personas, *calls]
+    see_what_fits = policy.DocumentedRuleDefault(
+        name=FITS_RULE,
+        check_str=FITS_DEFAULT,
+        description="See what fits at providers, in the headroom of a project. Without it, a context gets what the "
+        "quota permits. project_id is the project.",
+        operations=_operations([("CLI", "cyborg-quota check --how-many --provider")]),
+    )
+    return [set_limit, see_what_fits, see_pods, *personas, *calls]
 
 
 def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:

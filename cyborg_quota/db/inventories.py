@@ -59,7 +59,7 @@ class Candidate(NamedTuple):
     free: Mapping[str, int]
 
 
-def _fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
+def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
     """The rule of units.violated_unit."""
     return sa.or_(
         row.min_unit == amount,
@@ -84,7 +84,7 @@ def _take(suffix: str) -> sa.Update:
 def claim_update(suffix: str = "") -> sa.Update:
     """The UPDATE of a claim, with ``suffix`` in its parameters' names. ``arguments`` returns the parameters."""
     amount = sa.bindparam(f"b_amount{suffix}", type_=_row.total.type)
-    return _take(suffix).where(_row.free >= _total(suffix), _fits_units(amount))
+    return _take(suffix).where(_row.free >= _total(suffix), fits_units(amount))
 
 
 def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
@@ -125,7 +125,7 @@ def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dic
 _GIVE_BACK: Final = Statement(give_back_update())
 _LOCK_IF_UNIT_FITS: Final = Statement(
     sa.update(inventories)
-    .where(_has_id(""), _fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
+    .where(_has_id(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
     .values(used=_row.used)
 )
 _EMPTY: Final = Statement(
@@ -180,7 +180,7 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
         if table is not first:
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, _fits_units(amount, table.c)]
+        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
     can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
     conditions.append(can_host == sa.literal_column("1"))

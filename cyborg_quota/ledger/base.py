@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -105,8 +106,12 @@ class QuotaDriver(abc.ABC):
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
 
-    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        """The headroom of each of ``resources`` in one project."""
+    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project; with ``provider``, also what fits there."""
+        raise NotImplementedError
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        """How many times ``bundle`` ({resource: amount}, at least 1 each) fits; with ``provider``, each time there."""
         raise NotImplementedError
 
     def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:

@@ -148,6 +148,7 @@ class CapacityClaimer:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
 
     def check_enabled(self) -> None:
+        """Raise CapacityNotEnabled until claims with a provider are enabled."""
         if not self._is_enabled:
             self._is_enabled = self._database.read_synced(
                 lambda connection: features.is_enabled(connection, features.CAPACITY)

@@ -19,6 +19,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.capacity_report import CapacityReporter
@@ -96,7 +97,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
-        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
@@ -207,8 +208,11 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
-    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        return self._headroom.read(project_id, resources)
+    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources, provider)
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        return self._headroom.count_bundles(project_id, bundle, provider)
 
     def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
         return self._headroom.read_detail(project_id, resources)

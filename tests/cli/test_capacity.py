@@ -78,6 +78,13 @@ class CapacityTest(base.CliTestCase):
         self.good("release", "--project", "p", "--consumer", "c")
         self.assertEqual([8], [one["free"] for one in self.inventories()])
 
+    def test_how_many_bundles(self) -> None:
+        argv = ("check", "--project", "p", "--how-many", "gpu=3", "--provider")
+        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider"}
+        self.assertEqual([row], self.good(*argv, "any"))
+        self.assertEqual([row | {"bound_by": "provider n1"}], self.good(*argv, "n1"))
+        self.assertIn("'n9' was not found", self.refused(1, *argv, "n9"))
+
     def test_bad_input(self) -> None:
         for argv, text in (
             (("capacity", "provider", "add", "any"), "any provider"),

@@ -228,8 +228,11 @@ class TestCalls(OverridesTestCase):
                 exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known, unknown]
             )
             self.assertEqual(unknown, error.override_id)
+        wrong: Any
+        for wrong in (None, 5, known, [5]):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.cancel_overrides, base.ADMIN, wrong)
         self.assertEqual([known], [one.id for one in self.admin.list_overrides(base.ADMIN, "p")[0]])
-        (cancelled,) = self.admin.cancel_overrides(base.ADMIN, [known, known], reason="over")
+        (cancelled,) = self.admin.cancel_overrides(base.ADMIN, iter([known, known]), reason="over")
         self.assertEqual(known, cancelled.id)
         self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, base.ADMIN, [known])
         entries = self.admin.limit_history(base.ADMIN)

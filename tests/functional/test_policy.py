@@ -14,7 +14,7 @@ from oslo_context import context as oslo_context
 from oslo_policy import policy as oslo_policy
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, policy
+from cyborg_quota import ANY, Headroom, Inventory, QuotaEngine, exceptions, policy
 from tests import base
 from tests.functional import test_limits
 
@@ -225,3 +225,15 @@ class TestPolicyFile(PolicyTestCase):
         rule, *_ = policy.list_rules()
         self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
         self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))
+
+    def test_who_sees_what_fits_at_providers(self) -> None:
+        """The rule may allow a project's own user to see it."""
+        capacity = self.engine.capacity
+        capacity.enable(base.ADMIN)
+        capacity.add_provider(base.ADMIN, "n1")
+        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
+        user = User("higgs", roles=["reader"])
+        by_quota = self.engine.headroom(user)["gpu"]
+        self.assertEqual(by_quota, self.engine.headroom(user, provider=ANY)["gpu"])
+        self.write('"cyborg_quota:capacity:fits": "is_admin:True or project_id:%(project_id)s"\n')
+        self.assertEqual(Headroom(2, ANY, "provider", None, 2), self.engine.headroom(user, provider=ANY)["gpu"])

@@ -52,6 +52,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "headroom": {},
     "get_detail": {},
     "default_limits": {},
+    "how_many": {"bundle": {"gpu": 1}},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -274,7 +275,7 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider", "amounts", "expected", "known_as", "to_project",
+            "provider", "amounts", "expected", "known_as", "to_project", "bundle",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

@@ -44,7 +44,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "transitions": {"exceptions", "types"},
     "enforcement": {"exceptions", "types"},
     "units": {"exceptions", "types", "capacity_types"},
-    "headroom": {"types"},
+    "headroom": {"types", "capacity_types", "units"},
     "paging": {"exceptions", "safe_repr", "types", "validation"},
     "conf": set(),
     "db": LEAVES,
@@ -236,6 +236,7 @@ DB_LEVELS = (
     {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
     {"dialects"},
     {
+        "free_capacity",
         "holdings",
         "inventories",
         "maintenance",
