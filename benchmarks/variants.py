@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
-from cyborg_quota.db import connection_cache, moves, new_reservations, projects, reservations, schema, usages
+from cyborg_quota.db import connection_cache, moves, new_reservations, reservations, schema
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.dialects import postgresql_functions
@@ -240,7 +240,7 @@ def moves_of_many(backend: str, rounds: int) -> float:
 
     def one_by_one(connection: Connection, parent_id: str) -> None:
         for name in names:
-            projects.move(connection, name, parent_id)
+            moves.move(connection, name, parent_id)
 
     def together(connection: Connection, parent_id: str) -> None:
         moves.place_all(connection, {}, dict.fromkeys(names, parent_id))

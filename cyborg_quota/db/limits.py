@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, paging, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, overrides, paging, path_state, projects, reservations, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
 from cyborg_quota.db.prepared import insert_many
@@ -125,7 +125,7 @@ def read_family(connection: Connection, project_id: str) -> LimitTree:
 
     They are those of the project, its ancestors, its siblings and all its descendants.
     """
-    path = projects.read_path(connection, project_id, []).limiting(None)
+    path = path_state.read_path(connection, project_id, []).limiting(None)
     family = projects.subtree_of(connection, project_id).union(path)
     if len(path) > 1:
         family |= projects.children_of(connection, path[1])

@@ -300,7 +300,7 @@ def expiry() -> Iterator[tuple[str, Run]]:
     yield "overdue from a position", lambda c: behind(c, (LATER, 7))
     yield "overdue of", lambda c: reservations.still_overdue(c, [1, 2, 3], 0)
     yield "expire", lambda c: reservations.expire(c, [(number, "p", "gpu", 1, None, 0) for number in range(1, 6)], 0)
-    yield "paths of roots", lambda c: projects.read_roots(c, ["p1", "p2"])
+    yield "paths of roots", lambda c: path_state.read_roots(c, ["p1", "p2"])
 
 
 def figures() -> Iterator[tuple[str, Run]]:
@@ -333,13 +333,13 @@ def _ignore_empty(run: Callable[[], object]) -> None:
 def paths() -> Iterator[tuple[str, Run]]:
     zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
     row = {"project_id": "p1", "resource": "gpu", **zeros}
-    yield "read path", lambda c: projects.read_path(c, "p1", ["gpu", "fpga"])
+    yield "read path", lambda c: path_state.read_path(c, "p1", ["gpu", "fpga"])
     yield "read path state", lambda c: path_state.read(c, "p1", None)
     yield "add project", lambda c: projects.ensure(c, "p1")
-    yield "add usage row", lambda c: projects.make_row(c, "p1", "gpu")
+    yield "add usage row", lambda c: path_state.make_row(c, "p1", "gpu")
     yield "add many usage rows", lambda c: prepared.insert_many(c, usages.quota_usages, [row] * 101)
     yield "lock projects", lambda c: projects.lock_project_rows(c, ["p1", "p2"])
-    yield "move", lambda c: projects.move(c, "p1", None)
+    yield "move", lambda c: moves.move(c, "p1", None)
     yield "edges", projects.edges
     yield "limiting edges", lambda c: projects.limiting_edges(c, ["p1"])
     yield "edges with an origin", lambda c: projects.marked_edges(c, "keystone", 10)
