@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, overrides, paging, path_state, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
+from cyborg_quota.db.models import fences, limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
 from cyborg_quota.types import Page
 
@@ -34,13 +34,6 @@ Rows = Mapping[tuple[str, str], int]
 _zero: sa.ColumnElement[int] = sa.literal_column("0")
 # Generation 0: a limit yields to any override.
 _LIMITS: Final = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero)
-_OVERRIDES: Final = sa.select(
-    limit_overrides.c.project_id,
-    limit_overrides.c.resource,
-    limit_overrides.c.most,
-    limit_overrides.c.generation,
-    limit_overrides.c.ordinal,
-)
 
 
 def of_path(
@@ -59,12 +52,8 @@ def of_path(
         )
     }
     is_limit = sa.and_(project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources)))
-    is_override = sa.and_(
-        limit_overrides.c.project_id.in_(list(path)),
-        limit_overrides.c.resource.in_(sorted(resources)),
-        overrides.IS_ACTIVE,
-    )
-    rows = connection.execute(sa.union_all(_LIMITS.where(is_limit), _OVERRIDES.where(is_override)))
+    active = overrides.active_query(list(path), sorted(resources))
+    rows = connection.execute(sa.union_all(_LIMITS.where(is_limit), active))
     limits = overrides.latest(((row[0], row[1]), row[2], row[3], row[4]) for row in rows)
     return defaults, limits
 
@@ -189,3 +178,23 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     overrides.forget_project(connection, project_id)
     projects.delete(connection, project_id)
     return True
+
+
+# Queries for holdings.py.
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for one limit of a project, if it has any."""
+    limit = project_limits.c
+    return sa.select(limit.project_id).where(limit.project_id == project_id).limit(1)
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with limits and with an id greater than ``after``."""
+    return paging.first_projects(project_limits.c.project_id, after, count)
+
+
+def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
+    """The query for the limits of these projects."""
+    limit = project_limits.c
+    return sa.select(limit.project_id, limit.resource, limit.most).where(limit.project_id.in_(project_ids))

@@ -308,3 +308,22 @@ _PARENT = sa.select(projects.c.parent_id).where(
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
     """The parent, by an edge that an operator made; None for a root and for an unknown project."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for the row of a project, if it has one."""
+    return sa.select(projects.c.project_id).where(projects.c.project_id == project_id).limit(1)
+
+
+def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str | None] | None:
+    """The parent of a project and the origin of this edge; None if the project is not known."""
+    query = sa.select(projects.c.parent_id, projects.c.origin).where(projects.c.project_id == project_id)
+    row = connection.execute(query).first()
+    return None if row is None else (row.parent_id, row.origin)
+
+
+def edges_with_origins(connection: sa.Connection) -> dict[str, tuple[str, str | None]]:
+    """The parent of each project that has one, and the origin of this edge."""
+    query = sa.select(projects.c.project_id, projects.c.parent_id, projects.c.origin)
+    rows = connection.execute(query.where(projects.c.parent_id.is_not(None)))
+    return {row.project_id: (row.parent_id, row.origin) for row in rows}

@@ -445,3 +445,25 @@ def subtrees_query(size: int) -> sa.Select[Any]:
 def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
     """The columns by which ``subtrees_query`` is sorted: the id, or the names."""
     return [_usage.id] if by_id else [_usage.project_id, _usage.resource]
+
+
+# Queries for holdings.py.
+
+_IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for one row of a project, if it has any."""
+    return sa.select(_usage.project_id).where(_usage.project_id == project_id).limit(1)
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with usage and with an id greater than ``after``."""
+    return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
+
+
+def held_query(project_ids: Sequence[str]) -> sa.Select[Any]:
+    """The query for the rows of these projects that are not zero."""
+    return sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
+        _usage.project_id.in_(project_ids), _IS_HELD
+    )

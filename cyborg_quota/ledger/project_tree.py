@@ -196,7 +196,7 @@ def _set_parent(
     tables.serialize_tree_changes(connection)
     if check is not None:
         check(connection)
-    before = limit_history.edge_of(connection, project_id)
+    before = projects.edge_of(connection, project_id)
     projects.ensure(connection, project_id)
     if parent_id is not None:
         projects.ensure(connection, parent_id)
