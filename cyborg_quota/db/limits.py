@@ -58,11 +58,11 @@ def of_path(
     return defaults, limits
 
 
-LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, overrides by (project, resource), parents by project (by edges that limits follow)."""
+StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
+"""Defaults by resource, limits by (project, resource), parents by project (by edges that limits follow)."""
 
 
-def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> LimitTree:
+def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
     """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
     defaults = {row.resource: row.most for row in connection.execute(query)}
@@ -109,7 +109,7 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, project_id: str) -> LimitTree:
+def read_family(connection: Connection, project_id: str) -> StoredLimits:
     """The limits that an enforcement model needs to check a limit of ``project_id``.
 
     They are those of the project, its ancestors, its siblings and all its descendants.
@@ -118,7 +118,7 @@ def read_family(connection: Connection, project_id: str) -> LimitTree:
     family = projects.subtree_of(connection, project_id).union(path)
     if len(path) > 1:
         family |= projects.children_of(connection, path[1])
-    return read_book(connection, family)
+    return read_limits(connection, family)
 
 
 def set_default(connection: Connection, resource: str, limit: int | None) -> None:
@@ -127,13 +127,13 @@ def set_default(connection: Connection, resource: str, limit: int | None) -> Non
     _replace(connection, limit_defaults, key, {"resource": resource}, limit)
 
 
-def set_override(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
+def set_limit(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
     """Set the limit of a project, or remove it (None)."""
     key = sa.and_(project_limits.c.project_id == project_id, project_limits.c.resource == resource)
     _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
 
 
-def set_overrides(
+def set_limits(
     connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
 ) -> None:
     """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
@@ -148,7 +148,7 @@ def set_overrides(
     )
     for (project_id, resource), limit in sorted(limits.items()):
         if (project_id, resource) in known:
-            set_override(connection, project_id, resource, limit)
+            set_limit(connection, project_id, resource, limit)
 
 
 def _replace(

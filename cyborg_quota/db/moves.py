@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add and move many projects, with their usage, in one transaction.
+"""Move one project, or add and move many projects, with their usage, in one transaction.
 
-moves.move moves one project, and reads only its old and its new path: a reserve calls it if Keystone has another
-parent, and the cost of a reserve must not depend on the size of the tree. This module reads the whole tree once, and
-needs fewer statements for each project.
+``move`` reads only the old and the new path of its project: a reserve calls it if Keystone has another parent, and the
+cost of a reserve must not depend on the size of the tree. ``place_all`` reads the whole tree once, and needs fewer
+statements for each project.
 
-The rules are those of projects.py. The transaction has two parts:
+The rules are those of projects.py. The transaction of ``place_all`` has two parts:
 
 1.  Lock the rows of ``projects``, sorted by id, and change them; insert the missing usage rows of the new ancestors.
     Charges continue: they lock no row of ``projects``, except to insert the first usage row of a resource.

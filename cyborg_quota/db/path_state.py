@@ -51,22 +51,22 @@ MAX_PROJECTS: Final = 500
 class PathState:
     """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
-    ``counters`` and ``overrides`` (the limits of the projects, or the overrides of them that apply at that moment) are
-    keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not stored are
-    missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they were counted.
-    The states of ``read_many`` share these mappings.
+    ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
+    moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
+    stored are missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they
+    were counted. The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
     counters: Mapping[tuple[str, str], Counters]
-    overrides: Mapping[tuple[str, str], int]
+    project_limits: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
     open_reservations: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
-        return sorted({resource for _, resource in [*self.counters, *self.overrides]} | set(self.defaults))
+        return sorted({resource for _, resource in [*self.counters, *self.project_limits]} | set(self.defaults))
 
 
 def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:

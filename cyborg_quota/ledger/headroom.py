@@ -156,7 +156,7 @@ def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> Pa
         state,
         project_ids=[project_id, *parent.project_ids],
         counters=counters,
-        overrides={**state.overrides, **parent.overrides},
+        project_limits={**state.project_limits, **parent.project_limits},
     )
 
 

@@ -168,7 +168,7 @@ class Tree:
                 raise exceptions.ProjectRefused(
                     project_id, f"has children ({', '.join(children[:5])}); move them first"
                 )
-            _, limits, _ = tables.read_book(connection, [project_id])
+            _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")

@@ -376,9 +376,9 @@ def imports() -> Iterator[tuple[str, Run]]:
     yield "add and move many", place_all
     yield "count usage rows", lambda c: moves.count_rows(c, ["p1", "p2"])
     yield "serialize tree changes", serialize
-    yield "read limits", limits.read_book
+    yield "read limits", limits.read_limits
     yield "set a default", lambda c: limits.set_default(c, "gpu", 3)
-    yield "set overrides", lambda c: limits.set_overrides(c, {("p1", "gpu"): 3, ("p2", "gpu"): None}, [("p2", "gpu")])
+    yield "set overrides", lambda c: limits.set_limits(c, {("p1", "gpu"): 3, ("p2", "gpu"): None}, [("p2", "gpu")])
 
 
 def capacity() -> Iterator[tuple[str, Run]]:
