@@ -11,7 +11,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import moves, projects
+from cyborg_quota.db import projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.flat import Flat
