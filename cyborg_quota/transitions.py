@@ -14,11 +14,13 @@ from typing import Final, Literal, NamedTuple
 from cyborg_quota import exceptions
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
 
-Call = Literal["commit", "rollback", "release", "extend", "expire"]
+Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
 
 
 class Row(NamedTuple):
     """The columns of a stored reservation that ``decide`` needs. ``overdue`` was computed by the database's clock.
+
+    ``generation`` counts its resizes and transfers.
 
     ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the order. The
     times are used only if ``ended_after`` is missing; see current_attempt.
@@ -34,13 +36,17 @@ class Row(NamedTuple):
     overdue: bool
     consumer: str | None = None
     provider_id: int | None = None
+    generation: int = 0
     ended_after: int | None = None
     created_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
 
 
 class Move(NamedTuple):
-    """A transition of a reservation from ``row.state`` to ``to``. ``to == row.state`` means a new expiry."""
+    """A transition of a reservation from ``row.state`` to ``to``.
+
+    ``to == row.state`` means a new expiry (extend), a new amount (resize) or another project (transfer).
+    """
 
     row: Row
     to: State
@@ -86,10 +92,18 @@ _TABLE: Final[dict[Call, dict[State, _Outcome]]] = {
         EXPIRED: exceptions.ReservationExpired,
         RELEASED: exceptions.ReservationReleased,
     },
+    "resize": {
+        RESERVED: RESERVED,
+        COMMITTED: COMMITTED,
+        ROLLED_BACK: exceptions.ReservationRolledBack,
+        EXPIRED: exceptions.ReservationExpired,
+        RELEASED: exceptions.ReservationReleased,
+    },
     "expire": dict.fromkeys((RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, RELEASED), _NOTHING),
 }
 
-_REFUSES_EXPIRED: Final = frozenset({"commit", "extend"})
+_TABLE["transfer"] = _TABLE["resize"]
+_REFUSES_EXPIRED: Final = frozenset({"commit", "extend", "resize", "transfer"})
 
 
 def decide(call: Call, rows: Iterable[Row]) -> Plan:

@@ -289,6 +289,28 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
     return checked
 
 
+def check_amounts(
+    amounts: Mapping[str, int], expected: Mapping[str, int] | None, known: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The amounts of a resize, and the expected ones. Raises InvalidDelta, UnknownResource, InvalidRequest."""
+    checked = check_deltas(amounts, known)
+    before = {} if expected is None else check_deltas(expected, known)
+    for deltas in (checked, before):
+        _check_positive(deltas, "a resize sets what is held")
+    for resource in before.keys() - checked.keys():
+        raise exceptions.InvalidRequest(f"An amount of {resource} is expected, but it is not resized.")
+    return checked, before
+
+
+def check_known_as(known_as: object, selection: Selection) -> str | None:
+    """The name of a commit, or None. Raises InvalidName, InvalidSelection."""
+    if known_as is None:
+        return None
+    if selection.uuids is None:
+        raise exceptions.InvalidSelection("A commit with a name (known_as) needs the UUIDs of the reservations.")
+    return check_name("known_as", known_as)
+
+
 def _check_positive(deltas: Mapping[str, int], reason: str) -> None:
     for resource, delta in deltas.items():
         if delta < 0:
@@ -336,6 +358,14 @@ def uuid_list(reservations: Iterable[str]) -> list[str]:
     if isinstance(reservations, str) or not _can_be_iterated(reservations):
         raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
     return list(reservations)
+
+
+def override_ids(ids: Iterable[str]) -> list[str]:
+    """Return a list of the ids of overrides. Raises InvalidRequest."""
+    named = list(ids) if not isinstance(ids, (str, bytes)) and _can_be_iterated(ids) else [None]
+    if not all(isinstance(one, str) for one in named):
+        raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
+    return named  # type: ignore[return-value]
 
 
 def resource_list(resources: Iterable[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from cyborg_quota.cmd.errors import REFUSED
 PROVIDER_COLUMNS = ("name", "uuid", "parent", "can_host", "pod", "generation")
 INVENTORY_COLUMNS = (
     "provider", "resource", "total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio", "used",
-    "free", "generation",
+    "free", "generation", "used_elsewhere",
 )  # fmt: skip
 ALLOCATION_COLUMNS = ("provider", "project_id", "consumer", "resource", "used")
 DRIFT_COLUMNS = ("provider", "resource", "recorded", "expected")
@@ -41,6 +41,7 @@ def inventory_values(record: InventoryRecord) -> tuple[Any, ...]:
         record.used,
         record.free,
         record.generation,
+        record.used_elsewhere,
     )
 
 
@@ -224,10 +225,11 @@ class AllocationList(base.Lister):
 
 
 class Enable(base.Command):
-    """Permit claims with a provider, for good.
+    """Permit claims with a provider, resize and transfer, for good.
 
     Run it once, when no process of an older release runs any more: such a process
-    would not give the capacity of a reservation back.
+    would not give the capacity of a reservation back, and would end a resized one
+    with its first amount.
     """
 
     example = "cyborg-quota capacity enable"

@@ -2,7 +2,7 @@
 """Names of projects on the command line: resolved with Keystone, if [oslo_limit] has credentials for it.
 
 Commands only declare their arguments (see arguments.py). base.py calls ``resolve`` before a command runs, so that
-take_action finds ids in ``project`` and ``parent``.
+take_action finds ids in ``project``, ``parent`` and ``to_project``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ def require_directory(shell: Any, what: str) -> ProjectDirectory:
 
 
 def resolve(shell: Any, parsed: argparse.Namespace) -> None:
-    """Replace the names in ``project`` and ``parent`` by ids. Raises UnknownProject, AmbiguousProject, BadUsage."""
+    """Replace the names in ``project``, ``parent`` and ``to_project`` by ids.
+
+    Raises UnknownProject, AmbiguousProject, BadUsage.
+    """
     domain = getattr(parsed, "project_domain", None)
-    given = [name for name in ("project", "parent") if getattr(parsed, name, None) is not None]
+    given = [name for name in ("project", "parent", "to_project") if getattr(parsed, name, None) is not None]
     if domain is not None:
         if not given:
             raise BadUsage("--project-domain needs a project.")

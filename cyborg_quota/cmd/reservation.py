@@ -94,13 +94,22 @@ class _Settle(base.Command):
 class Commit(_Settle):
     """Commit reservations: the accelerators are attached and count as used.
 
-    Commits all selected reservations, or none. Committed ones stay committed.
+    Commits all selected reservations, or none. Committed ones stay committed. With
+    --known-as, the UUIDs are of reservations without a consumer, and the name
+    becomes their consumer.
     """
 
     example = "cyborg-quota commit 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77"
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--known-as", metavar="NAME", help="the consumer that holds the reservations (given by UUID) from now on"
+        )
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.commit(self.context, **arguments.selection(parsed_args))
+        self.engine.commit(self.context, **arguments.selection(parsed_args), known_as=parsed_args.known_as)
 
 
 class Rollback(_Settle):
@@ -146,6 +155,67 @@ class Extend(_Settle):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.extend(self.context, expire=parsed_args.expire, **arguments.selection(parsed_args))
+
+
+class Resize(base.Lister):
+    """Set new amounts of what a consumer holds, and print its reservations.
+
+    The reservations keep their UUIDs and states. A growth must fit within the
+    limits and the capacity; a reduction ignores limits. The command may be
+    repeated. With --expect, nothing changes if the consumer holds other amounts.
+    """
+
+    example = "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        arguments.add_project(parser, required=True)
+        parser.add_argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
+        parser.add_argument(
+            "--expect",
+            action="append",
+            default=[],
+            type=arguments.amount,
+            metavar="RESOURCE=AMOUNT",
+            help="the amount before; can be repeated",
+        )
+        parser.add_argument(
+            "amounts", nargs="+", type=arguments.amount, metavar="RESOURCE=AMOUNT", help="the new amount, as in gpu=4"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        amounts = arguments.once_each(parsed_args.amounts, "amounts")
+        expected = arguments.once_each(parsed_args.expect, "expected amounts") or None
+        project, consumer = parsed_args.project, parsed_args.consumer
+        self.engine.resize(self.context, amounts, project, consumer=consumer, expected=expected)
+        return COLUMNS, _rows(_live(self.engine.get_reservations(self.context, project, consumer=consumer)))
+
+
+class Transfer(base.Lister):
+    """Transfer all that a consumer holds to another project, and print its reservations.
+
+    The limits of the receiving project and of its ancestors apply. The reservations
+    keep their UUIDs, states and providers. The command may be repeated.
+    """
+
+    example = "cyborg-quota transfer --project P --consumer ARQ-UUID --to-project Q"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        arguments.add_project(parser, required=True)
+        parser.add_argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
+        parser.add_argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        receiver, consumer = parsed_args.to_project, parsed_args.consumer
+        self.engine.transfer(self.context, receiver, parsed_args.project, consumer=consumer)
+        return COLUMNS, _rows(_live(self.engine.get_reservations(self.context, receiver, consumer=consumer)))
+
+
+def _live(reservations: Iterable[Reservation]) -> list[Reservation]:
+    return [reservation for reservation in reservations if reservation.ended_at is None]
 
 
 class List(base.Lister):

@@ -11,7 +11,11 @@ from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.models import features
 
 CAPACITY: Final = "capacity"
-"""Claims with a provider. A process of a release before revision c7e0 would not give their capacity back."""
+"""Claims with a provider, resize and transfer.
+
+A process of a release before revision c7e0 would not give capacity back, and one before revision c8e1 would end a
+resized or transferred reservation with the amount and the project that it had at first.
+"""
 
 _IS_ENABLED = sa.select(sa.literal(1)).where(features.c.name == sa.bindparam("b_name"))
 

@@ -14,19 +14,26 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock
-from cyborg_quota.db.models import reservations
+from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, State
 
 _row = reservations.c
+_change = reservation_changes.c
 _STREAM_ROWS: Final = 1000
 
 RESERVE: Final = 0
-COMMIT: Final = 1
-END: Final = 2
+LEAVE: Final = 1
+TAKE: Final = 2
+COMMIT: Final = 3
+END: Final = 4
 
 
 class HistoryRow(NamedTuple):
-    """A reserve, commit or end of a reservation. ``moment`` is naive UTC; ``state`` is the reservation's last one."""
+    """A reserve, commit or end of a reservation. ``moment`` is naive UTC; ``state`` is the reservation's last one.
+
+    A resize or a transfer is two events: LEAVE, with the project and the amount before, and TAKE, with those after.
+    Their ``state`` is that at this time.
+    """
 
     moment: datetime.datetime
     id: int
@@ -63,7 +70,7 @@ def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterator[Hist
     reduce it). Therefore the sums of the committed and of the reserved deltas are those of the counters.
     """
     for row in connection.execution_options(yield_per=_STREAM_ROWS).execute(_query(begin)):
-        moment, *values = row
+        moment, *values = row[:8]
         yield HistoryRow(begin if moment is None else moment, *values)
 
 
@@ -79,29 +86,137 @@ def _query(begin: datetime.datetime) -> sa.Select[Any]:
         _row.state == COMMITTED, _row.updated_at > begin, sa.or_(made.is_(None), _row.updated_at > made)
     )
     committed = sa.case((is_committed_later, _row.updated_at), else_=made)
-    ended = sa.case((sa.or_(made.is_(None), _row.deleted_at > made), _row.deleted_at), else_=made)
+    changes = _changes(begin)
+    first, first_committed = _first(changes, "first_change"), _first(changes, "first_committed", COMMITTED)
+    ended = _not_before(_row.deleted_at, made)
+    ended = sa.case((first.c.last > ended, first.c.last), else_=ended)
     adjusted = _adjustments()
-    delta = _row.delta + sa.func.coalesce(adjusted.c.amount, 0)
-    source = sa.outerjoin(reservations, adjusted, adjusted.c.adjusts == _row.id)
-    selected = sa.and_(
+    present = _Held(_row.project_id, _row.delta + sa.func.coalesce(adjusted.c.amount, 0))
+    initial = _before(first, present)
+    later = _before(first_committed, present)
+    at_commit = _Held(
+        *[sa.case((_row.state == RELEASED, one), else_=two) for one, two in zip(initial, later, strict=True)]
+    )
+    source = reservations.outerjoin(adjusted, adjusted.c.adjusts == _row.id)
+    source = source.outerjoin(first, first.c.reservation_id == _row.id)
+    source = source.outerjoin(first_committed, first_committed.c.reservation_id == _row.id)
+    is_selected = sa.and_(
         _row.adjusts.is_(None),
         sa.or_(_row.live == 1, _row.deleted_at > begin),
-        sa.or_(_row.delta > 0, sa.and_(_row.state == COMMITTED, delta < 0)),
+        sa.or_(_row.delta > 0, sa.and_(_row.state == COMMITTED, present.delta < 0)),
     )
-    values = (_row.uuid, _row.project_id, _row.resource, delta.label("delta"), _row.state)
-
-    def events(moment: sa.ColumnElement[Any], step: int, condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        step_column = sa.literal_column(str(step), sa.Integer).label("step")
-        columns = (moment.label("moment"), _row.id.label("id"), step_column, *values)
-        return sa.select(*columns).select_from(source).where(selected, condition)
-
     all_events = sa.union_all(
-        events(made, RESERVE, sa.true()),
-        events(committed, COMMIT, _row.state.in_((COMMITTED, RELEASED))),
-        events(ended, END, _row.state.not_in((COMMITTED, RESERVED))),
+        _events(made, RESERVE, initial).select_from(source).where(is_selected),
+        _events(committed, COMMIT, at_commit)
+        .select_from(source)
+        .where(is_selected, _row.state.in_((COMMITTED, RELEASED))),
+        _events(ended, END, present).select_from(source).where(is_selected, _row.state.not_in((COMMITTED, RESERVED))),
+        *(
+            query.where(_row.delta > 0, sa.or_(_row.live == 1, _row.deleted_at > begin))
+            for query in _change_events(changes, made, committed)
+        ),
     ).subquery("events")
     is_after_begin = sa.case((all_events.c.moment.is_(None), 0), else_=1)
-    return sa.select(all_events).order_by(is_after_begin, all_events.c.moment, all_events.c.id, all_events.c.step)
+    order = [all_events.c[name] for name in ("moment", "id", "phase", "generation", "step")]
+    return sa.select(all_events).order_by(is_after_begin, *order)
+
+
+class _Held(NamedTuple):
+    """What a reservation holds at some time."""
+
+    project_id: sa.ColumnElement[str]
+    delta: sa.ColumnElement[int]
+
+
+class _Order(NamedTuple):
+    """What a change adds to an event: the state at that time, and its place among the events of one moment."""
+
+    state: sa.ColumnElement[str]
+    phase: sa.ColumnElement[int]
+    generation: sa.ColumnElement[int]
+
+
+def _events(moment: sa.ColumnElement[Any], step: int, held: _Held, order: _Order | None = None) -> sa.Select[Any]:
+    """The columns of HistoryRow, and two that order the events of one moment."""
+    step_column = sa.literal_column(str(step), sa.Integer)
+    order = order or _Order(_row.state, step_column, sa.literal_column("0", sa.Integer))
+    return sa.select(
+        moment.label("moment"),
+        _row.id.label("id"),
+        step_column.label("step"),
+        _row.uuid,
+        held.project_id.label("project_id"),
+        _row.resource,
+        held.delta.label("delta"),
+        order.state.label("state"),
+        order.phase.label("phase"),
+        order.generation.label("generation"),
+    )
+
+
+def _change_events(
+    changes: sa.Subquery, made: sa.ColumnElement[Any], committed: sa.ColumnElement[Any]
+) -> list[sa.Select[Any]]:
+    """LEAVE and TAKE of each change, after the events that the change follows.
+
+    (A released reservation counts as committed from the beginning, because the time of its commit is not stored.)
+    """
+    is_committed = sa.or_(
+        _row.state == RELEASED, sa.and_(_row.state == COMMITTED, changes.c.state == sa.literal_column(f"'{COMMITTED}'"))
+    )
+    moment = _not_before(changes.c.moment, sa.case((is_committed, committed), else_=made))
+    is_too_late = sa.and_(_row.state == COMMITTED, sa.not_(is_committed), committed < moment)
+    moment = sa.case((is_too_late, committed), else_=moment)
+    order = _Order(
+        state=sa.case((is_committed, COMMITTED), else_=RESERVED),
+        phase=sa.case((is_committed, COMMIT), else_=RESERVE),
+        generation=changes.c.generation,
+    )
+    source = sa.join(changes, reservations, changes.c.reservation_id == _row.id)
+    before = _Held(changes.c.project_before, changes.c.delta_before)
+    after = _Held(changes.c.project_after, changes.c.delta_after)
+    return [_events(moment, step, held, order).select_from(source) for step, held in ((LEAVE, before), (TAKE, after))]
+
+
+def _before(first: sa.Subquery, present: _Held) -> _Held:
+    """What was held before the first change; without a change, what is held at present."""
+    return _Held(
+        sa.func.coalesce(first.c.project_before, present.project_id),
+        sa.func.coalesce(first.c.delta_before, present.delta),
+    )
+
+
+def _not_before(moment: sa.ColumnElement[Any], floor: sa.ColumnElement[Any]) -> sa.Case[Any]:
+    """The later one of two times; ``moment`` if ``floor`` is NULL. (Several clocks may contradict each other.)"""
+    return sa.case((sa.or_(floor.is_(None), moment > floor), moment), else_=floor)
+
+
+def _changes(begin: datetime.datetime) -> sa.Subquery:
+    """The resizes and transfers since ``begin``. ``moment``: not before that of the reservation's change before it."""
+    moment = sa.func.max(_change.created_at).over(partition_by=_change.reservation_id, order_by=_change.generation)
+    ordered = sa.select(reservation_changes, moment.label("moment")).subquery("ordered_changes")
+    return sa.select(ordered).where(ordered.c.moment > begin).subquery("changes")
+
+
+def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Subquery:
+    """The first change of each reservation since the beginning (in ``state``), and the time of its last one."""
+    query = sa.select(
+        changes.c.reservation_id,
+        sa.func.min(changes.c.generation).label("generation"),
+        sa.func.max(changes.c.moment).label("last"),
+    ).group_by(changes.c.reservation_id)
+    if state is not None:
+        query = query.where(changes.c.state == state)
+    least = query.subquery(f"{name}_generation")
+    is_first = sa.and_(
+        reservation_changes.c.reservation_id == least.c.reservation_id,
+        reservation_changes.c.generation == least.c.generation,
+    )
+    return (
+        sa.select(least.c.reservation_id, least.c.last, _change.project_before, _change.delta_before)
+        .select_from(sa.join(least, reservation_changes, is_first))
+        .subquery(name)
+    )
 
 
 def _adjustments() -> sa.Subquery:

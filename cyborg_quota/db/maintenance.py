@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.reservations import move
@@ -36,6 +36,7 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     None: another purge deleted some of them concurrently. Roll back, or they would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
+    reservation_changes.delete_of(connection, sorted(ids))
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         return None
     return len(ids)
@@ -76,7 +77,11 @@ _TO_FOLD = (
     .limit(_LIMIT)
 )
 _DELETE_LOOSE = ListStatement(
-    lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.state == sa.literal_column(f"'{COMMITTED}'"))
+    lambda size: sa.delete(reservations).where(
+        any_of(_row.id, size),
+        _row.state == sa.literal_column(f"'{COMMITTED}'"),
+        _row.consumer_id.is_(None),  # a commit with a name may have given it a consumer
+    )
 )
 
 

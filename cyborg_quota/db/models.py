@@ -100,6 +100,9 @@ reservations = sa.Table(
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
     # read by it, and an index would cost each reserve without a provider, too.
     sa.Column("provider_id", sa.Integer),
+    # How often it was resized or transferred; NULL: never. Each call that ends it, or changes it, compares this number:
+    # otherwise a process that read the row earlier would give back another amount, or to another project.
+    sa.Column("generation", sa.Integer),
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="live_claim"),
@@ -115,6 +118,30 @@ reservations = sa.Table(
     sa.Index("ix_reservations_group", "project_id", "group_id", postgresql_where=sa.text("group_id IS NOT NULL")),
     sa.Index("ix_reservations_expire", "state", "expire"),
     sa.Index("ix_reservations_deleted_at", "deleted_at"),
+    sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# Each resize and each transfer of a reservation, for the export of the history and for repeated calls. ``generation``
+# is that of the reservation after the change. It orders the changes of one reservation: times may come from several
+# clocks.
+reservation_changes = sa.Table(
+    "reservation_changes",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    # Made by the call: a call whose answer was lost finds its own change.
+    sa.Column("uuid", sa.String(36), nullable=False),
+    sa.Column("reservation_id", sa.Integer, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    # The state of the reservation at that time.
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("project_before", _name(), nullable=False),
+    sa.Column("project_after", _name(), nullable=False),
+    sa.Column("delta_before", sa.Integer, nullable=False),
+    sa.Column("delta_after", sa.Integer, nullable=False),
+    sa.UniqueConstraint("uuid", name="uuid"),
+    sa.UniqueConstraint("reservation_id", "generation", name="reservation_generation"),
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,
 )
@@ -273,8 +300,10 @@ inventories = sa.Table(
     sa.Column("capacity", sa.BigInteger, nullable=False),
     # The sum of the positive deltas of the live reservations at the provider (C1).
     sa.Column("used", sa.BigInteger, nullable=False),
-    # capacity - used. Negative where the inventory was lowered below its use.
+    # capacity - used - used_elsewhere. Negative where the inventory was lowered below its use.
     sa.Column("free", sa.BigInteger, nullable=False),
+    # What Placement reports as used by consumers that hold no reservation here. NULL: not known, counts as 0.
+    sa.Column("used_elsewhere", sa.BigInteger),
     # The threshold of the capacity that was last reported. NULL: none.
     sa.Column("notified_level", sa.SmallInteger),
     sa.UniqueConstraint("provider_id", "resource", name="provider_resource"),

@@ -26,9 +26,10 @@ _IS_OVERDUE = sa.and_(
     _row.state == sa.literal_column(f"'{RESERVED}'"),
     _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)),
 )
-_NOT_OVERDUE = sa.or_(
+NOT_OVERDUE = sa.or_(
     _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
+GENERATION: Final = sa.func.coalesce(_row.generation, sa.literal_column("0"))
 _COLUMNS: Final[tuple[Any, ...]] = (
     _row.id,
     _row.uuid,
@@ -40,6 +41,7 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     sa.case((_IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
     _row.consumer_id,
     _row.provider_id,
+    GENERATION,
 )
 _WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
@@ -131,9 +133,12 @@ def _unindexed(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return sa.case((condition, one), else_=sa.literal_column("0")) == one
 
 
+IS_SAME_GENERATION: Final = sa.bindparam("b_generation", type_=_row.generation.type) == GENERATION
+
+
 def _from_state(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    unindexed = [_unindexed(condition) for condition in (_row.state == sa.bindparam("b_before"), *conditions)]
-    return sa.update(reservations).where(any_of(_row.id, size), *unindexed)
+    is_same = (_row.state == sa.bindparam("b_before"), IS_SAME_GENERATION, *conditions)
+    return sa.update(reservations).where(any_of(_row.id, size), *map(_unindexed, is_same))
 
 
 def _newest_id() -> sa.ScalarSelect[Any]:
@@ -165,23 +170,26 @@ def _ending(size: int, *conditions: sa.ColumnElement[bool]) -> sa.Update:
 
 
 _COMMIT = ListStatement(
-    lambda size: _from_state(size, _NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
+    lambda size: _from_state(size, NOT_OVERDUE).values(state=sa.bindparam("b_after"), updated_at=clock.utc_now())
 )
 _END = ListStatement(_ending)
 _EXPIRE = ListStatement(lambda size: _ending(size, _IS_OVERDUE))
 _EXTEND = ListStatement(
-    lambda size: _from_state(size, _NOT_OVERDUE).values(
+    lambda size: _from_state(size, NOT_OVERDUE).values(
         expire=clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)), updated_at=clock.utc_now()
     )
 )
 
 
-def move(connection: sa.Connection, ids: Sequence[int], before: State, after: State, grace: int) -> bool:
+def move(
+    connection: sa.Connection, ids: Sequence[int], before: State, after: State, grace: int, *, generation: int = 0
+) -> bool:
     """Change the state of these rows. False: another transaction changed one of them, and the caller must roll back.
 
-    A row is committed only if it is not overdue, and expired only if it is, by the database's clock at this statement.
+    All rows have the same ``generation``: another one means another amount or project than the caller has read. A row
+    is committed only if it is not overdue, and expired only if it is, by the database's clock at this statement.
     """
-    parameters: dict[str, Any] = {"b_before": before, "b_after": after}
+    parameters: dict[str, Any] = {"b_before": before, "b_after": after, "b_generation": generation}
     if after in LIVE_STATES:
         statement, parameters["b_grace"] = _COMMIT, grace
     elif after == EXPIRED:
@@ -192,11 +200,14 @@ def move(connection: sa.Connection, ids: Sequence[int], before: State, after: St
 
 
 def settle_in_flight_update(size: int, after: State) -> sa.Update:
-    """The UPDATE that commits or rolls back reservations in flight that are not overdue, by UUID."""
+    """The UPDATE that commits or rolls back reservations in flight that are not overdue, by UUID.
+
+    It leaves out those that were resized or transferred: the caller knows only the rows as they were inserted.
+    """
     state: sa.ColumnElement[str] = sa.literal_column(f"'{after}'")
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else _ended(state)
-    in_flight = _unindexed(_row.state == sa.literal_column(f"'{RESERVED}'"))
-    return sa.update(reservations).where(any_of(_row.uuid, size), in_flight, _unindexed(_NOT_OVERDUE)).values(values)
+    is_in_flight = (_row.state == sa.literal_column(f"'{RESERVED}'"), _row.generation.is_(None), NOT_OVERDUE)
+    return sa.update(reservations).where(any_of(_row.uuid, size), *map(_unindexed, is_in_flight)).values(values)
 
 
 _SETTLE_IN_FLIGHT: Final = {
@@ -208,15 +219,42 @@ _SETTLE_IN_FLIGHT: Final = {
 def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
     """Commit or roll back reservations in flight that are not overdue, without reading them first.
 
-    False: at least one is in another state or overdue. The caller must roll back, and read them.
+    False: at least one is in another state or overdue, or was resized or transferred. The caller must roll back, and
+    read them.
     """
     return _SETTLE_IN_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
 
 
-def extend(connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int) -> bool:
+def extend(
+    connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int, *, generation: int = 0
+) -> bool:
     """Set the expiry of rows in flight to now plus the TTL. False: one was not changed; roll back."""
-    parameters = {"b_before": RESERVED, "b_ttl": ttl_microseconds, "b_grace": grace}
+    parameters = {"b_before": RESERVED, "b_ttl": ttl_microseconds, "b_grace": grace, "b_generation": generation}
     return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
+
+
+_NAME = Statement(
+    sa.update(reservations)
+    .where(
+        _row.id == sa.bindparam("b_id", type_=_row.id.type),
+        _row.consumer_id.is_(None),
+        _row.live == sa.literal_column("1"),
+        IS_SAME_GENERATION,
+    )
+    .values(
+        consumer_id=sa.bindparam("b_consumer", type_=_row.consumer_id.type),
+        claim_ordinal=sa.bindparam("b_ordinal", type_=_row.claim_ordinal.type),
+    )
+)
+
+
+def name(connection: sa.Connection, row: Row, consumer: str, ordinal: int) -> bool:
+    """Give a live row without a consumer to ``consumer``, as number ``ordinal`` of its claim. False: roll back.
+
+    Raises DBDuplicateEntry if the consumer has live reservations.
+    """
+    parameters = {"b_id": row.id, "b_generation": row.generation, "b_consumer": consumer, "b_ordinal": ordinal}
+    return _NAME(connection, parameters).rowcount == 1
 
 
 _LINK = (
@@ -341,13 +379,15 @@ def set_source(connection: sa.Connection, uuids: Sequence[str], source: str) -> 
     return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
 
 
-Overdue = tuple[int, str, str, int, int | None]
-"""An overdue reservation: id, project_id, resource, delta, provider_id."""
+Overdue = tuple[int, str, str, int, int | None, int]
+"""An overdue reservation: id, project_id, resource, delta, provider_id, generation."""
 
 ExpiryPosition = tuple[datetime.datetime, int]
 """The position of a reservation in the order of expiry: its ``expire``, and its id."""
 
-_OVERDUE = sa.select(_row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id).where(_IS_OVERDUE)
+_OVERDUE = sa.select(
+    _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation")
+).where(_IS_OVERDUE)
 _MAX_ROWS = sa.bindparam("b_limit", type_=sa.Integer)
 # (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
 _NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(_MAX_ROWS)
@@ -366,7 +406,7 @@ _OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
 _EXPIRE_BATCH = ListStatement(
     lambda size: (
         sa.update(reservations)
-        .where(any_of(_row.id, size), _IS_OVERDUE)
+        .where(any_of(_row.id, size), _IS_OVERDUE, IS_SAME_GENERATION)
         .values(_ended(sa.literal_column(f"'{EXPIRED}'")))
     )
 )
@@ -402,6 +442,12 @@ def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -
     return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]
 
 
-def expire(connection: sa.Connection, ids: Sequence[int], grace: int) -> bool:
-    """Expire these reservations. False: another transaction ended or extended one, and the caller must roll back."""
-    return _EXPIRE_BATCH.changed(connection, sorted(ids), {"b_grace": grace}) == len(ids)
+def expire(connection: sa.Connection, rows: Sequence[Overdue], grace: int) -> bool:
+    """Expire these reservations. False: another transaction changed one, and the caller must roll back."""
+    by_generation: dict[int, list[int]] = {}
+    for row in rows:
+        by_generation.setdefault(row[5], []).append(row[0])
+    return all(
+        _EXPIRE_BATCH.changed(connection, sorted(ids), {"b_grace": grace, "b_generation": generation}) == len(ids)
+        for generation, ids in sorted(by_generation.items())
+    )

@@ -193,6 +193,14 @@ class ReservationNotFound(ReservationError):
     reason = "was not found"
 
 
+class ResourceNotHeld(ReservationNotFound):
+    """The consumer holds other resources, but not this one. ``uuid`` is None."""
+
+    def __init__(self, consumer: str, resource: str) -> None:
+        self.consumer, self.resource, self.uuid = consumer, resource, None  # type: ignore[assignment]
+        QuotaError.__init__(self, f"Consumer {safe_repr(consumer)} holds no {safe_repr(resource)}.")
+
+
 class ReservationCommitted(ReservationError):
     """The reservation was already committed. Release it; it cannot be rolled back."""
 
@@ -237,6 +245,29 @@ class ReservationConflict(QuotaError):
             f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
             "Release or roll back the existing reservations first."
         )
+
+
+class AmountChanged(ReservationConflict):
+    """The consumer does not hold the expected amounts. Nothing was changed. ``held`` and ``requested`` are amounts."""
+
+    def __init__(self, consumer: str, held: Mapping[str, int], expected: Mapping[str, int]) -> None:
+        self.consumer, self.held, self.requested, self.provider = consumer, dict(held), dict(expected), None
+        QuotaError.__init__(
+            self,
+            f"Consumer {safe_repr(consumer)} holds {amounts(held)}, which differs from the expected amounts "
+            f"({amounts(expected)}). Nothing was changed.",
+        )
+
+
+class NameConflict(ReservationConflict):
+    """A commit with a name: the name is held by another claim, or a reservation has another consumer.
+
+    Nothing was changed. ``held``: what the other claim, or the other consumer, holds.
+    """
+
+    def __init__(self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], reason: str) -> None:
+        self.consumer, self.held, self.requested, self.provider = consumer, dict(held), dict(requested), None
+        QuotaError.__init__(self, f"The name {safe_repr(consumer)} cannot be given: {reason}. Nothing was changed.")
 
 
 # --- limits and the project tree -----------------------------------------------------------------------------
@@ -298,12 +329,15 @@ class ProjectRefused(QuotaError):
 
 
 class CapacityNotEnabled(QuotaError):
-    """Claims with a provider are refused until an operator enables them after the upgrade of all processes."""
+    """Claims with a provider, resize and transfer are refused until an operator enables them after the upgrade.
+
+    All processes must have been upgraded before.
+    """
 
     def __init__(self) -> None:
         super().__init__(
-            "Claims with a provider are not enabled. When no process of an older release runs any more, enable them: "
-            "cyborg-quota capacity enable"
+            "Claims with a provider, resize and transfer are not enabled. When no process of an older release runs any "
+            "more, enable them: cyborg-quota capacity enable"
         )
 
 

@@ -28,6 +28,10 @@ class RetryRowByRow(Exception):
     """A statement for several rows did not update all of them: roll back, and retry with one statement for each row."""
 
 
+class ChargeRefused(Exception):
+    """A limit refused an addition, or the path to charge has changed: roll back, and read both again."""
+
+
 class RowsMissing(Exception):
     """The usage row of a live reservation does not exist: create it, and retry."""
 
@@ -48,8 +52,10 @@ class Counting:
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
-        # Ids: the rows of the projects themselves that must be recounted; the negative deltas that are committed here.
+        # Ids: the rows of the projects themselves that must be recounted; the rows to which something is added within
+        # limits; the negative deltas that are committed here.
         self._recounted: set[int] = set()
+        self._limited: set[int] = set()
         self._committed: set[int] = set()
 
     def apply(self, moves: Sequence[Move]) -> None:
@@ -78,6 +84,28 @@ class Counting:
         self._paths.read_many(self._connection, totals)
         self._count(totals)
 
+    def exchange(self, ended: Mapping[tuple[str, str], tuple[int, int]], added: Iterable[usages.Change]) -> None:
+        """Subtract what a resize or a transfer ends, and add what it takes within limits, in one lock order.
+
+        ``ended``: the changes of reserved and used by (project_id, resource), zero or negative. ``added``: changes with
+        bounds. A row above both, or a project that is above the other, has changes of both kinds. Those of ``subtree``
+        cancel out there, so that its bound does not apply. Raises ChargeRefused.
+        """
+        for key, (reserved, used) in ended.items():
+            self._plan(*key, reserved, used, is_recounted=False)
+        for change in added:
+            planned = self._changes.get(change.node.usage_id)
+            if planned is None:
+                self._changes[change.node.usage_id] = dataclasses.replace(change)
+            else:
+                planned.reserved += change.reserved
+                planned.used += change.used
+                planned.subtree += change.subtree
+                planned.max_held = change.max_held
+            if planned is None or change.max_held is not None:
+                self._limited.add(change.node.usage_id)
+        self._update_each()
+
     def _count(
         self, totals: Mapping[tuple[str, str], tuple[int, int]], negative: Collection[tuple[str, str]] = ()
     ) -> None:
@@ -85,8 +113,11 @@ class Counting:
         for key, (reserved, used) in totals.items():
             if reserved or used or key in negative:
                 self._plan(*key, reserved, used, is_recounted=key in negative)
-        if not self._singly and not self._recounted and self._update_together():
-            return
+        if self._singly or self._recounted or not self._update_together():
+            self._update_each()
+
+    def _update_each(self) -> None:
+        """Update each row with a statement of its own, in lock order. Recount those whose UPDATE fails."""
         if self._dialect.locks_by_id and len(self._changes) > 1:
             self._lock_rows()
         self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
@@ -96,6 +127,8 @@ class Counting:
             change = self._changes.pop(usage_id)
             is_changed = bool(change.reserved or change.used or change.subtree)
             if usage_id in self._recounted or (is_changed and not usages.charge(self._connection, change)):
+                if usage_id in self._limited:
+                    raise ChargeRefused
                 self._recount(change)
 
     def _lock_rows(self) -> None:
@@ -106,7 +139,7 @@ class Counting:
 
     def _raise_moved(self) -> NoReturn:
         self._paths.forget_all()
-        raise ConcurrentChange
+        raise ChargeRefused if self._limited else ConcurrentChange
 
     def _update_together(self) -> bool:
         """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""

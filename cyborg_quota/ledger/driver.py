@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DbQuotaDriver: stores usage and reservations in a database. The order of the steps of a call is in these modules:
 
-reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend), expire.py (expire), purge.py (purge),
+reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend), naming.py
+(commit with a name), resize.py, transfer.py, expire.py (expire), purge.py (purge),
 usage.py (check, get_usages, list_usages), counters.py (repair), project_tree.py (the path from a project to its root),
 limit_changes.py (limits and imports), thresholds.py (notices).
 """
@@ -15,25 +16,30 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
+from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
+from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -82,11 +88,16 @@ class DbQuotaDriver(base.QuotaDriver):
         cap = OpenCap(settings.max_open_reservations)
         capacity = CapacityClaimer(self._database, settings.selection, providers)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
+        self._resizer = Resizer(self._database, self._settler, self._reserver, capacity)
+        self._transferrer = Transferrer(
+            self._database, self._paths, self._settler, self._reserver, cap=cap, capacity=capacity
+        )
+        self._namer = Namer(self._database, self._settler)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
-        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
@@ -113,6 +124,9 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
+        return CapacityReporter(self._untimed, self._limits).read(resources)
 
     @property
     def pods(self) -> PodManager:
@@ -157,8 +171,11 @@ class DbQuotaDriver(base.QuotaDriver):
             ReserveRequest(project_id=project_id, claims=claims, group=group, ttl_microseconds=None, sees_all=True)
         )
 
-    def commit(self, selection: Selection) -> None:
-        self._settler.settle("commit", selection)
+    def commit(self, selection: Selection, known_as: str | None = None) -> None:
+        if known_as is None:
+            self._settler.settle("commit", selection)
+        else:
+            self._namer.commit(selection, known_as)
 
     def rollback(self, selection: Selection) -> None:
         self._settler.settle("rollback", selection)
@@ -169,6 +186,20 @@ class DbQuotaDriver(base.QuotaDriver):
     def extend(self, selection: Selection, ttl_microseconds: int) -> None:
         self._settler.settle("extend", selection, ttl_microseconds)
 
+    def resize(
+        self,
+        project_id: str,
+        consumer: str,
+        amounts: Mapping[str, int],
+        expected: Mapping[str, int],
+        *,
+        sees_all: bool,
+    ) -> None:
+        self._resizer.resize(ResizeRequest(project_id, consumer, amounts, expected, sees_all))
+
+    def transfer(self, sender: str, receiver: str, consumer: str) -> None:
+        self._transferrer.transfer(TransferRequest(sender, receiver, consumer))
+
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
         return self._usage_reader.check(project_id, request, sees_all=sees_all)
 
@@ -177,13 +208,28 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
-    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        return self._headroom.read(project_id, resources)
+    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources, provider)
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        return self._headroom.count_bundles(project_id, bundle, provider)
+
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources)
 
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
+
+    def get_parent(self, project_id: str) -> str | None:
+        path = self._database.read(lambda connection: projects.read_path(connection, project_id, []))
+        return next(iter(path.limiting(self._limits.origin)[1:]), None)
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        return self._database.read(
+            lambda connection: projects.list_children(connection, project_id, self._limits.origin, after, count)
+        )
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False

@@ -101,10 +101,10 @@ class Expirer:
     def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
         """Raises ConcurrentChange if another transaction has settled one of the rows."""
         if rows:
-            if not reservations.expire(connection, [row[0] for row in rows], self._settler.grace):
+            if not reservations.expire(connection, rows, self._settler.grace):
                 raise ConcurrentChange
             freed: dict[inventories.Key, int] = {}
-            for _, _, resource, delta, provider_id in rows:
+            for _, _, resource, delta, provider_id, _ in rows:
                 if provider_id is not None:
                     freed[provider_id, resource] = freed.get((provider_id, resource), 0) + max(delta, 0)
             if freed:
@@ -201,7 +201,7 @@ class OverdueReader:
         self._read = read
         self._batch_rows = batch_rows
         self._position: ExpiryPosition | None = None
-        self._reads: list[list[tuple[str, str, int, int, int | None]]] = []
+        self._reads: list[list[tuple[str, str, int, int, int | None, int]]] = []
         self._size = 0
         self.is_read = False
 
@@ -220,7 +220,7 @@ class OverdueReader:
         max_rows = _READ_BATCHES * self._batch_rows
         rows, self._position = self._read(self._position, max_rows)
         # Interned, so that equal names share one string.
-        self._reads.append(sorted((sys.intern(row[1]), sys.intern(row[2]), row[0], row[3], row[4]) for row in rows))
+        self._reads.append(sorted(map(_by_usage_row, rows)))
         self._size += len(rows)
         self.is_read = len(rows) < max_rows
 
@@ -235,8 +235,8 @@ class OverdueReader:
         # Merged, not sorted again: sorting would block all other threads of the process for half a second.
         for _, rows in itertools.groupby(heapq.merge(*reads), key=operator.itemgetter(0, 1)):
             of_usage_row = [
-                (number, project_id, resource, delta, provider_id)
-                for project_id, resource, number, delta, provider_id in rows
+                (number, project_id, resource, delta, provider_id, generation)
+                for project_id, resource, number, delta, provider_id, generation in rows
             ]
             if batch and len(batch) + len(of_usage_row) > self._batch_rows:
                 batches.append(batch)
@@ -246,6 +246,12 @@ class OverdueReader:
                 batches.append(batch[: self._batch_rows])
                 del batch[: self._batch_rows]
         return [*batches, batch] if batch else batches
+
+
+def _by_usage_row(row: Any) -> tuple[str, str, int, int, int | None, int]:
+    """The columns of an Overdue with the project and the resource first."""
+    number, project_id, resource, delta, provider_id, generation = row
+    return sys.intern(project_id), sys.intern(resource), number, delta, provider_id, generation
 
 
 class ParallelExpirer:

@@ -118,7 +118,7 @@ class OpenCap:
             leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
         if not dialect.charge_all(connection, leaf_changes):
             return False
-        self._check(connection, counted, claims)
+        self.check(connection, counted, claims)
         return dialect.charge_all(connection, ancestor_changes)
 
     def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
@@ -131,12 +131,12 @@ class OpenCap:
                     self._refused_at.clear()
                 self._refused_at[project_id, resource] = time.monotonic()
 
-    def _check(self, connection: Connection, nodes: Sequence[usages.Node], claims: Sequence[Claim]) -> None:
+    def check(self, connection: Connection, nodes: Sequence[usages.Node], claims: Sequence[Claim]) -> None:
         """Count the open reservations of these usage rows, including those that this transaction has inserted.
 
         The transaction must have locked the rows. Raises TooManyOpenReservations.
         """
-        for node in nodes:
+        for node in nodes if self._cap != UNLIMITED else ():
             is_over = reservations.count_open(connection, node.usage_id) > self._cap
             if not is_over and any(claim.deltas.get(node.resource, 0) < 0 for claim in claims):
                 is_over = reservations.count_open_negative(connection, node.usage_id) > self._cap - self._bound
@@ -234,9 +234,9 @@ class Reserver:
             return True
         amounts = enforcement.requested(item.claim for item in pending)
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
-        path = self._path(request, resources, is_limited=bool(amounts))
-        constraints = self._constraints(request, path, amounts)
-        changes = _changes(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
+        path = self.path(request, resources, is_limited=bool(amounts))
+        constraints = self.constraints(request, path, amounts)
+        changes = changes_within(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
         counted = cap.to_count(request.project_id, claims, amounts)
@@ -300,7 +300,7 @@ class Reserver:
         """Raise the reason of a refusal, OverQuota before all others. Returns if there is none now: retry."""
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
-        self._raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending))
+        self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending))
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
@@ -319,7 +319,7 @@ class Reserver:
         reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
         return lambda connection: reserve(connection, rows, changes, claims)
 
-    def _path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
+    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
         Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
@@ -329,7 +329,7 @@ class Reserver:
             self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
         return self._paths.get(request.project_id, resources)
 
-    def _constraints(
+    def constraints(
         self, request: ReserveRequest, path: projects.ProjectPath, amounts: dict[str, int]
     ) -> list[Constraint]:
         if request.ttl_microseconds is None or not amounts:
@@ -344,7 +344,7 @@ class Reserver:
             )
         return constraints
 
-    def _raise_refusal(
+    def raise_refusal(
         self,
         request: ReserveRequest,
         charged: projects.ProjectPath,
@@ -445,7 +445,7 @@ def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
     )
 
 
-def _changes(
+def changes_within(
     path: projects.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
     """The changes of the usage rows on the path, in lock order, with their bounds.

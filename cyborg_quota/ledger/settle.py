@@ -40,9 +40,9 @@ _FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
 class ReservationCache:
     """Caches the reservations that this process made recently, so that settling them needs no SELECT.
 
-    The cached columns never change (project, resource, delta, consumer, provider). The state may: the UPDATE that
-    settles the rows checks that they are still reserved. If its row count is too small, the caller reads the rows from
-    the database. Shared by threads: each step is one dictionary operation.
+    The rows are as they were inserted. Another process may have settled, resized or transferred them since: the UPDATE
+    that settles them checks that they are still reserved, and that their generation is still NULL. If its row count is
+    too small, the caller reads the rows from the database. Shared by threads: each step is one dictionary operation.
     """
 
     def __init__(self) -> None:
@@ -101,13 +101,13 @@ class Settler:
             # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For
             # UUIDs, it may lack only later changes of state: synchronize only if the call would change nothing.
             is_synced = selection.uuids is None and self._database.sync_with_cluster(connection)
-            plan = transitions.decide(call, self._read_rows(connection, call, selection))
+            plan = transitions.decide(call, self.read_rows(connection, call, selection))
             is_no_change = plan.error is not None or not plan.moves
             if is_no_change and not is_synced and self._database.sync_with_cluster(connection):
-                plan = transitions.decide(call, self._read_rows(connection, call, selection))
+                plan = transitions.decide(call, self.read_rows(connection, call, selection))
             if not plan.moves:
                 self._database.ensure_durable(connection)
-            self._apply(connection, counting, plan.moves, ttl_microseconds)
+            self.apply(connection, counting, plan.moves, ttl_microseconds)
             return plan
 
         with self._database.deadline():
@@ -176,7 +176,7 @@ class Settler:
     def expire_rows(self, uuids: Sequence[str]) -> None:
         """Expire those of these reservations that are overdue, in one transaction."""
         self.write(
-            lambda connection, counting: self._apply(
+            lambda connection, counting: self.apply(
                 connection,
                 counting,
                 transitions.decide("expire", reservations.by_uuids(connection, uuids, None, self.grace)).moves,
@@ -214,7 +214,7 @@ class Settler:
                 self._paths.get(missing.project_id, [missing.resource])
         raise exceptions.DatabaseError("usage rows are deleted again and again while they are created")
 
-    def _read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+    def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         rows = self._select_rows(connection, selection)
         if self._is_complete(rows, selection):
             return rows
@@ -243,23 +243,22 @@ class Settler:
     def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
-    def _apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
+    def apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
         """Change the states of the rows, then inventories, then the counters.
 
         Raises ConcurrentChange if another call changed a row.
         """
-        by_kind: dict[tuple[State, State], list[Move]] = {}
+        by_kind: dict[tuple[State, State, int], list[int]] = {}
         for move in moves:
-            by_kind.setdefault((move.row.state, move.to), []).append(move)
-        for (before, after), group in sorted(by_kind.items()):
-            ids = [move.row.id for move in group]
+            by_kind.setdefault((move.row.state, move.to, move.row.generation), []).append(move.row.id)
+        for (before, after, generation), ids in sorted(by_kind.items()):
             if before == after:
-                is_done = reservations.extend(connection, ids, ttl_microseconds, self.grace)
+                is_done = reservations.extend(connection, ids, ttl_microseconds, self.grace, generation=generation)
             else:
-                is_done = reservations.move(connection, ids, before, after, self.grace)
+                is_done = reservations.move(connection, ids, before, after, self.grace, generation=generation)
             if not is_done:
                 raise ConcurrentChange
         if freed := transitions.capacity_freed(moves):
             inventories.give_back(connection, freed)
-        if any(before != after for before, after in by_kind):
+        if any(before != after for before, after, _ in by_kind):
             counting.apply(moves)

@@ -150,7 +150,7 @@ Steps = Sequence[tuple[float, int]]
 def forecast(
     peaks: Mapping[Key, tuple[Sequence[int], int]], limits: Mapping[Key, Steps], horizon_days: float
 ) -> list[Forecast]:
-    """The projects whose usage has a rising trend that reaches the limit within the horizon; the first one first.
+    """The projects whose usage has a rising trend that reaches the limit within the horizon; the earliest first.
 
     A project without limits, with fewer than MIN_DAYS days, or whose limit is reached already, is left out.
     """
@@ -211,4 +211,6 @@ def _change(row: history.HistoryRow) -> int:
     """What an event adds to used + reserved. A negative reservation frees when it is committed."""
     if row.delta < 0:
         return row.delta if row.step == history.COMMIT else 0
-    return {history.RESERVE: row.delta, history.COMMIT: 0, history.END: -row.delta}[row.step]
+    if row.step == history.COMMIT:
+        return 0
+    return row.delta if row.step in (history.RESERVE, history.TAKE) else -row.delta

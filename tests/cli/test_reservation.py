@@ -44,6 +44,23 @@ class ReservationTest(base.CliTestCase):
         )
         self.assertEqual([], self.good("reservation", "list"))
 
+    def test_resize_transfer_and_a_name(self) -> None:
+        self.call("capacity", "enable")
+        uuid = self.reserve("gpu=1")
+        self.good("commit", uuid, "--known-as", "volume")
+        who = ("--project", "p1", "--consumer", "volume")
+        (row,) = self.good("resize", *who, "gpu=3", "--expect", "gpu=1")
+        self.assertEqual([uuid, 3, "committed"], [row[name] for name in ("uuid", "delta", "state")])
+        self.assertIn("holds gpu=3", self.refused(1, "resize", *who, "gpu=4", "--expect", "gpu=1"))
+        self.assertIn("must not be zero", self.refused(2, "resize", *who, "gpu=0"))
+        for _ in range(2):
+            (row,) = self.good("transfer", *who, "--to-project", "p2")
+            self.assertEqual([uuid, "p2", "volume"], [row[name] for name in ("uuid", "project_id", "consumer")])
+        self.assertIn("was not found", self.refused(1, "resize", *who, "gpu=4"))
+        self.assertIn(
+            "needs the UUIDs", self.refused(2, "commit", "--project", "p2", "--group", "g", "--known-as", "x")
+        )
+
     def test_a_full_counter_is_a_refusal(self) -> None:
         """It was once reported as bad usage (2), although the same amount fits an empty project."""
         self.good("reserve", "--project", "p1", "gpu=2147483647")

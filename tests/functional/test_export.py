@@ -9,13 +9,14 @@ import io
 import itertools
 import pathlib
 import random
+from collections import Counter
 
 import fixtures as fx
 import testscenarios
 from oslotest import base as oslo_base
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import history
+from cyborg_quota.db import history, overrides
 from cyborg_quota.db.database import Database
 from cyborg_quota.replay import export, forecast
 from cyborg_quota.replay.replay import Position, Replay
@@ -165,6 +166,117 @@ class TestTotals(ExportTestCase):
             self.quotas.purge(base.ADMIN, DAY)
             self.assert_same_totals()
             self.assert_same_totals(DAY)
+
+
+class TestChanges(ExportTestCase):
+    """Resizes and transfers: each ends what the trace holds for the reservation, and begins what was held then."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.capacity.enable(base.ADMIN)
+
+    def held(self) -> dict[tuple[str, str], int]:
+        return {key: used + reserved for key, (used, reserved) in self.totals(self.engine).items()}
+
+    def held_at(self, trace: Trace, seconds: float) -> dict[tuple[str, str], int]:
+        held: Counter[tuple[str, str]] = Counter()
+        for event in trace:
+            if event.time <= seconds and event.kind != "commit":
+                held[event.project_id, event.resource] += event.amount if event.kind == "reserve" else -event.amount
+        return {key: amount for key, amount in held.items() if amount}
+
+    def test_the_events(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c")
+        self.quotas.resize(self.context, {"gpu": 5}, consumer="c")
+        self.quotas.commit(self.context, consumer="c")
+        self.quotas.transfer(base.ADMIN, "p2", "p1", consumer="c")
+        trace = self.assert_same_totals()
+        expected = [
+            ("reserve", uuid, "p1", 2),
+            ("rollback", uuid, "p1", 2),
+            ("reserve", f"{uuid}-1", "p1", 5),
+            ("commit", f"{uuid}-1", "p1", 5),
+            ("release", f"{uuid}-1", "p1", 5),
+            ("reserve", f"{uuid}-2", "p2", 5),
+            ("commit", f"{uuid}-2", "p2", 5),
+        ]
+        found = [(event.kind, event.consumer, event.project_id, event.amount) for event in trace]
+        self.assertEqual(expected, found)
+        # The time of a commit is not known after a release: it is reported at the beginning.
+        self.quotas.release(base.Context("p2"), consumer="c")
+        kinds = [event.kind for event in self.assert_same_totals()]
+        self.assertEqual(["reserve", "commit", *["release", "reserve", "commit"] * 2, "release"], kinds)
+
+    def test_the_totals_at_each_time(self) -> None:
+        for seed in range(2):
+            chooser = random.Random(seed)
+            moments = []
+            owners: dict[str, str] = {}
+            for _ in range(40):
+                self.act(chooser, owners)
+                moments.append((self.database.read(overrides.now), self.held()))
+            self.assert_invariants()
+            trace = self.assert_same_totals()
+            begin = self.database.read(lambda connection: history.span(connection, None)).begin
+            for moment, held in moments:
+                self.assertEqual(held, self.held_at(trace, (moment - begin).total_seconds()))
+            for column, where in (("created_at", ""), ("deleted_at", " AND deleted_at IS NOT NULL")):
+                self.execute(f"UPDATE reservations SET {column} = '{LONG_AGO}' WHERE id % 3 = 0{where}")
+            self.execute(f"UPDATE reservation_changes SET created_at = '{LONG_AGO}' WHERE reservation_id % 3 = 0")
+            self.assert_same_totals(DAY)
+            self.execute("DELETE FROM reservation_changes")
+            for table in ("reservations", "quota_usages"):
+                self.execute(f"DELETE FROM {table}")
+            self.engine.close()
+            self.engine = self.make_engine()
+
+    def act(self, chooser: random.Random, owners: dict[str, str]) -> None:
+        """Make one call with a random consumer. ``owners``: the project of each one."""
+        call = chooser.choice(["reserve", "reserve", "commit", "rollback", "release", "resize", "resize", "transfer"])
+        if call == "reserve" or not owners:
+            consumer, project = f"c{next(_serial)}", chooser.choice(["p1", "p2"])
+            self.engine.reserve(base.ADMIN, {"gpu": chooser.randint(1, 5)}, project_id=project, consumer=consumer)
+            owners[consumer] = project
+            return
+        consumer = chooser.choice(sorted(owners))
+        project = owners[consumer]
+        with contextlib.suppress(exceptions.ReservationError):
+            if call == "resize":
+                self.engine.resize(base.ADMIN, {"gpu": chooser.randint(1, 5)}, project, consumer=consumer)
+            elif call == "transfer":
+                owners[consumer] = "p2" if project == "p1" else "p1"
+                self.engine.transfer(base.ADMIN, owners[consumer], project, consumer=consumer)
+            else:
+                getattr(self.engine, call)(base.ADMIN, project_id=project, consumer=consumer)
+
+    def test_times_of_several_clocks(self) -> None:
+        """Whatever the times are, the replay ends with the same totals."""
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c")
+        self.quotas.resize(self.context, {"gpu": 5}, consumer="c")
+        self.quotas.commit(self.context, consumer="c")
+        for amount in (3, 4):
+            self.quotas.resize(self.context, {"gpu": amount}, consumer="c")
+        for order in itertools.permutations("12345"):
+            times = [f"2030-01-01 00:00:0{digit}.000000" for digit in order]
+            self.set_times(uuid, created_at=times[0], updated_at=times[1])
+            for generation in (1, 2, 3):
+                time = times[generation + 1]
+                self.execute(f"UPDATE reservation_changes SET created_at = '{time}' WHERE generation = {generation}")
+            self.assertEqual({("p1", "gpu"): 4}, self.held_at(self.export(), 9))
+        self.assert_same_totals()
+        self.quotas.release(self.context, consumer="c")
+        self.set_times(uuid, deleted_at="2030-01-01 00:00:00.000000")
+        self.assertEqual({}, self.held_at(self.export(), 9))
+        self.assert_same_totals()
+
+    def test_a_purge_deletes_them(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c")
+        self.quotas.resize(self.context, {"gpu": 5}, consumer="c")
+        self.quotas.rollback(self.context, [uuid])
+        self.assertEqual(1, self.quotas.purge(base.ADMIN, 0))
+        with self.sql.connect() as connection:
+            query = "SELECT COUNT(*) FROM reservation_changes"
+            self.assertEqual(0, connection.exec_driver_sql(query).scalar())
 
 
 class TestTimes(ExportTestCase):

@@ -7,7 +7,7 @@ It shares nothing with the code under test except the error classes and the name
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
 
@@ -47,6 +47,7 @@ class Row:
     overdue: bool = False
     adjusts: Row | None = None
     provider: str | None = None
+    transfers: tuple[tuple[str, str], ...] = ()
 
 
 class Model:
@@ -208,9 +209,91 @@ class Model:
         for row in [*reversed(now), *reversed([row for row in negative if row not in now])]:
             part = min(-self.used(project, resource), self.subtracts(row))
             if part > 0:
-                self.rows.append(
-                    Row(None, project, resource, part, "committed", None, None, self.tick(), adjusts=row)
-                )
+                self.rows.append(Row(None, project, resource, part, "committed", None, None, self.tick(), adjusts=row))
+
+    def resize(
+        self,
+        project: str,
+        consumer: str,
+        amounts: Mapping[str, int],
+        expected: Mapping[str, int],
+        check: Callable[[Sequence[Row]], None] = lambda _rows: None,
+    ) -> None:
+        """``check(rows)`` may refuse the resize of these rows because of their capacity."""
+        rows = self._changeable(self._held_resources(project, consumer, amounts), "commit")
+        for row in rows:
+            if row.delta < 0:
+                raise exceptions.InvalidDelta(row.resource, amounts[row.resource], "")
+        if any(row.delta not in (expected.get(row.resource, row.delta), amounts[row.resource]) for row in rows):
+            raise exceptions.AmountChanged(consumer, {}, expected)
+        rows = [row for row in rows if row.delta != amounts[row.resource]]
+        if self.blockers(project, {row.resource: amounts[row.resource] - row.delta for row in rows}):
+            raise exceptions.OverQuota([])
+        check(rows)
+        for row in rows:
+            row.delta = amounts[row.resource]
+            self._adjust(project, row.resource, [])
+
+    def _held_resources(self, project: str, consumer: str, amounts: Iterable[str]) -> list[Row]:
+        rows = self.select(project, consumer=consumer)
+        if not rows:
+            raise exceptions.ReservationNotFound(consumer)
+        if missing := [resource for resource in amounts if resource not in {row.resource for row in rows}]:
+            raise exceptions.ResourceNotHeld(consumer, missing[0])
+        return [row for row in rows if row.resource in amounts]
+
+    def _changeable(self, rows: Sequence[Row], call: str) -> Sequence[Row]:
+        """Expire the overdue ones; raise the error of the first row that is not live."""
+        offended = [row for row in rows if row.overdue or row.state in REFUSALS[call]]
+        overdue = [row for row in rows if row.overdue]
+        self._end(overdue, "expired")
+        if offended := overdue or offended:
+            raise REFUSALS[call][offended[0].state](str(offended[0].uuid))
+        return rows
+
+    def transfer(self, project: str, receiver: str, consumer: str) -> None:
+        live = self._live(project, consumer)
+        if not live:
+            if any((project, receiver) in row.transfers for row in self._live(receiver, consumer)):
+                return
+            rows = self.select(project, consumer=consumer)
+            self._changeable(rows, "commit")
+            raise exceptions.ReservationNotFound(consumer)
+        self._changeable(live, "commit")
+        for row in live:
+            if row.delta < 0:
+                raise exceptions.InvalidDelta(row.resource, row.delta, "")
+        amounts = {row.resource: row.delta for row in live}
+        self._end([row for row in self._live(receiver, consumer) if row.overdue], "expired")
+        if self._live(receiver, consumer):
+            raise exceptions.ReservationConflict(consumer, {}, amounts)
+        above_both = {(ancestor, "subtree") for ancestor in self.path(project)}
+        if any((one, scope) not in above_both for one, _, scope in self.blockers(receiver, amounts)):
+            raise exceptions.OverQuota([])
+        self._refuse_too_many(
+            receiver, [{row.resource: row.delta} for row in live if row.state == "reserved"], "reserved"
+        )
+        for row in live:
+            row.project = receiver
+            row.transfers = (*row.transfers, (project, receiver))
+            self._adjust(project, row.resource, [])
+
+    def commit_as(self, rows: Sequence[Row], name: str) -> None:
+        self._refuse_unnamable(rows)
+        others = [row for row in self._live(rows[0].project, name) if row not in rows]
+        self._end([row for row in others if row.overdue], "expired")
+        held = self._live(rows[0].project, name)
+        if set(map(id, held)) != set(map(id, rows)) and (held or any(row.consumer not in (None, name) for row in rows)):
+            raise exceptions.NameConflict(name, {}, {}, "")
+        for row in rows:
+            row.consumer = name
+        self.settle("commit", rows)
+
+    def _refuse_unnamable(self, rows: Sequence[Row]) -> None:
+        if any(row.overdue or row.state in REFUSALS["commit"] for row in rows):
+            self.settle("commit", rows)
+        if len({row.resource for row in rows}) < len(rows) or len({row.project for row in rows}) > 1:
+            raise exceptions.InvalidSelection("")
 
     def expire(self) -> int:
         overdue = [row for row in self.rows if row.overdue]
@@ -231,9 +314,7 @@ class Model:
             self.rows = [row for row in self.rows if row not in rows]
             if total := sum(row.delta for row in rows):
                 now = self.tick()
-                self.rows.append(
-                    Row(None, project, resource, total, "committed", None, None, now, provider=provider)
-                )
+                self.rows.append(Row(None, project, resource, total, "committed", None, None, now, provider=provider))
 
     def select(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
         """Return the rows that a call by name selects: the latest of each claim, without those of previous attempts."""

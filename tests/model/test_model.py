@@ -49,6 +49,7 @@ class Histories(stateful.RuleBasedStateMachine):
         ledger.setUp()
         self.limits = fixtures.DictLimits()
         self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3, max_open=MAX_OPEN)
+        self.engine.capacity.enable(base.ADMIN)
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.database = Database(fixtures.settings(ledger.url))
         trees.plant(self.database, TREE)
@@ -208,6 +209,62 @@ class Histories(stateful.RuleBasedStateMachine):
                 connection.exec_driver_sql(
                     f"UPDATE reservations SET deleted_at = {ended} WHERE id = {number} AND live IS NULL"
                 )
+
+    @stateful.precondition(lambda self: self.named())
+    @stateful.rule(
+        data=st.data(),
+        amounts=st.fixed_dictionaries({"gpu": st.integers(1, 6), "fpga": st.integers(1, 6)}),
+        takes_all=st.sampled_from([False, False, True]),
+        expected=st.sampled_from([None, None, 1, 2]),
+    )
+    def resize(self, data: st.DataObject, amounts: dict[str, int], takes_all: bool, expected: int | None) -> None:
+        project, consumer, resource = data.draw(st.sampled_from(self.named()))
+        if not takes_all:
+            amounts = {resource: amounts[resource]}
+        before = {} if expected is None else {resource: expected}
+        self.both(
+            lambda: self.model.resize(
+                project, consumer, amounts, before, lambda rows: self.check_growth(rows, amounts)
+            ),
+            lambda: self.quotas.resize(base.ADMIN, amounts, project, consumer=consumer, expected=before or None),
+        )
+
+    def named(self) -> list[tuple[str, str, str]]:
+        """The projects, consumers and resources of rows with a consumer: of the live ones, if there are any."""
+        rows = [row for row in self.model.rows if row.consumer]
+        live = [row for row in rows if row.state in ("reserved", "committed")]
+        return sorted({(row.project, str(row.consumer), row.resource) for row in live or rows})
+
+    def check_growth(self, rows: Any, amounts: Any) -> None:
+        """Refuse a resize because of capacity; see test_capacity_model.py."""
+
+    @stateful.precondition(lambda self: self.named())
+    @stateful.rule(
+        data=st.data(), receiver=PROJECTS, limit=st.sampled_from([None, None, 1, 3]), is_repeated=st.booleans()
+    )
+    def transfer(self, data: st.DataObject, receiver: str, limit: int | None, is_repeated: bool) -> None:
+        project, consumer, resource = data.draw(st.sampled_from(self.named()))
+        if project == receiver:
+            receiver = next(one for one in sorted(TREE) if one != project)
+        if limit is not None:
+            self.set_limit(receiver, resource, limit)
+        for _ in range(1 + is_repeated):
+            self.both(
+                lambda: self.model.transfer(project, receiver, consumer),
+                lambda: self.quotas.transfer(base.ADMIN, receiver, project, consumer=consumer),
+            )
+
+    @stateful.precondition(lambda self: any(row.uuid for row in self.model.rows))
+    @stateful.rule(data=st.data(), name=NAMES)
+    def commit_as(self, data: st.DataObject, name: str | None) -> None:
+        known = [row for row in self.model.rows if row.uuid is not None]
+        unnamed = [row for row in known if row.consumer is None and row.state == "reserved"]
+        chosen = st.sampled_from(unnamed) if unnamed and data.draw(st.booleans()) else st.sampled_from(known)
+        rows = data.draw(st.lists(chosen, min_size=1, max_size=2, unique_by=id))
+        self.both(
+            lambda: self.model.commit_as(rows, name or "c3"),
+            lambda: self.quotas.commit(base.ADMIN, [row.uuid for row in rows], known_as=name or "c3"),
+        )
 
     @stateful.rule()
     def expire(self) -> None:

@@ -123,7 +123,7 @@ class TestHealFence(InterleavingTestCase):
             driver: Any = self.engine._driver
             rows = driver._settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
             counting = Counting(connection, driver._paths, singly=False)
-            driver._settler._apply(connection, counting, base.decide("commit", rows).moves, 0)
+            driver._settler.apply(connection, counting, base.decide("commit", rows).moves, 0)
 
         committing, may_end = self.open_transaction(commit)
         healing = BackgroundCall(lambda: self.engine.heal(base.ADMIN))

@@ -40,6 +40,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "administration": None,
     "capacity": None,
+    "pods": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -49,12 +50,18 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_usages": {},
     "get_reservations": {},
     "headroom": {},
+    "get_detail": {},
+    "default_limits": {},
+    "how_many": {"bundle": {"gpu": 1}},
     "commit": {},
     "rollback": {},
     "release": {},
     "extend": {},
+    "resize": {"amounts": {"gpu": 1}, "consumer": "flying"},
 }
 ADMINS: dict[str, dict[str, Any]] = {
+    "get_parent": {"project_id": VICTIM},
+    "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
     "list_usages": {},
     "list_reservations": {},
@@ -64,6 +71,7 @@ ADMINS: dict[str, dict[str, Any]] = {
     "notices": {},
     "audit": {},
     "heal": {},
+    "transfer": {"to_project": NOBODY, "consumer": "flying", "project_id": VICTIM},
 }
 BY_RULE: dict[str, dict[str, Any]] = {
     "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
@@ -102,6 +110,9 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "remove_inventory": {"provider": "n1", "resource": "gpu"},
     "list_inventories": {},
     "list_allocations": {},
+    "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
+    "find_provider": {"names": ["n1"], "resources": ["gpu"]},
+    "report": {},
     "enable": {},
     "is_enabled": {},
     "notices": {},
@@ -167,6 +178,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         self.set("above", 100)
         self.set(VICTIM, 50)
         victim = base.Context(VICTIM)
+        self.engine.capacity.enable(base.ADMIN)
         self.uuids = {
             name: self.quotas.reserve(victim, {"gpu": 1}, consumer=name, group="together")[0] for name in STATES
         }
@@ -177,6 +189,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         self.engines = {"warm": self.engine, "cold": self.make_limited()}
         for engine in self.engines.values():
             engine.reserve(base.Context(STRANGER), {"gpu": 1}, consumer="mine")
+            engine.resize(base.Context(STRANGER), {"gpu": 1}, consumer="mine")  # reads once whether resizes are enabled
             with contextlib.suppress(exceptions.QuotaError):
                 engine.commit(base.Context(STRANGER), [UNKNOWN])
         self.before = hooks.tables(self.sql)
@@ -262,7 +275,7 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider",
+            "provider", "amounts", "expected", "known_as", "to_project", "bundle",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

@@ -25,9 +25,11 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "check": ("--project", OTHER, "gpu=1"),
     "commit": ("--project", OTHER, "--consumer", "c"),
     "extend": ("--project", OTHER, "--consumer", "c", "--expire", "60"),
+    "resize": ("--project", OTHER, "--consumer", "c", "gpu=2"),
     "release": ("--project", OTHER, "--group", "g"),
     "rollback": ("--project", OTHER, "--consumer", "c"),
     "reserve": ("--project", OTHER, "--consumer", "new", "gpu=1"),
+    "transfer": ("--project", OTHER, "--consumer", "new", "--to-project", "newer"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
     "usage forecast": ("--project", OTHER),
@@ -48,7 +50,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 OF_ALL = {
     "capacity allocation list", "capacity audit", "capacity enable", "capacity heal", "capacity import",
     "capacity inventory list", "capacity inventory remove", "capacity inventory set", "capacity provider add",
-    "capacity provider list", "capacity provider remove", "capacity provider show",
+    "capacity provider list", "capacity provider remove", "capacity provider show", "capacity report",
     "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",
@@ -64,6 +66,7 @@ class EveryCommandTest(base.CliTestCase):
         super().setUp()
         self.configure("[limits]\ndriver = database")
         self.call("limit", "set", "--default", "gpu=100")
+        self.call("capacity", "enable")
         self.uuids = {}
         for project in (VICTIM, OTHER):
             self.call("limit", "set", "--project", project, "gpu=50")

@@ -145,7 +145,7 @@ class TestCallTable(base.BaseTestCase):
     def test_every_cell(self) -> None:
         header, *rows = table_named("doc/source/concepts.rst", "call-x-state")
         calls = header[1:]
-        self.assertEqual(["commit", "rollback", "release", "extend", "expire"], calls)
+        self.assertEqual(["commit", "rollback", "release", "extend", "resize", "transfer", "expire"], calls)
         expected = [
             [state, *(cell(call, state.removesuffix(", overdue"), state.endswith("overdue")) for call in calls)]
             for state in ("reserved", "reserved, overdue", *STATES[1:])
@@ -158,7 +158,8 @@ def cell(call: transitions.Call, state: str, overdue: bool) -> str:
     """Return the result that ``transitions`` gives, in the words of the page."""
     row = transitions.Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
     plan = transitions.decide(call, [row])
-    results = ["gets a new expiry" if move.to == state else f"becomes {move.to}" for move in plan.moves]
+    words = {"extend": "gets a new expiry", "resize": "gets the new amount", "transfer": "moves to the receiver"}
+    results = [words[call] if move.to == state else f"becomes {move.to}" for move in plan.moves]
     if plan.error is not None:
         results.append(type(plan.error).__name__)
     return ", then ".join(results) or "no-op"

@@ -23,7 +23,7 @@ class Source:
     """Overdue reservations of these (project_id, resource), in the order of expiry; IDs are 0, 1, ..."""
 
     def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        self.rows = [(number, *key, 1, None) for number, key in enumerate(keys)]
+        self.rows = [(number, *key, 1, None, 0) for number, key in enumerate(keys)]
         self.asked: list[int] = []
 
     def read(self, place: ExpiryPosition | None, most: int) -> tuple[Sequence[Any], ExpiryPosition | None]:

@@ -18,6 +18,7 @@ from unittest import mock
 import sqlalchemy as sa
 from oslotest import base
 
+from cyborg_quota import transitions
 from cyborg_quota.db import (
     dialects,
     inventories,
@@ -28,6 +29,7 @@ from cyborg_quota.db import (
     path_state,
     prepared,
     projects,
+    reservation_changes,
     reservations,
     usages,
 )
@@ -282,6 +284,9 @@ def settles() -> Iterator[tuple[str, Run]]:
     yield "commit in flight", lambda c: reservations.settle_in_flight(c, ["u1"], COMMITTED, 0)
     yield "roll back in flight", lambda c: reservations.settle_in_flight(c, ["u1", "u2"], ROLLED_BACK, 0)
     yield "extend", lambda c: reservations.extend(c, [1], 1000, 0)
+    row = transitions.Row(1, "u1", 7, "p1", "gpu", 2, RESERVED, False)
+    yield "amend", lambda c: reservation_changes.amend(c, reservation_changes.Amendment(row, "u9", "p2", 8, 3), 0)
+    yield "name", lambda c: reservations.name(c, row, "c1", 1)
     yield "link", lambda c: reservations.link(c, 1, "p1", "gpu")
 
 
@@ -295,7 +300,7 @@ def expiry() -> Iterator[tuple[str, Run]]:
     yield "overdue from the first", lambda c: behind(c, None)
     yield "overdue from a position", lambda c: behind(c, (LATER, 7))
     yield "overdue of", lambda c: reservations.still_overdue(c, [1, 2, 3], 0)
-    yield "expire", lambda c: reservations.expire(c, [1, 2, 3, 4, 5], 0)
+    yield "expire", lambda c: reservations.expire(c, [(number, "p", "gpu", 1, None, 0) for number in range(1, 6)], 0)
     yield "paths of roots", lambda c: projects.read_roots(c, ["p1", "p2"])
 
 

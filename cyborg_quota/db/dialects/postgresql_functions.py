@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Final
 
 import sqlalchemy as sa
@@ -34,9 +34,10 @@ from cyborg_quota.db.usages import Change
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK, State
 
 RESERVE: Final = "cyborg_quota_reserve_v1"
-SETTLE: Final = "cyborg_quota_settle_v1"
+SETTLE: Final = "cyborg_quota_settle_v2"
 RESERVE_ONE: Final = "cyborg_quota_reserve_one_v1"
-SETTLE_ONE: Final = "cyborg_quota_settle_one_v1"
+SETTLE_ONE: Final = "cyborg_quota_settle_one_v2"
+"""Version 2 of both leaves out reservations that were resized or transferred: see settle_in_flight_update."""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -164,7 +165,7 @@ BEGIN
 $function$"""
 
 # (The CASE keeps ``state`` and ``expire`` out of the index conditions: see decision record 0022.)
-IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}'
+IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
                 AND (expire IS NULL OR expire > {NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
 
 def _settle(uuids: str) -> str:
@@ -181,7 +182,7 @@ def _settle(uuids: str) -> str:
     END IF;"""
 
 
-_SETTLE_V1: Final = f"""
+_SETTLE_V2: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
@@ -246,7 +247,7 @@ CREATE FUNCTION @schema@.{RESERVE_ONE}(
     ); {END_ONE}
 $function$"""
 
-_SETTLE_ONE_V1: Final = f"""
+_SETTLE_ONE_V2: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE_ONE}(
     p_uuid text, p_state text, p_grace bigint,
     {CHARGE_PARAMETERS}, p_locks integer
@@ -262,9 +263,9 @@ $function$"""
 
 DEFINITIONS: Final = {
     RESERVE: _RESERVE_V1,
-    SETTLE: _SETTLE_V1,
+    SETTLE: _SETTLE_V2,
     RESERVE_ONE: _RESERVE_ONE_V1,
-    SETTLE_ONE: _SETTLE_ONE_V1,
+    SETTLE_ONE: _SETTLE_ONE_V2,
 }
 
 
@@ -305,10 +306,15 @@ def create(connection: sa.Connection, definitions: Mapping[str, str]) -> list[st
     return []
 
 
+def is_one_row(reservations: Sized, changes: Sized) -> bool:
+    """Whether the functions for one reservation and one usage row apply."""
+    return len(reservations) == len(changes) == 1
+
+
 def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]) -> bool:
     """Reserve in one call of a function, with the changes in lock order. False: it changed nothing."""
     first = rows[0]
-    if len(rows) == len(changes) == 1:
+    if is_one_row(rows, changes):
         arguments = (
             f"%s, {first.ttl_microseconds}, %s, %s, {first.delta}, %s, %s, {first.claim_ordinal or 'NULL'}, %s,"
             f" {charge_values(changes[0])}"
@@ -324,7 +330,7 @@ def settle(
     connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
 ) -> bool:
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
-    if len(uuids) == len(changes) == 1:
+    if is_one_row(uuids, changes):
         arguments = f"%s, '{after}', {grace}, {charge_values(changes[0])}"
         return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
     listed = array([element(uuid) for uuid in sorted(uuids)])

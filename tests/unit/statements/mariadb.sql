@@ -55,37 +55,37 @@ EXECUTE cyborg_quota_381ce9b1a280af472a0b USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 -- single statement: reserve too many rows
 
 -- single statement: commit
-PREPARE cyborg_quota_122319e62edfb25717a6 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_313ede310f1b8eee241a FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_122319e62edfb25717a6 USING %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_313ede310f1b8eee241a USING %s, 0, -2, 2, 1, 101, 2 -- COMMIT
 ;
 
 -- single statement: commit two
-PREPARE cyborg_quota_45c444243f48a1deaf06 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_e623d331d8510c153cc4 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_45c444243f48a1deaf06 USING %s, %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_e623d331d8510c153cc4 USING %s, %s, 0, -2, 2, 1, 101, 2 -- COMMIT
 ;
 
 -- single statement: commit two resources
-PREPARE cyborg_quota_488d7bc2b99ecd2b8d8b FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 2 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_fde845de68fb49b24486 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 2 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_488d7bc2b99ecd2b8d8b USING %s, %s, 0, 1, -2, 2, -2, 1, 2, 2, 2, 1, 0, 2, 0, 1, 2, 1, 101, 2, 102, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 0, 2, 0, 1, 2, 2, 2, 1, 0, 2, 0 -- COMMIT
+EXECUTE cyborg_quota_fde845de68fb49b24486 USING %s, %s, 0, 1, -2, 2, -2, 1, 2, 2, 2, 1, 0, 2, 0, 1, 2, 1, 101, 2, 102, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 1, 0, 2, 0, 1, 2, 2, 2, 1, 0, 2, 0 -- COMMIT
 ;
 
 -- single statement: roll back
-PREPARE cyborg_quota_b2e96e9246ceb604f23a FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_974431bdc89125500002 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_b2e96e9246ceb604f23a USING %s, 0, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_974431bdc89125500002 USING %s, 0, -2, -2, 1, 101, 2, 2 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-PREPARE cyborg_quota_e7d7811cc917bcb521de FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_1d6d652bd15255075cdc FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_e7d7811cc917bcb521de USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
+EXECUTE cyborg_quota_1d6d652bd15255075cdc USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
 ;
 
 -- single statement: claim capacity
@@ -105,11 +105,11 @@ EXECUTE cyborg_quota_1877e7b600b26a7c22d6 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: give capacity back
-PREPARE cyborg_quota_562f71cb275cae59c537 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_9709c541ae500f170142 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_562f71cb275cae59c537 USING %s, 0, 4, 4, 7, 4, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_9709c541ae500f170142 USING %s, 0, 4, 4, 7, 4, -2, -2, 1, 101, 2, 2 -- COMMIT
 ;
 
 -- charge
@@ -191,25 +191,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
 ;
@@ -222,39 +222,47 @@ WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%
 ;
 
 -- move to committed
-UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to rolled back
 UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to released
 UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to expired
 UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
 ;
 
 -- commit in flight
-UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
 ;
 
 -- roll back in flight
 UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
 ;
 
 -- extend
-UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), expire=(UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), expire=(UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END = 1
+;
+
+-- amend
+UPDATE reservations SET usage_id=%(b_usage_id)s, project_id=%(b_project)s, delta=%(b_delta)s, place=coalesce(%(b_ordinal)s, reservations.place), generation=(coalesce(reservations.generation, 0) + 1) WHERE reservations.id = %(b_id)s AND reservations.state = %(b_before)s AND %(b_generation)s = coalesce(reservations.generation, 0) AND reservations.delta = %(b_delta_before)s AND (reservations.state = 'committed' OR reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND))
+;
+
+-- name
+UPDATE reservations SET consumer_id=%(b_consumer)s, place=%(b_ordinal)s WHERE reservations.id = %(b_id)s AND reservations.consumer_id IS NULL AND reservations.live = 1 AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
 -- link
@@ -262,14 +270,14 @@ UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = 
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire 
  LIMIT %(b_limit)s
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -280,7 +288,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + 
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -291,7 +299,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + 
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
@@ -299,7 +307,7 @@ WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(
 -- expire
 UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state='expired', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
 -- paths of roots
@@ -371,7 +379,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed'
+DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed' AND reservations.consumer_id IS NULL
 ;
 UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_usage_id)s
 ;

@@ -61,9 +61,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_settle_v1
+-- function cyborg_quota_settle_v2
 
-CREATE FUNCTION @schema@.cyborg_quota_settle_v1(
+CREATE FUNCTION @schema@.cyborg_quota_settle_v2(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -76,13 +76,13 @@ DECLARE
 BEGIN 
     IF p_state = 'committed' THEN
         UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
-            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     ELSE
         UPDATE @schema@.reservations
             SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
                 live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+            WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     END IF;
     GET DIAGNOSTICS settled = ROW_COUNT;
@@ -170,9 +170,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_settle_one_v1
+-- function cyborg_quota_settle_one_v2
 
-CREATE FUNCTION @schema@.cyborg_quota_settle_one_v1(
+CREATE FUNCTION @schema@.cyborg_quota_settle_one_v2(
     p_uuid text, p_state text, p_grace bigint,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
@@ -186,13 +186,13 @@ BEGIN
     END IF; 
     IF p_state = 'committed' THEN
         UPDATE @schema@.reservations SET state = 'committed', updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
-            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     ELSE
         UPDATE @schema@.reservations
             SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
                 live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved'
+            WHERE uuid = p_uuid AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     END IF;
     IF NOT FOUND THEN
@@ -326,7 +326,7 @@ BEGIN
     UPDATE @schema@.reservations
         SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
             live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-        WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved'
+        WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
@@ -463,23 +463,23 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) >
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two resources
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity
@@ -527,23 +527,23 @@ SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2
 ;
 
 -- single statement, checking for contention: commit
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two resources
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v1(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
-SELECT FROM generate_series(1, cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity
@@ -653,25 +653,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
 ;
@@ -684,39 +684,47 @@ WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%
 ;
 
 -- move to committed
-UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state=%(b_after)s WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to rolled back
 UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to released
 UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to expired
 UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
 ;
 
 -- commit in flight
-UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), state='committed' WHERE reservations.uuid = %(b_0)s AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
 ;
 
 -- roll back in flight
 UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (%(b_0)s, %(b_1)s) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
 ;
 
 -- extend
-UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), expire=(statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), expire=(statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END = 1
+;
+
+-- amend
+UPDATE reservations SET usage_id=%(b_usage_id)s, project_id=%(b_project)s, delta=%(b_delta)s, place=coalesce(%(b_ordinal)s, reservations.place), generation=(coalesce(reservations.generation, 0) + 1) WHERE reservations.id = %(b_id)s AND reservations.state = %(b_before)s AND %(b_generation)s = coalesce(reservations.generation, 0) AND reservations.delta = %(b_delta_before)s AND (reservations.state = 'committed' OR reservations.expire IS NULL OR reservations.expire > (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond'))
+;
+
+-- name
+UPDATE reservations SET consumer_id=%(b_consumer)s, place=%(b_ordinal)s WHERE reservations.id = %(b_id)s AND reservations.consumer_id IS NULL AND reservations.live = 1 AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
 -- link
@@ -724,14 +732,14 @@ UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = 
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire 
  LIMIT %(b_limit)s
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -742,7 +750,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -753,7 +761,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
@@ -761,7 +769,7 @@ WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_time
 -- expire
 UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state='expired', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
 -- paths of roots
@@ -833,7 +841,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed'
+DELETE FROM reservations WHERE reservations.id IN (%(b_0)s, %(b_1)s) AND reservations.state = 'committed' AND reservations.consumer_id IS NULL
 ;
 UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_usage_id)s
 ;

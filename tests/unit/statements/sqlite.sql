@@ -79,25 +79,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.uuid IN (?, ?, ?, ?)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ?
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.group_id = ?
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ? AND reservations.live = 1
 ;
@@ -110,39 +110,47 @@ WHERE reservations.project_id = ? AND reservations.consumer_id IN (?, ?) AND res
 ;
 
 -- move to committed
-UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), state=? WHERE reservations.id IN (?, ?) AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), state=? WHERE reservations.id IN (?, ?) AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to rolled back
 UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state=?, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to released
 UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state=?, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
 
 -- move to expired
 UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state=?, live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
 ;
 
 -- commit in flight
-UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), state='committed' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), state='committed' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
 ;
 
 -- roll back in flight
 UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state='rolled_back', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = 'reserved') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
 ;
 
 -- extend
-UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), expire=cyborg_quota_utc_after(?) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), expire=cyborg_quota_utc_after(?) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END = 1
+;
+
+-- amend
+UPDATE reservations SET usage_id=?, project_id=?, delta=?, place=coalesce(?, reservations.place), generation=(coalesce(reservations.generation, 0) + 1) WHERE reservations.id = ? AND reservations.state = ? AND ? = coalesce(reservations.generation, 0) AND reservations.delta = ? AND (reservations.state = 'committed' OR reservations.expire IS NULL OR reservations.expire > cyborg_quota_utc_after(-?))
+;
+
+-- name
+UPDATE reservations SET consumer_id=?, place=? WHERE reservations.id = ? AND reservations.consumer_id IS NULL AND reservations.live = 1 AND ? = coalesce(reservations.generation, 0)
 ;
 
 -- link
@@ -150,14 +158,14 @@ UPDATE reservations SET usage_id=? WHERE reservations.project_id = ? AND reserva
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire
  LIMIT ? OFFSET ?
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -168,7 +176,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.expire >= ? AND (reservations.expire > ? OR reservations.id > ?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -179,7 +187,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.id IN (?, ?, ?, ?)
 ;
@@ -187,7 +195,7 @@ WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_ut
 -- expire
 UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state='expired', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (?, ?, ?, ?, ?, ?, ?, ?) AND reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)
+FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (?, ?, ?, ?, ?, ?, ?, ?) AND reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND ? = coalesce(reservations.generation, 0)
 ;
 
 -- paths of roots
@@ -259,7 +267,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = ? AND reservations.state = 'committed' AND reservations.adjusts = ?
 ;
-DELETE FROM reservations WHERE reservations.id IN (?, ?) AND reservations.state = 'committed'
+DELETE FROM reservations WHERE reservations.id IN (?, ?) AND reservations.state = 'committed' AND reservations.consumer_id IS NULL
 ;
 UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = ?
 ;

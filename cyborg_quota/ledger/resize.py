@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizes reservations: sets other amounts in the same rows, and charges or gives back the differences.
+
+    read the reservations, the path and the constraints                                (no transaction)
+    UPDATE the reservations, UPDATE the inventories, UPDATE the usage rows, COMMIT     (one transaction)
+
+Each UPDATE of a reservation compares all that was read. If one does not match, another call has changed the
+reservation: everything is rolled back, and the call begins again. A growth is checked as a reserve of the difference.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from cyborg_quota import exceptions, transitions, units
+from cyborg_quota.capacity_types import CapacityOver
+from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.reservation_changes import Amendment
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
+from cyborg_quota.ledger.counters import ChargeRefused, Counting
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_within
+from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import EXPIRED, RESERVED
+
+MAX_ATTEMPTS: Final = 200
+"""The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
+
+
+class ReservationChanged(Exception):
+    """A reservation is not as it was read: roll back, and read it again."""
+
+
+class ResizeRequest(NamedTuple):
+    """The arguments of a resize. ``expected``: the amounts that must be held, by resource; may be empty."""
+
+    project_id: str
+    consumer: str
+    amounts: Mapping[str, int]
+    expected: Mapping[str, int]
+    sees_all: bool
+
+
+class Resizer:
+    """Resizes the reservations of a consumer."""
+
+    def __init__(self, database: Database, settler: Settler, reserver: Reserver, capacity: CapacityClaimer) -> None:
+        self._database = database
+        self._settler = settler
+        self._reserver = reserver
+        self._capacity = capacity
+
+    def resize(self, request: ResizeRequest) -> None:
+        """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
+        self._capacity.check_enabled()
+        uuids = {resource: new_reservations.new_uuid() for resource in request.amounts}
+        repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
+
+    def _attempt(self, request: ResizeRequest, uuids: Mapping[str, str], *, is_retry: bool) -> bool:
+        """Attempt once to resize. False: what was read has changed, retry."""
+        rows = read_rows(
+            self._database, self._settler, request.project_id, request.consumer, uuids.values() if is_retry else ()
+        )
+        if rows is None:
+            return True
+        rows = _select(rows, request)
+        plan = transitions.decide("resize", rows)
+        if any(row.overdue for row in rows):
+            return expire_overdue(self._database, self._settler, rows)
+        if plan.error is not None:
+            self._database.read(self._database.ensure_durable)
+            raise plan.error
+        _check_held(rows, request)
+        rows = [row for row in rows if row.delta != request.amounts[row.resource]]
+        if rows:
+            return self._write(request, rows, uuids)
+        self._database.read(self._database.ensure_durable)
+        return True
+
+    def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
+        growth = {row.resource: request.amounts[row.resource] - row.delta for row in rows}
+        amounts = {resource: amount for resource, amount in growth.items() if amount > 0}
+        charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
+        path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
+        constraints = self._reserver.constraints(charge, path, amounts)
+        added = [
+            change
+            for row in rows
+            if row.resource in amounts
+            for change in changes_within(path, constraints, {row.resource: growth[row.resource]}, row.state)
+        ]
+        ended = {
+            (row.project_id, row.resource): (growth[row.resource], 0)
+            if row.state == RESERVED
+            else (0, growth[row.resource])
+            for row in rows
+            if row.resource not in amounts
+        }
+
+        changes = [
+            Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
+            for row in rows
+        ]
+
+        def work(connection: Connection, counting: Counting) -> bool:
+            amend(connection, self._settler, changes)
+            _change_capacity(connection, rows, request.amounts)
+            counting.exchange(ended, added)
+            return True
+
+        try:
+            return self._settler.write(work)
+        except ReservationChanged:
+            return False
+        except (ChargeRefused, CapacityRefused) as refusal:
+            self._reserver.raise_refusal(charge, path, constraints, amounts)
+            if isinstance(refusal, CapacityRefused):
+                self._raise_capacity_refusal(request, rows)
+            return False
+
+    def _raise_capacity_refusal(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
+        """Raise OverCapacity if, after a synced read, an amount does not fit. Returns if all fit now: retry."""
+        provider_ids = {row.provider_id for row in rows if row.provider_id is not None}
+        records = self._database.read_synced(lambda connection: inventories.read(connection, provider_ids))
+        overs = []
+        for row in rows:
+            if row.provider_id is None:
+                continue
+            amount = request.amounts[row.resource]
+            record = records.get((row.provider_id, row.resource))
+            if record is None:
+                overs.append(CapacityOver(None, row.resource, amount, "the provider has no inventory of it"))
+                continue
+            rule = units.violated_rule(amount, amount - row.delta, record)
+            if amount < row.delta:
+                rule = units.violated_unit(
+                    amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size
+                )
+            if rule is not None:
+                counters = (record.capacity, record.used) if request.sees_all else ()
+                overs.append(CapacityOver(record.provider, row.resource, amount, rule, *counters))
+        if overs:
+            raise exceptions.OverCapacity(overs) from None
+
+
+def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
+    """Call ``attempt(is_retry)`` until it returns True. Raises DatabaseUnavailable after too many attempts."""
+    began = time.monotonic()
+    with database.deadline():
+        for number in range(MAX_ATTEMPTS):
+            if number > 2:
+                time.sleep(random.uniform(0, 0.002 * min(number, 25)))
+            if attempt(number > 0):
+                return
+    raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
+
+
+def read_rows(
+    database: Database, settler: Settler, project_id: str, consumer: str, uuids: Iterable[str]
+) -> list[Row] | None:
+    """The rows of a consumer in its current attempt, as a call by consumer selects them, in order of id.
+
+    None: an earlier attempt of the call that made ``uuids`` was committed, although its answer was lost.
+    """
+
+    def work(connection: Connection) -> list[Row] | None:
+        if uuids and reservation_changes.is_any_recorded(connection, list(uuids)):
+            database.ensure_durable(connection)
+            return None
+        rows = reservations.by_consumer(connection, project_id, consumer, settler.grace)
+        return transitions.current_attempt(rows)
+
+    return database.read_synced(work)
+
+
+def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) -> bool:
+    """Expire those that are overdue, and raise ReservationExpired. False: they were extended or have ended, retry."""
+    uuids = [row.uuid for row in rows if row.overdue]
+    settler.expire_rows(uuids)
+    for row in database.read(lambda connection: reservations.by_uuids(connection, uuids, None, settler.grace)):
+        if row.state == EXPIRED:
+            raise exceptions.ReservationExpired(row.uuid)
+    return False
+
+
+def amend(connection: Connection, settler: Settler, changes: Iterable[Amendment]) -> None:
+    """Change the project and the amount of live rows, in order of id, and record it.
+
+    Raises ReservationChanged if a row is not as it was read, or is overdue.
+    """
+    for change in changes:
+        if not reservation_changes.amend(connection, change, settler.grace):
+            raise ReservationChanged
+        reservation_changes.record(connection, change)
+
+
+def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
+    """The rows of the resources to resize, in order of id. Raises ReservationNotFound, ResourceNotHeld."""
+    if not rows:
+        raise exceptions.ReservationNotFound(request.consumer)
+    held = {row.resource for row in rows}
+    for resource in request.amounts:
+        if resource not in held:
+            raise exceptions.ResourceNotHeld(request.consumer, resource)
+    return [row for row in rows if row.resource in request.amounts]
+
+
+def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
+    """Raise InvalidDelta for a negative amount that is held, and AmountChanged if an amount is not the expected one.
+
+    An amount that is already the requested one is accepted: the call is a repeat.
+    """
+    held = {row.resource: row.delta for row in rows}
+    for resource, delta in held.items():
+        if delta < 0:
+            reason = f"the consumer holds {delta}; release a negative amount and reserve again, instead of a resize"
+            raise exceptions.InvalidDelta(resource, request.amounts[resource], reason)
+    if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
+        raise exceptions.AmountChanged(request.consumer, held, request.expected)
+
+
+def _change_capacity(connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
+    """Take or give back the capacity of rows with a provider, in lock order. Raises CapacityRefused."""
+    keys = {(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
+    ids = inventories.ids_of(connection, keys)
+    for key in keys.keys() - ids.keys():
+        raise CapacityRefused(key)
+    for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
+        amount = amounts[key[1]]
+        total = amount - keys[key].delta
+        if total > 0:
+            is_taken = inventories.claim(connection, inventories.InventoryClaim(inventory_id, amount, total))
+        else:
+            is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
+        if not is_taken:
+            raise CapacityRefused(key)
+        if total < 0:
+            inventories.give_back(connection, {key: -total})

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfers what a consumer holds to another project: its reservations, and their amounts in the usage rows.
+
+    read the reservations, both paths and the receiver's constraints                   (no transaction)
+    UPDATE the reservations, UPDATE the usage rows of both paths, COMMIT               (one transaction)
+
+The usage rows above both projects keep their totals. The reservations keep their providers, so that the inventories do
+not change. As in resize.py, each UPDATE of a reservation compares what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cyborg_quota import exceptions, transitions
+from cyborg_quota.db import new_reservations, reservation_changes, reservations
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.reservation_changes import Amendment
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.counters import ChargeRefused, Counting
+from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest, changes_within
+from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
+from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import LIVE_STATES, RESERVED
+
+
+class TransferRequest(NamedTuple):
+    """The arguments of a transfer: two different projects, and the consumer whose live reservations it moves."""
+
+    sender: str
+    receiver: str
+    consumer: str
+
+
+class _ReceiverHolds(Exception):
+    """The receiver has live reservations of the consumer: roll back."""
+
+
+class Transferrer:
+    """Transfers the live reservations of a consumer from one project to another."""
+
+    def __init__(
+        self,
+        database: Database,
+        paths: PathCache,
+        settler: Settler,
+        reserver: Reserver,
+        *,
+        cap: OpenCap,
+        capacity: CapacityClaimer,
+    ) -> None:
+        self._database = database
+        self._paths = paths
+        self._settler = settler
+        self._reserver = reserver
+        self._cap = cap
+        self._capacity = capacity
+
+    def transfer(self, request: TransferRequest) -> None:
+        """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
+        self._capacity.check_enabled()
+        uuids: dict[str, str] = {}
+        repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
+
+    def _attempt(self, request: TransferRequest, uuids: dict[str, str], *, is_retry: bool) -> bool:
+        """Attempt once to transfer. ``uuids``: those of the records of the changes, by resource. False: retry."""
+        rows = read_rows(
+            self._database, self._settler, request.sender, request.consumer, uuids.values() if is_retry else ()
+        )
+        if rows is None:
+            return True
+        live = [row for row in rows if row.state in LIVE_STATES]
+        if any(row.overdue for row in live):
+            return expire_overdue(self._database, self._settler, live)
+        if not live:
+            self._check_repeated(request, rows)
+            return True
+        for row in live:
+            if row.delta < 0:
+                reason = "what a negative amount frees belongs to its project, and cannot be transferred"
+                raise exceptions.InvalidDelta(row.resource, row.delta, reason)
+            uuids.setdefault(row.resource, new_reservations.new_uuid())
+        return self._write(request, live, uuids)
+
+    def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:
+        """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""
+
+        def work(connection: Connection) -> bool:
+            self._database.ensure_durable(connection)
+            return reservation_changes.was_transferred(connection, *request[2:], *request[:2])
+
+        if self._database.read_synced(work):
+            return
+        plan = transitions.decide("transfer", rows)
+        raise plan.error or exceptions.ReservationNotFound(request.consumer)
+
+    def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
+        amounts = {row.resource: row.delta for row in rows}
+        receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
+        path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
+        sending = self._paths.get(request.sender, sorted(amounts))
+        # The totals of the projects above both do not change: what limits them cannot refuse the transfer.
+        constraints = [
+            constraint
+            for constraint in self._reserver.constraints(receiving, path, amounts)
+            if constraint.scope == "project" or constraint.project_id not in sending.project_ids
+        ]
+        added = [one for row in rows for one in changes_within(path, constraints, {row.resource: row.delta}, row.state)]
+        ended = {
+            (row.project_id, row.resource): (-row.delta, 0) if row.state == RESERVED else (0, -row.delta)
+            for row in rows
+        }
+        leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
+        opened = [leaves[row.resource] for row in rows if row.state == RESERVED]
+
+        ordinals = {resource: index + 1 for index, resource in enumerate(sorted(amounts))}
+        changes = [
+            Amendment(
+                row,
+                uuids[row.resource],
+                request.receiver,
+                leaves[row.resource].usage_id,
+                row.delta,
+                ordinals[row.resource],
+            )
+            for row in rows
+        ]
+
+        def work(connection: Connection, counting: Counting) -> bool:
+            if reservations.any_live(connection, request.receiver, [request.consumer]):
+                raise _ReceiverHolds
+            amend(connection, self._settler, changes)
+            counting.exchange(ended, added)
+            self._cap.check(connection, opened, ())
+            return True
+
+        try:
+            return self._settler.write(work)
+        except ReservationChanged:
+            return False
+        except ChargeRefused:
+            self._reserver.raise_refusal(receiving, path, constraints, amounts)
+            return False
+        except (DuplicateEntry, _ReceiverHolds):
+            return self._resolve_duplicate(request, rows)
+
+    def _resolve_duplicate(self, request: TransferRequest, rows: Sequence[Row]) -> bool:
+        """The receiver has live reservations of the consumer: raise ReservationConflict.
+
+        False: they have ended, or they are those of this transfer, which was committed although its answer was lost.
+        """
+        held = self._database.read_synced(
+            lambda connection: reservations.live_of(
+                connection, request.receiver, [request.consumer], self._settler.grace
+            )
+        ).get(request.consumer, [])
+        overdue = [row.uuid for row in held if row.overdue]
+        if overdue:
+            self._settler.expire_rows(overdue)
+        elif held and not {row.uuid for row in held} & {row.uuid for row in rows}:
+            deltas, requested = ({row.resource: row.delta for row in some} for some in (held, rows))
+            raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
+        return False

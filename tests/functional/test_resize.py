@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizing what a consumer holds, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota.db.database import Database
+from tests import base, fixtures, hooks, trees
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class ResizeTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"root": None, "p1": "root", "p2": "root", "side": None})
+
+    def hold(self, consumer: str = "c", commit: bool = True, **deltas: int) -> list[str]:
+        uuids = self.quotas.reserve(self.context, deltas, consumer=consumer)
+        if commit:
+            self.quotas.commit(self.context, uuids)
+        return uuids
+
+    def resize(self, consumer: str = "c", expected: dict[str, int] | None = None, **amounts: int) -> None:
+        self.quotas.resize(self.context, amounts, consumer=consumer, expected=expected)
+
+    def deltas(self, consumer: str = "c", project_id: str = "p1") -> dict[str, int]:
+        rows = self.engine.get_reservations(ADMIN, project_id, consumer=consumer)
+        return {row.resource: row.delta for row in rows if row.ended_at is None}
+
+    def rows(self) -> list[Any]:
+        """What a call may change, without the times of changes."""
+        columns = {
+            "reservations": "id, uuid, project_id, usage_id, delta, state, consumer_id, place, generation, expire",
+            "quota_usages": "id, project_id, resource, used, reserved, subtree, generation",
+            "inventories": "id, used, free",
+            "reservation_changes": "id",
+        }
+        with self.sql.connect() as connection:
+            return [
+                connection.exec_driver_sql(f"SELECT {names} FROM {table} ORDER BY id").all()
+                for table, names in columns.items()
+            ]
+
+    def refuse(self, error: type[Exception], call: Callable[..., object], *args: Any, **named: Any) -> Any:
+        """The call raises ``error`` and changes nothing."""
+        before = self.rows()
+        raised = self.assertRaises(error, call, *args, **named)
+        self.assertIs(error, type(raised))
+        self.assertEqual(before, self.rows())
+        return raised
+
+
+class TestResize(ResizeTestCase):
+    def test_both_directions_and_states(self) -> None:
+        for number, commit in enumerate((True, False)):
+            with self.subTest(commit=commit):
+                consumer = f"c{number}"
+                uuids = self.hold(consumer, commit, gpu=2, fpga=3)
+                self.resize(consumer, gpu=5, fpga=1)
+                self.assertEqual({"gpu": 5, "fpga": 1}, self.deltas(consumer))
+                self.assertEqual((5, 0) if commit else (0, 5), self.figures())
+                self.assertEqual((1, 0) if commit else (0, 1), self.figures(resource="fpga"))
+                self.assertEqual(
+                    uuids, [row.uuid for row in self.engine.get_reservations(self.context, consumer=consumer)]
+                )
+                self.quotas.release(self.context, uuids)
+
+    def test_a_repeat_is_a_no_op(self) -> None:
+        self.hold(gpu=2)
+        self.resize(gpu=4)
+        before = self.rows()
+        self.resize(gpu=4)
+        self.resize(expected={"gpu": 2}, gpu=4)
+        self.assertEqual(before, self.rows())
+
+    def test_what_follows_uses_the_new_amount(self) -> None:
+        for turn, end in enumerate((self.quotas.rollback, self.quotas.release, self.expire)):
+            self.hold(f"c{turn}", commit=False, gpu=2)
+            self.resize(f"c{turn}", gpu=5)
+            end(self.context, consumer=f"c{turn}")
+            self.assertEqual((0, 0), self.figures())
+        self.hold("kept", commit=False, gpu=2)
+        self.resize("kept", gpu=5)
+        self.quotas.commit(self.context, consumer="kept")
+        self.assertEqual((5, 0), self.figures())
+        self.quotas.release(self.context, consumer="kept")
+        self.assertEqual((0, 0), self.figures())
+
+    def expire(self, _context: object, *, consumer: str) -> None:
+        self.make_overdue(*(row.uuid for row in self.engine.get_reservations(self.context, consumer=consumer)))
+        self.assertEqual(1, self.quotas.expire(ADMIN))
+
+    def test_all_or_nothing_over_quota(self) -> None:
+        self.limits.limits["p1", "gpu"] = 6
+        self.limits.subtree_limits["root", "fpga"] = 4
+        self.hold(gpu=2, fpga=3)
+        self.hold("other", gpu=1)
+        error = self.refuse(exceptions.OverQuota, self.resize, gpu=6, fpga=1)
+        self.assertEqual([("p1", "gpu", 4)], [(over.project_id, over.resource, over.requested) for over in error.overs])
+        error = self.refuse(exceptions.OverQuota, self.resize, gpu=1, fpga=5)
+        self.assertEqual([("root", None)], [(over.project_id, over.subtree) for over in error.overs])
+        self.resize(gpu=5, fpga=4)
+        self.assertEqual((6, 0), self.figures())
+
+    def test_a_reduction_ignores_limits(self) -> None:
+        self.hold(gpu=6)
+        self.limits.limits["p1", "gpu"] = 1
+        self.limits.subtree_limits["root", "gpu"] = 0
+        self.resize(gpu=3)
+        self.assertEqual((3, 0), self.figures())
+        self.refuse(exceptions.OverQuota, self.resize, gpu=4)
+
+    def test_capacity(self) -> None:
+        self.capacity.add_provider(ADMIN, "n1")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9, min_unit=2, step_size=2), "fpga": Inventory(2)})
+        self.quotas.reserve(self.context, {"gpu": 4, "fpga": 1}, consumer="c", provider=ANY)
+        self.resize(gpu=8, fpga=2)
+        self.assertEqual({"gpu": 8, "fpga": 2}, self.used())
+        error = self.refuse(exceptions.OverCapacity, self.resize, gpu=2, fpga=3)
+        self.assertEqual([("n1", "fpga", 3)], [(over.provider, over.resource, over.requested) for over in error.overs])
+        self.assertEqual(None, error.overs[0].capacity)
+        # The unit rules apply to the new amount, also of a reduction.
+        error = self.refuse(exceptions.OverCapacity, self.resize, gpu=3)
+        self.assertIn("step_size is 2", error.overs[0].rule)
+        # A reduction ignores the capacity.
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2, min_unit=2, max_unit=8, step_size=2)})
+        self.resize(gpu=6)
+        self.refuse(exceptions.OverCapacity, self.resize, gpu=8)
+        self.limits.limits["p1", "gpu"] = 1
+        self.refuse(exceptions.OverQuota, self.resize, gpu=8)  # reported first
+        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.quotas.release(self.context, consumer="c")
+        self.assertEqual({"gpu": 0, "fpga": 0}, self.used())
+
+    def used(self) -> dict[str, int]:
+        return {record.resource: record.used for record in self.capacity.list_inventories(ADMIN)}
+
+    def test_expected(self) -> None:
+        self.hold(gpu=2, fpga=1)
+        error = self.refuse(exceptions.AmountChanged, self.resize, expected={"gpu": 3}, gpu=4)
+        self.assertEqual(({"gpu": 2}, {"gpu": 3}), (error.held, error.requested))
+        self.resize(expected={"gpu": 2}, gpu=4, fpga=2)
+        self.refuse(exceptions.AmountChanged, self.resize, expected={"gpu": 2}, gpu=5)
+        self.refuse(exceptions.InvalidRequest, self.resize, expected={"fpga": 2}, gpu=5)
+
+    def test_the_states(self) -> None:
+        (late,) = self.hold("late", commit=False, gpu=1)
+        self.make_overdue(late)
+        for _ in range(2):
+            self.assertRaises(exceptions.ReservationExpired, self.resize, "late", gpu=2)
+        self.assertEqual(["expired"], self.states(late))
+        self.hold("freed", gpu=1)
+        self.quotas.release(self.context, consumer="freed")
+        self.refuse(exceptions.ReservationReleased, self.resize, "freed", gpu=2)
+        self.hold("rolled", commit=False, gpu=1)
+        self.quotas.rollback(self.context, consumer="rolled")
+        self.refuse(exceptions.ReservationRolledBack, self.resize, "rolled", gpu=2)
+        error = self.refuse(exceptions.ReservationNotFound, self.resize, "nobody", gpu=2)
+        self.assertEqual("nobody", error.uuid)
+
+    def test_what_is_not_held(self) -> None:
+        self.hold(gpu=1)
+        error = self.refuse(exceptions.ResourceNotHeld, self.resize, gpu=2, fpga=1)
+        self.assertEqual(("c", "fpga"), (error.consumer, error.resource))
+
+    def test_negative_amounts_and_other_bad_input(self) -> None:
+        self.hold("n", commit=False, gpu=-2)
+        self.hold(gpu=1)
+        self.refuse(exceptions.InvalidDelta, self.resize, "n", gpu=1)
+        for amounts in ({"gpu": 0}, {"gpu": -1}, {"gpu": True}, {"gpu": 2**31}, {"gpu": "2"}):
+            self.refuse(exceptions.InvalidDelta, self.quotas.resize, self.context, amounts, consumer="c")
+        self.refuse(exceptions.InvalidDelta, self.resize, expected={"gpu": 0}, gpu=1)
+        self.refuse(exceptions.UnknownResource, self.quotas.resize, self.context, {"tpu": 1}, consumer="c")
+        self.refuse(exceptions.InvalidClaim, self.quotas.resize, self.context, {}, consumer="c")
+        self.refuse(exceptions.InvalidName, self.quotas.resize, self.context, {"gpu": 1}, consumer=None)
+        self.refuse(exceptions.UsageOverflow, self.resize, gpu=2**31 - 1) if self.fill() else None
+        self.refuse(exceptions.NotAuthorized, self.quotas.resize, self.context, {"gpu": 1}, "p2", consumer="c")
+
+    def fill(self) -> bool:
+        self.hold("most", gpu=2**31 - 2)
+        return True
+
+    def test_a_reduction_below_what_a_negative_amount_subtracts(self) -> None:
+        self.hold(gpu=5)
+        self.hold("n", gpu=-4)
+        self.resize(gpu=2)
+        self.assertEqual((0, 0), self.figures())
+        self.resize(gpu=3)
+        self.assert_invariants()
+
+    def test_a_reduction_of_a_drifted_counter(self) -> None:
+        self.hold(gpu=5)
+        self.execute("UPDATE quota_usages SET used = 1 WHERE project_id = 'p1'")
+        self.execute("UPDATE quota_usages SET subtree = 1")
+        self.resize(gpu=2)
+        self.assertEqual((2, 0), self.figures())
+
+    def test_not_enabled(self) -> None:
+        self.hold(gpu=1)
+        self.execute("DELETE FROM features")
+        engine = self.make_engine()
+        self.refuse(exceptions.CapacityNotEnabled, engine.resize, self.context, {"gpu": 2}, consumer="c")
+        self.refuse(exceptions.CapacityNotEnabled, engine.transfer, ADMIN, "p2", "p1", consumer="c")
+
+    def test_a_lost_answer(self) -> None:
+        """The retry finds its own change, also if another call has changed the amount since."""
+        self.hold(gpu=1)
+        with hooks.LostCommits(self.engine, self.backend) as loss:
+            self.resize(expected={"gpu": 1}, gpu=4)
+        self.assertEqual(1, loss.lost)
+        self.assertEqual((4, 0), self.figures())
+        other, disconnect = self.make_engine(), hooks.disconnect
+
+        def resize_and_disconnect(backend: str) -> Exception:
+            other.resize(self.context, {"gpu": 9}, consumer="c")
+            return disconnect(backend)
+
+        self.patch(hooks, "disconnect", resize_and_disconnect)
+        with hooks.LostCommits(self.engine, self.backend):
+            self.resize(expected={"gpu": 4}, gpu=6)
+        self.assertEqual((9, 0), self.figures())
+        self.assert_invariants()
+
+
+class TestStaleCaches(ResizeTestCase):
+    """Another process has cached the reservation as it was inserted: what it ends is what is held now."""
+
+    def check(self, change: Callable[[str], object], project_id: str, amount: int) -> None:
+        other = self.make_engine()
+        for end, expected in (("commit", (amount, 0)), ("rollback", (0, 0)), ("release", (0, 0))):
+            for by_uuid in (True, False):
+                consumer = f"{end} {by_uuid}"
+                uuids = other.reserve(self.context, {"gpu": 2}, consumer=consumer)
+                change(consumer)
+                if by_uuid:
+                    getattr(other, end)(ADMIN, uuids)
+                else:
+                    getattr(other, end)(ADMIN, project_id=project_id, consumer=consumer)
+                self.assert_invariants()
+                self.assertEqual(expected, self.figures(project_id))
+                self.engine.release(ADMIN, uuids)
+
+    def test_resize(self) -> None:
+        self.check(lambda consumer: self.resize(consumer, gpu=7), "p1", 7)
+
+    def test_transfer(self) -> None:
+        self.check(lambda consumer: self.quotas.transfer(ADMIN, "p2", "p1", consumer=consumer), "p2", 2)
+
+    def test_the_rows_are_cached(self) -> None:
+        """Otherwise the tests above could not fail: without a resize, nothing is read before a commit."""
+        other = self.make_engine()
+        other.rollback(self.context, other.reserve(self.context, {"gpu": 1}))
+        uuids = other.reserve(self.context, {"gpu": 2}, consumer="c")
+        with hooks.recorded_statements(other) as sent:
+            other.commit(self.context, uuids)
+        self.assertFalse([text for text in sent if text.startswith("SELECT reservations")], sent)
+
+
+class TestTransfer(ResizeTestCase):
+    def transfer(self, to_project: str = "p2", consumer: str = "c", project_id: str = "p1") -> None:
+        self.quotas.transfer(ADMIN, to_project, project_id, consumer=consumer)
+
+    def test_all_that_is_live_moves(self) -> None:
+        self.capacity.add_provider(ADMIN, "n1")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9), "fpga": Inventory(9)})
+        gpu, fpga = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 3}, consumer="c", group="g", provider="n1")
+        self.quotas.commit(self.context, [gpu])
+        self.transfer()
+        self.assertEqual({"gpu": 2, "fpga": 3}, self.deltas(project_id="p2"))
+        self.assertEqual([(0, 0), (2, 0)], [self.figures("p1"), self.figures("p2")])
+        self.assertEqual([(0, 0), (0, 3)], [self.figures("p1", "fpga"), self.figures("p2", "fpga")])
+        self.assertEqual({2, 3}, {record.used for record in self.capacity.list_inventories(ADMIN)})
+        self.assertRaises(exceptions.ReservationNotFound, self.quotas.commit, self.context, [fpga])
+        self.quotas.commit(base.Context("p2"), group="g")
+        self.quotas.release(base.Context("p2"), consumer="c")
+        self.assertEqual({0}, {record.used for record in self.capacity.list_inventories(ADMIN)})
+        self.assertEqual((0, 0), self.figures("p2"))
+
+    def test_a_repeat_is_a_no_op(self) -> None:
+        self.hold(gpu=2)
+        self.transfer()
+        before = self.rows()
+        self.transfer()
+        self.assertEqual(before, self.rows())
+        self.transfer("side", project_id="p2")
+        self.refuse(exceptions.ReservationNotFound, self.transfer)
+
+    def test_a_consumer_of_the_same_name_is_not_a_repeat(self) -> None:
+        self.quotas.reserve(base.Context("p2"), {"gpu": 1}, consumer="c")
+        self.refuse(exceptions.ReservationNotFound, self.transfer)
+        self.hold(gpu=2)
+        error = self.refuse(exceptions.ReservationConflict, self.transfer)
+        self.assertEqual(({"gpu": 1}, {"gpu": 2}), (error.held, error.requested))
+        self.make_overdue(*(row.uuid for row in self.engine.get_reservations(ADMIN, "p2")))
+        self.transfer()
+        self.assertEqual((2, 0), self.figures("p2"))
+
+    def test_the_limits_of_the_receiver(self) -> None:
+        self.hold(gpu=3)
+        self.quotas.rollback(base.Context("p2"), self.quotas.reserve(base.Context("p2"), {"gpu": 1}))
+        self.limits.limits["p1", "gpu"] = 0
+        self.limits.subtree_limits["root", "gpu"] = 1  # above both: its total does not change
+        self.limits.limits["p2", "gpu"] = 2
+        error = self.refuse(exceptions.OverQuota, self.transfer)
+        self.assertEqual(["p2"], [over.project_id for over in error.overs])
+        self.limits.limits["p2", "gpu"] = 3
+        self.limits.subtree_limits["side", "gpu"] = 2
+        error = self.assertRaises(exceptions.OverQuota, self.transfer, "side")
+        self.assertEqual([("side", 0)], [(over.project_id, over.subtree) for over in error.overs])
+        self.transfer()
+        self.refuse(exceptions.OverQuota, self.transfer, "p1", project_id="p2")
+
+    def test_to_the_parent_and_to_a_child(self) -> None:
+        """A project is split: its ancestor's total does not change, but its own limit applies."""
+        self.hold(gpu=3)
+        self.limits.subtree_limits["root", "gpu"] = 1
+        self.limits.limits["root", "gpu"] = 2
+        self.refuse(exceptions.OverQuota, self.transfer, "root")
+        self.limits.limits["root", "gpu"] = 3
+        self.transfer("root")
+        self.assertEqual([(0, 0), (3, 0)], [self.figures("p1"), self.figures("root")])
+        self.transfer("p2", project_id="root")
+        self.assertEqual([(3, 0), (0, 0)], [self.figures("p2"), self.figures("root")])
+
+    def test_the_cap_on_open_reservations(self) -> None:
+        engine = self.make_engine(max_open=2)
+        for consumer in ("a", "b"):
+            engine.reserve(base.Context("p2"), {"gpu": 1}, consumer=consumer)
+        self.hold(commit=False, gpu=1)
+        self.refuse(exceptions.TooManyOpenReservations, engine.transfer, ADMIN, "p2", "p1", consumer="c")
+
+    def test_the_states(self) -> None:
+        (late,) = self.hold(commit=False, gpu=1)
+        self.make_overdue(late)
+        for _ in range(2):
+            self.assertRaises(exceptions.ReservationExpired, self.transfer)
+        self.hold(gpu=1)
+        self.quotas.release(self.context, consumer="c")
+        self.refuse(exceptions.ReservationReleased, self.transfer)
+        self.hold(gpu=-1)
+        self.refuse(exceptions.InvalidDelta, self.transfer)
+        self.refuse(exceptions.ReservationNotFound, self.transfer, consumer="nobody")
+        self.refuse(exceptions.InvalidRequest, self.transfer, "p1")
+        self.refuse(exceptions.InvalidName, self.transfer, "")
+        self.refuse(exceptions.NotAuthorized, self.quotas.transfer, self.context, "p2", consumer="c")
+
+    def test_a_lost_answer(self) -> None:
+        self.hold(gpu=4)
+        with hooks.LostCommits(self.engine, self.backend) as loss:
+            self.transfer()
+        self.assertEqual(1, loss.lost)
+        self.assertEqual([(0, 0), (4, 0)], [self.figures("p1"), self.figures("p2")])
+
+    def test_what_a_negative_amount_subtracts_from(self) -> None:
+        self.hold(gpu=5)
+        self.hold("n", gpu=-4)
+        self.transfer()
+        self.assertEqual([(0, 0), (5, 0)], [self.figures("p1"), self.figures("p2")])
+
+
+class TestKnownAs(ResizeTestCase):
+    def reserve(self, **deltas: int) -> list[str]:
+        return self.quotas.reserve(self.context, deltas, group="g")
+
+    def commit(self, uuids: list[str], name: str = "volume", context: Any = None) -> None:
+        self.quotas.commit(context or self.context, uuids, known_as=name)
+
+    def test_both_names_release(self) -> None:
+        for release_by_name in (True, False):
+            uuids = self.reserve(gpu=2, fpga=1)
+            self.commit(uuids)
+            self.assertEqual({"gpu": 2, "fpga": 1}, self.deltas("volume"))
+            self.resize("volume", gpu=3)
+            if release_by_name:
+                self.quotas.release(self.context, consumer="volume")
+            else:
+                self.quotas.release(self.context, uuids)
+            self.assertEqual(["released"] * 2, self.states(*uuids))
+
+    def test_a_repeat_is_a_no_op(self) -> None:
+        uuids = self.reserve(gpu=2, fpga=1)
+        self.commit(uuids)
+        before = self.rows()
+        self.commit(uuids)
+        self.commit(uuids[::-1])
+        self.quotas.commit(self.context, uuids)
+        self.assertEqual(before, self.rows())
+        self.assertEqual(
+            sorted(uuids), sorted(self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="volume"))
+        )
+
+    def test_a_committed_reservation_gets_the_name(self) -> None:
+        uuids = self.reserve(gpu=2)
+        self.quotas.commit(self.context, uuids)
+        self.commit(uuids)
+        self.assertEqual({"gpu": 2}, self.deltas("volume"))
+
+    def test_conflicts(self) -> None:
+        self.commit(self.reserve(fpga=1))
+        uuids = self.reserve(gpu=2)
+        error = self.refuse(exceptions.NameConflict, self.commit, uuids)
+        self.assertEqual(({"fpga": 1}, {"gpu": 2}), (error.held, error.requested))
+        self.hold("other", commit=False, gpu=1)
+        named = [row.uuid for row in self.engine.get_reservations(self.context, consumer="other")]
+        self.refuse(exceptions.NameConflict, self.commit, named, "new")
+        self.refuse(exceptions.NameConflict, self.commit, [*uuids, *self.reserve(fpga=1)])
+        self.quotas.release(self.context, consumer="volume")
+        self.commit(uuids)
+
+    def test_an_overdue_claim_of_the_name_is_expired(self) -> None:
+        self.hold("volume", commit=False, fpga=1)
+        self.make_overdue(*(row.uuid for row in self.engine.get_reservations(self.context, consumer="volume")))
+        self.commit(self.reserve(gpu=2))
+        self.assertEqual((0, 0), self.figures(resource="fpga"))
+
+    def test_the_errors_of_a_commit(self) -> None:
+        uuids = self.reserve(gpu=1)
+        self.make_overdue(*uuids)
+        self.assertRaises(exceptions.ReservationExpired, self.commit, uuids)
+        uuids = self.reserve(gpu=1)
+        self.quotas.rollback(self.context, uuids)
+        self.refuse(exceptions.ReservationRolledBack, self.commit, uuids)
+        self.refuse(exceptions.ReservationNotFound, self.commit, ["5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"])
+        self.refuse(exceptions.ReservationNotFound, self.commit, self.reserve(gpu=1), context=base.Context("p2"))
+
+    def test_bad_input(self) -> None:
+        one, two = self.reserve(gpu=1), self.reserve(gpu=1)
+        self.refuse(exceptions.InvalidSelection, self.commit, one + two)
+        (foreign,) = self.quotas.reserve(base.Context("p2"), {"fpga": 1})
+        self.refuse(exceptions.InvalidSelection, self.commit, [*one, foreign], context=ADMIN)
+        self.refuse(exceptions.InvalidSelection, self.quotas.commit, self.context, group="g", known_as="volume")
+        for name in ("", " x", 7):
+            self.refuse(exceptions.InvalidName, self.commit, one, name)
+
+    def test_a_lost_answer(self) -> None:
+        uuids = self.reserve(gpu=4)
+        with hooks.LostCommits(self.engine, self.backend) as loss:
+            self.commit(uuids)
+        self.assertEqual((1, (4, 0)), (loss.lost, self.figures()))
+        self.assertEqual({"gpu": 4}, self.deltas("volume"))
+
+    def test_trove(self) -> None:
+        """The example of the Delimiter proposal: a cluster of instances, each with storage and memory."""
+        cluster = "cluster-1"
+        volumes = {}
+        for number in range(1, 5):
+            claims = [Claim(f"instance-{number}", {"gpu": 1}), Claim(None, {"fpga": 10})]
+            _, volumes[number] = self.quotas.reserve_many(self.context, claims, group=cluster)
+        for number, uuid in volumes.items():
+            self.quotas.commit(self.context, [uuid], known_as=f"cinder-{number}")
+        self.quotas.commit(self.context, group=cluster)
+        self.assertEqual([(4, 0), (40, 0)], [self.figures(), self.figures(resource="fpga")])
+        self.quotas.release(self.context, [volumes[4]])
+        self.quotas.release(self.context, consumer="cinder-4")  # the same volume
+        self.resize("cinder-3", fpga=20)
+        self.assertEqual((40, 0), self.figures(resource="fpga"))
+        self.quotas.release(self.context, consumer="instance-1")
+        self.quotas.release(self.context, group=cluster)
+        self.assertEqual([(0, 0), (0, 0)], [self.figures(), self.figures(resource="fpga")])

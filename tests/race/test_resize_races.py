@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizes and transfers against every call that ends, commits or takes the same amounts.
+
+One call is interrupted before each of its statements, and another process's call runs there. So each interleaving of
+two calls is tried; none depends on luck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import Inventory, QuotaEngine, exceptions
+from cyborg_quota.db import reservations
+from cyborg_quota.db.database import Database
+from cyborg_quota.db.prepared import ListStatement
+from tests import base, fixtures, hooks, invariants, trees
+from tests.race.interleaving import interleave
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+LIMIT = 5
+Call = Callable[[QuotaEngine, str], object]
+
+
+def resize(engine: QuotaEngine, consumer: str) -> None:
+    engine.resize(ADMIN, {"gpu": 4}, "p1", consumer=consumer)
+
+
+def transfer(engine: QuotaEngine, consumer: str) -> None:
+    engine.transfer(ADMIN, "p2", "p1", consumer=consumer)
+
+
+def settle(call: str) -> Call:
+    return lambda engine, consumer: getattr(engine, call)(ADMIN, project_id="p1", consumer=consumer)
+
+
+CALLS: dict[str, Call] = {
+    "commit": settle("commit"),
+    "rollback": settle("rollback"),
+    "release": settle("release"),
+    "resize": lambda engine, consumer: engine.resize(ADMIN, {"gpu": 3}, "p1", consumer=consumer),
+    "reserve": lambda engine, consumer: engine.reserve(ADMIN, {"gpu": 3}, project_id="p1", consumer=f"{consumer} more"),
+    "expire": lambda engine, _consumer: engine.expire(ADMIN),
+}
+ENDS = {"rollback", "release", "expire"}
+CHANGES: dict[str, Call] = {"resize": resize, "transfer": transfer}
+
+
+class ResizeRaceTestCase(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[1:]  # SQLite has one writer
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.capacity.enable(ADMIN)
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"root": None, "p1": "root", "p2": "root"})
+        self.other = self.make_engine()
+        for project in ("p1", "p2"):
+            for engine in (self.engine, self.other):
+                engine.rollback(ADMIN, engine.reserve(ADMIN, {"gpu": 1}, project_id=project))
+        self.engine.capacity.add_provider(ADMIN, "n1")
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(1000)})
+
+    def answer(self, call: Call, engine: QuotaEngine, consumer: str) -> str:
+        try:
+            call(engine, consumer)
+        except (exceptions.ReservationError, exceptions.OverQuota) as error:
+            return type(error).__name__
+        return "ok"
+
+    def interleaved(
+        self, interrupted: Call, act: Call, *, provider: str | None = None, is_overdue: bool = False
+    ) -> Iterator[tuple[str, str, str]]:
+        """Yields the name of the consumer, the answer of the interrupted call and that of the other one."""
+        answers: dict[str, str] = {}
+
+        def prepare(name: str) -> None:
+            for project in ("p1", "p2"):
+                held = self.engine.get_reservations(ADMIN, project)
+                if live := [row.uuid for row in held if row.ended_at is None]:
+                    self.engine.release(ADMIN, live)
+            # The interrupted engine has the row in its cache.
+            self.other.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=name, provider=provider)
+            if is_overdue:
+                self.make_overdue(*(row.uuid for row in self.engine.get_reservations(ADMIN, "p1", consumer=name)))
+
+        def run(name: str) -> None:
+            answers[name] = self.answer(act, self.engine, name)
+
+        sql = hooks.database_of(self.other).engine
+        for name, answer in interleave(sql, prepare, lambda name: self.answer(interrupted, self.other, name), run):
+            self.assert_invariants()
+            yield name, answer, answers[name]
+
+    def held(self, project: str) -> int:
+        return sum(self.figures(project))
+
+
+class TestInterleavings(ResizeRaceTestCase):
+    def test_a_change_is_interrupted(self) -> None:
+        for kind, change in CHANGES.items():
+            for call in ("commit", "release", "expire"):
+                with self.subTest(change=kind, call=call):
+                    count = 0
+                    for _, answer, other in self.interleaved(
+                        change, CALLS[call], provider="n1" if call == "release" else None, is_overdue=call == "expire"
+                    ):
+                        self.check(kind, call, answer, other)
+                        count += 1
+                    self.assertGreater(count, 2)
+
+    def test_a_change_interrupts(self) -> None:
+        for kind, change in CHANGES.items():
+            for call in ("commit", "rollback", "release"):
+                with self.subTest(change=kind, call=call):
+                    provider = "n1" if call == "release" else None
+                    for _, other, answer in self.interleaved(CALLS[call], change, provider=provider):
+                        self.check(kind, call, answer, other)
+
+    def check(self, kind: str, call: str, answer: str, other: str) -> None:
+        """The result is that of one call after the other, in some order."""
+        held = (self.held("p1"), self.held("p2"))
+        if call in ENDS:
+            # (A release by the name of a consumer that the project no longer has changes nothing.)
+            is_kept = kind == "transfer" and held == (0, 2) and other in ("ok", "ReservationNotFound")
+            self.assertTrue(is_kept or held == (0, 0), (held, answer, other))
+            self.assertTrue(is_kept or answer != "ok" or kind == "resize", (held, answer, other))
+        elif kind == "resize":
+            self.assertEqual(((4, 0), "ok", "ok"), (held, answer, other))
+        else:
+            self.assertEqual(((0, 2), "ok"), (held, answer))
+            used, reserved = self.figures("p2")
+            self.assertEqual((2, 0) if other == "ok" else (0, 2), (used, reserved), other)
+
+    def test_two_resizes(self) -> None:
+        for _, *answers in self.interleaved(resize, CALLS["resize"]):
+            self.assertEqual(["ok", "ok"], answers)
+            self.assertIn(self.held("p1"), (3, 4))
+
+    def test_a_resize_and_a_reserve_at_the_limit(self) -> None:
+        """4 and 3 exceed 5: one of them is refused."""
+        self.limits.limits["p1", "gpu"] = LIMIT
+        for _, *answers in self.interleaved(resize, CALLS["reserve"]):
+            self.assertEqual(["OverQuota", "ok"], sorted(answers))
+        for _, *answers in self.interleaved(CALLS["reserve"], resize):
+            self.assertEqual(["OverQuota", "ok"], sorted(answers))
+
+    def test_a_transfer_and_a_reserve_at_the_limit(self) -> None:
+        self.limits.limits["p2", "gpu"] = LIMIT - 1
+
+        def reserve(engine: QuotaEngine, consumer: str) -> object:
+            return engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=f"{consumer} more")
+
+        for _, *answers in self.interleaved(transfer, reserve):
+            self.assertEqual(["OverQuota", "ok"], sorted(answers))
+
+    def test_transfers_in_opposite_directions(self) -> None:
+        def swap(engine: QuotaEngine, consumer: str) -> None:
+            with contextlib.suppress(exceptions.ReservationNotFound):
+                engine.transfer(ADMIN, "p1", "p2", consumer=consumer)
+
+        for _, answer, _other in self.interleaved(transfer, swap):
+            self.assertEqual("ok", answer)
+            self.assertEqual(2, self.held("p1") + self.held("p2"))
+
+    def test_a_fold_does_not_take_a_row_that_gets_a_name(self) -> None:
+        """Folding reads rows without a consumer, and deletes them; a commit with a name may run in between."""
+        uuids: dict[str, str] = {}
+
+        def prepare(name: str) -> None:
+            made = [self.other.reserve(self.context, {"gpu": 1})[0] for _ in range(2)]
+            self.other.commit(self.context, made)
+            uuids[name] = made[0]
+
+        def name_it(name: str) -> None:
+            with contextlib.suppress(exceptions.ReservationNotFound):  # it was folded before
+                self.engine.commit(self.context, [uuids[name]], known_as=name)
+                self.assertEqual(1, len(self.engine.get_reservations(self.context, consumer=name)), name)
+
+        sql = hooks.database_of(self.other).engine
+        for name, _ in interleave(sql, prepare, lambda _name: self.other.purge(ADMIN, 0), name_it):
+            named = self.engine.get_reservations(self.context, consumer=name)
+            if uuids[name] in [row.uuid for row in self.engine.get_reservations(self.context)]:
+                self.assertEqual([uuids[name]], [row.uuid for row in named])
+            self.assert_invariants()
+
+
+class TestNaive(ResizeRaceTestCase):
+    """Without what prevents these races, the tests above fail."""
+
+    @contextlib.contextmanager
+    def without_generations(self) -> Iterator[None]:
+        """Statements that settle and expire, and do not compare the generation; as before resizes existed."""
+        always = sa.literal_column("1") == sa.literal_column("1")
+        with contextlib.ExitStack() as stack:
+            patch = functools.partial(mock.patch.object, reservations)
+            stack.enter_context(patch("IS_SAME_GENERATION", always))
+            for name in ("_COMMIT", "_END", "_EXPIRE_BATCH"):
+                stack.enter_context(patch(name, ListStatement(getattr(reservations, name)._build)))
+            settle = mock.Mock()
+            settle.changed = self.settle_naively
+            stack.enter_context(patch("_SETTLE_IN_FLIGHT", {"committed": settle, "rolled_back": settle}))
+            stack.enter_context(mock.patch.object(Database, "supports_single_statement", lambda *_: False))
+            yield
+
+    def settle_naively(self, connection: sa.Connection, uuids: list[str], _parameters: object) -> int:
+        text = sa.text("UPDATE reservations SET state = 'committed' WHERE uuid = :u AND state = 'reserved'")
+        return sum(connection.execute(text, {"u": uuid}).rowcount for uuid in uuids)
+
+    def faults(self) -> list[str]:
+        with self.sql.connect() as connection:
+            return invariants.find_violations(connection)
+
+    def test_a_stale_cache(self) -> None:
+        for kind, change in CHANGES.items():
+            uuids = self.other.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=kind)
+            change(self.engine, kind)
+            self.assertEqual([], self.faults())
+            with self.without_generations():
+                self.other.commit(ADMIN, uuids)
+            self.assertNotEqual([], self.faults(), kind)
+            self.engine.heal(ADMIN)
+
+    def test_a_stale_row_of_a_release(self) -> None:
+        self.engine.reserve(ADMIN, {"gpu": 5}, project_id="p1")
+        for kind, change in CHANGES.items():
+            (uuid,) = self.engine.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer=kind)
+            act = hooks.Interleaved(self.other, "UPDATE reservations", lambda: change(self.engine, kind))  # noqa: B023
+            with self.without_generations(), act:
+                self.other.release(ADMIN, [uuid])
+            self.assertTrue(act.happened)
+            self.assertNotEqual([], self.faults(), kind)
+            self.engine.heal(ADMIN)
+
+    def test_a_stale_row_of_an_expiry(self) -> None:
+        """Two hosts with different grace times: one resizes what the other expires."""
+        late = self.make_engine(grace=10**9)
+        for is_naive in (False, True):
+            (uuid,) = late.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer="c")
+            self.make_overdue(uuid)
+            act = hooks.Interleaved(self.other, "UPDATE reservations", lambda: resize(late, "c"))
+            with self.without_generations() if is_naive else contextlib.nullcontext(), act:
+                self.assertEqual(1, self.other.expire(ADMIN))
+            self.assertTrue(act.happened)
+            self.assertEqual(is_naive, bool(self.faults()), self.faults())
+
+    def test_a_growth_that_reads_before_it_writes(self) -> None:
+        self.limits.limits["p1", "gpu"] = LIMIT
+        sql = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        self.addCleanup(sql.dispose)
+
+        def grow(_name: str) -> None:
+            with sql.connect() as connection:
+                query = "SELECT used + reserved FROM quota_usages WHERE project_id = 'p1'"
+                if connection.exec_driver_sql(query).scalar_one() + 3 <= LIMIT:
+                    connection.exec_driver_sql(
+                        "UPDATE quota_usages SET reserved = reserved + 3 WHERE project_id = 'p1'"
+                    )
+
+        def reserve(name: str) -> None:
+            with contextlib.suppress(exceptions.OverQuota):
+                self.engine.reserve(ADMIN, {"gpu": 3}, project_id="p1", consumer=name)
+
+        def reset(_name: str) -> None:
+            self.execute("UPDATE quota_usages SET used = 0, reserved = 0, subtree = 0")
+            self.execute("DELETE FROM reservations")
+
+        held = [self.held("p1") for _ in interleave(sql, reset, grow, reserve)]
+        self.assertGreater(max(held), LIMIT)
+
+
+class TestProcesses(ResizeRaceTestCase):
+    PROCESSES = 6
+
+    def grow(self, number: int) -> int:
+        """Grow one claim until that is refused; reduce it now and then. Returns what it holds."""
+        amount = 1
+        for turn in range(400):
+            new = amount - 1 if turn % 5 == 4 and amount > 1 else amount + 1
+            try:
+                self.engine.resize(ADMIN, {"gpu": new}, "p1", consumer=f"c{number}", expected={"gpu": amount})
+            except (exceptions.OverQuota, exceptions.OverCapacity):
+                if turn > 40:
+                    return amount
+            else:
+                amount = new
+        return amount
+
+    def test_exactly_the_capacity_or_the_limit_is_held(self) -> None:
+        for limit, capacity in ((60, 1000), (1000, 60)):
+            self.limits.limits["p1", "gpu"] = limit
+            self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(capacity, max_unit=1000)})
+            for number in range(self.PROCESSES):
+                self.engine.reserve(ADMIN, {"gpu": 1}, project_id="p1", consumer=f"c{number}", provider="n1")
+            self.engine.close()
+            amounts = race(*(functools.partial(self.grow, number) for number in range(self.PROCESSES)))
+            self.assertEqual(sum(amounts), self.held("p1"))
+            self.assertEqual(60, self.held("p1"), amounts)
+            self.assert_invariants()
+            self.engine.release(ADMIN, [row.uuid for row in self.engine.get_reservations(ADMIN, "p1")])
