@@ -237,12 +237,12 @@ class TestResize(ResizeTestCase):
 class TestStaleCaches(ResizeTestCase):
     """Another process has cached the reservation as it was inserted: what it ends is what is held now."""
 
-    def check(self, change: Callable[[str], object], project_id: str, amount: int) -> None:
+    def check(self, change: Callable[[str], object], project_id: str, amount: int, provider: str | None = None) -> None:
         other = self.make_engine()
         for end, expected in (("commit", (amount, 0)), ("rollback", (0, 0)), ("release", (0, 0))):
             for by_uuid in (True, False):
                 consumer = f"{end} {by_uuid}"
-                uuids = other.reserve(self.context, {"gpu": 2}, consumer=consumer)
+                uuids = other.reserve(self.context, {"gpu": 2}, consumer=consumer, provider=provider)
                 change(consumer)
                 if by_uuid:
                     getattr(other, end)(ADMIN, uuids)
@@ -254,6 +254,12 @@ class TestStaleCaches(ResizeTestCase):
 
     def test_resize(self) -> None:
         self.check(lambda consumer: self.resize(consumer, gpu=7), "p1", 7)
+
+    def test_with_a_provider(self) -> None:
+        self.capacity.add_provider(ADMIN, "n1")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)})
+        self.check(lambda consumer: self.resize(consumer, gpu=7), "p1", 7, "n1")
+        self.check(lambda consumer: self.quotas.transfer(ADMIN, "p2", "p1", consumer=consumer), "p2", 2, "n1")
 
     def test_transfer(self) -> None:
         self.check(lambda consumer: self.quotas.transfer(ADMIN, "p2", "p1", consumer=consumer), "p2", 2)
