@@ -8,6 +8,7 @@ result is the median of the ratios of the rounds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
@@ -15,6 +16,7 @@ import multiprocessing
 import os
 import pathlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,6 +43,8 @@ class Sample:
     cycles: int
     seconds: float
     latencies: Sequence[float]
+    processor_seconds: float = 0.0
+    """The processor time of the client's processes and, with ``meter``, of what it measures."""
 
     @property
     def rate(self) -> float:
@@ -53,9 +57,14 @@ class Sample:
         return 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def run_round(worker: Worker, processes: int, seconds: float) -> Sample:
-    """Run cycles in ``processes`` processes, started together, for ``seconds``."""
-    barrier = _FORK.Barrier(processes)
+def run_round(
+    worker: Worker, processes: int, seconds: float, meter: Callable[[], float] | None = None
+) -> Sample:
+    """Run cycles in ``processes`` processes, started together, for ``seconds``.
+
+    ``meter`` returns the processor time that the server has used, in seconds.
+    """
+    barrier = _FORK.Barrier(processes + (meter is not None))
     pipes = [_FORK.Pipe(duplex=False) for _ in range(processes)]
     children = [
         _FORK.Process(target=_child, args=(worker, number, barrier, seconds, writer))
@@ -63,9 +72,21 @@ def run_round(worker: Worker, processes: int, seconds: float) -> Sample:
     ]
     for child in children:
         child.start()
+    server_seconds = 0.0 if meter is None else _measure(meter, barrier, seconds)
     results = gather(children, [reader for reader, _ in pipes])
-    latencies = [latency for process_latencies, _ in results for latency in process_latencies]
-    return Sample(len(latencies), max(elapsed for _, elapsed in results), latencies)
+    latencies = [latency for process_latencies, _, _ in results for latency in process_latencies]
+    client_seconds = sum(processor_seconds for _, _, processor_seconds in results)
+    elapsed = max(elapsed for _, elapsed, _ in results)
+    return Sample(len(latencies), elapsed, latencies, client_seconds + server_seconds)
+
+
+def _measure(meter: Callable[[], float], barrier: Any, seconds: float) -> float:
+    with contextlib.suppress(threading.BrokenBarrierError):  # a worker failed; gather raises its error
+        barrier.wait(120)
+    time.sleep(WARM_SECONDS)
+    before = meter()
+    time.sleep(seconds)
+    return meter() - before
 
 
 def gather(children: Sequence[Any], readers: Sequence[Any]) -> list[Any]:
@@ -89,12 +110,13 @@ def _child(worker: Worker, number: int, barrier: Any, seconds: float, writer: An
         while time.perf_counter() < warm_end:
             cycle()
         latencies = []
+        processor_start = time.process_time()
         start = now = time.perf_counter()
         while now - start < seconds:
             cycle()
             before, now = now, time.perf_counter()
             latencies.append(now - before)
-        writer.send((latencies, now - start))
+        writer.send((latencies, now - start, time.process_time() - processor_start))
     except BaseException as error:
         writer.send(f"{type(error).__name__}: {error}")
     finally:

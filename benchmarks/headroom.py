@@ -19,6 +19,7 @@ from tests import base, clouds, fixtures, trees
 
 PROJECTS = 20_000
 DEPTH = 8
+PAGE_ROWS = 100
 LEAF = f"deep{DEPTH}"
 
 
@@ -75,4 +76,13 @@ def run(report: Report, backend: str, *, rounds: int, seconds: float) -> None:
     for with_headroom, durations in times.items():
         name = "time with headrooms" if with_headroom else "time"
         report.add(Figure(backend, case, name, statistics.median(durations), " s", is_most=True))
+    after = (records[len(records) // 2].project_id, None)
+    durations = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        page = engine.list_usages(base.ADMIN, with_headroom=True, limit=PAGE_ROWS, after=after)
+        durations.append(time.perf_counter() - start)
+        assert len(page) == PAGE_ROWS
+    name = f"time of a page of {PAGE_ROWS} rows"
+    report.add(Figure(backend, case, name, statistics.median(durations), " s", is_most=True))
     engine.close()

@@ -389,11 +389,10 @@ class Administration:
 
         An override that the context may not cancel is reported as unknown. Raises OverrideNotFound, LimitRefused.
         """
-        if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
-            raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
+        named = validation.override_ids(ids)
         author = self._author(context, reason)
         return self._keeper.overrides.cancel(
-            list(ids), author, lambda *project: self._policy.may_set(context, *project)
+            named, author, lambda *project: self._policy.may_set(context, *project)
         )
 
     # --- export and import ---

@@ -4,13 +4,21 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
+from cyborg_quota.capacity_types import (
+    Allocation,
+    CapacityDrift,
+    CapacityNotice,
+    Inventory,
+    InventoryRecord,
+    Provider,
+    ResourceReport,
+)
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -125,10 +133,39 @@ class Capacity:
         validation.admin_only(context, "list_inventories")
         return self._providers.list_inventories(validation.optional_name("provider", provider))
 
+    def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
+        """The UUID of the first of the providers ``names`` that has all these resources, free or not; None: none has.
+
+        An inventory whose total is 0 does not count.
+        """
+        validation.admin_only(context, "find_provider")
+        return self._providers.find_with(
+            [validation.check_name("provider", name) for name in names],
+            [validation.check_name("resource", resource) for resource in resources],
+        )
+
     def list_allocations(self, context: Context, provider: str | None = None) -> list[Allocation]:
         """The live claims at one provider, or at all. Raises ProviderNotFound."""
         validation.admin_only(context, "list_allocations")
         return self._providers.list_allocations(validation.optional_name("provider", provider))
+
+    def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
+        """Set what is in use at a provider without a reservation of this ledger, by resource.
+
+        Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
+        provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
+        """
+        validation.admin_only(context, "set_used_elsewhere")
+        checked = {validation.check_name("resource", name): _check_amount(amount) for name, amount in amounts.items()}
+        self._providers.set_used_elsewhere(validation.check_name("provider", provider), checked)
+
+    def report(self, context: Context) -> list[ResourceReport]:
+        """What exists, is claimed, is used elsewhere and is promised of each resource; by resource.
+
+        Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
+        """
+        validation.admin_only(context, "report")
+        return self._driver.report_capacity(sorted(self._resources))
 
     # --- claims with a provider ---
 
@@ -167,6 +204,12 @@ class Capacity:
         unknown = [resource for resource in inventories if resource not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+
+
+def _check_amount(amount: object) -> int:
+    if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= MAX_LIMIT:
+        raise exceptions.InvalidRequest(f"What is used elsewhere must be a whole number of at least 0, not {amount!a}.")
+    return int(amount)
 
 
 def _check_generation(generation: object) -> int | None:

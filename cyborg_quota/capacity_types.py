@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+from typing import NamedTuple
+
+from cyborg_quota.types import UNLIMITED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ class Inventory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InventoryRecord:
-    """A stored inventory. ``free`` is capacity - used; it is negative if the inventory was lowered below its use.
+    """A stored inventory. ``free`` is negative if the inventory was lowered below its use.
 
-    ``generation`` is that of the provider, for the next ``set_inventories``.
+    ``generation`` is that of the provider, for the next ``set_inventories``. ``used_elsewhere``: what Placement reports
+    as used by consumers that hold no reservation here.
     """
 
     provider: str
@@ -57,10 +61,21 @@ class InventoryRecord:
     capacity: int
     used: int
     generation: int
+    used_elsewhere: int = 0
 
     @property
     def free(self) -> int:
-        return self.capacity - self.used
+        return self.capacity - self.used - self.used_elsewhere
+
+
+class FreeInventories(NamedTuple):
+    """``number`` inventories of one resource that have the same units, and the same amount ``free``."""
+
+    free: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    number: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +87,7 @@ class Allocation:
     consumer: str | None
     resource: str
     used: int
+    group: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -88,10 +104,13 @@ class CapacityOver:
     rule: str
     capacity: int | None = dataclasses.field(default=None, compare=False)
     used: int | None = dataclasses.field(default=None, compare=False)
+    used_elsewhere: int = dataclasses.field(default=0, compare=False)
 
     def __str__(self) -> str:
         where = "any provider" if self.provider is None else f"provider {self.provider}"
         counters = "" if self.capacity is None else f", capacity {self.capacity}, used {self.used}"
+        if self.used_elsewhere:
+            counters += f", used elsewhere {self.used_elsewhere}"
         return f"{where}, resource {self.resource}: requested {self.requested}{counters}: {self.rule}"
 
 
@@ -136,3 +155,47 @@ class CapacityDrift:
     def __str__(self) -> str:
         recorded = "no inventory" if self.recorded is None else f"used {self.recorded}"
         return f"provider {self.provider}, resource {self.resource}: {recorded}, should be {self.expected}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotServed:
+    """A project at the top of the tree that cannot be given all that its limit still permits.
+
+    ``remaining`` is limit - held, of which ``missing`` exceed what is free at all providers together.
+    """
+
+    resource: str
+    project_id: str
+    limit: int
+    held: int
+    remaining: int
+    missing: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResourceReport:
+    """What exists of a resource at all providers, what of it is in use, and what is promised.
+
+    ``capacity`` and ``used`` are sums over the providers. ``free`` counts a provider whose use exceeds its capacity as
+    0. ``largest_free`` is the largest amount that is free at one provider. ``promised`` is the sum of the limits at the
+    top of the tree, or UNLIMITED. ``not_served``: the project with the largest missing amount comes first.
+    """
+
+    resource: str
+    providers: int
+    total: int
+    reserved: int
+    capacity: int
+    used: int
+    used_elsewhere: int
+    free: int
+    largest_free: int
+    promised: int
+    not_served: tuple[NotServed, ...] = ()
+
+    @property
+    def oversubscription(self) -> float | None:
+        """promised / capacity, to two decimal places; None without a capacity, or if unlimited amounts are promised."""
+        if self.promised == UNLIMITED or self.capacity == 0:
+            return None
+        return round(self.promised / self.capacity, 2)

@@ -13,9 +13,10 @@ from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.pods import Pods
-from cyborg_quota.policy import Policy
+from cyborg_quota.policy import FITS_RULE, Policy
 from cyborg_quota.types import (
     ANY,
     MICROSECONDS,
@@ -305,13 +306,71 @@ class QuotaEngine:
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
-    def headroom(self, context: Context, project_id: str | None = None) -> dict[str, Headroom]:
-        """{resource: Headroom(fits, bound_by, scope, limit)} of one project, for each registered resource.
+    def headroom(
+        self, context: Context, project_id: str | None = None, *, provider: str | None = None
+    ) -> dict[str, Headroom]:
+        """{resource: Headroom(fits, bound_by, scope, limit, free_total)} of one project, for each registered resource.
 
-        ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of
-        fits + 1 is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
+        ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of more
+        is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
+
+        ``provider`` None: quota only. A UUID, a name, or ANY: of a reserve with this provider. Its units may refuse
+        amounts below ``fits``. A context that the policy rule cyborg_quota:capacity:fits does not allow gets quota
+        only. Raises ProviderNotFound, CapacityNotEnabled.
         """
-        return self._driver.headroom(validation.project_of(context, project_id), self.resources)
+        project_id = validation.project_of(context, project_id)
+        return self._driver.headroom(project_id, self.resources, self._visible_provider(context, project_id, provider))
+
+    def how_many(
+        self,
+        context: Context,
+        bundle: Mapping[str, int],
+        project_id: str | None = None,
+        *,
+        provider: str | None = None,
+    ) -> Bundles:
+        """How many times ``bundle`` ({resource: amount}) would be granted now, and the resource that bounds the number.
+
+        With a ``provider``, as in ``headroom``, each bundle is a claim of its own, which fits on one provider.
+        """
+        project_id = validation.project_of(context, project_id)
+        checked = validation.check_deltas(bundle, self._resources)
+        for resource, amount in checked.items():
+            if amount < 0:
+                raise exceptions.InvalidDelta(resource, amount, "the amount in a bundle must be positive")
+        return self._driver.count_bundles(project_id, checked, self._visible_provider(context, project_id, provider))
+
+    def _visible_provider(self, context: Context, project_id: str, provider: str | None) -> str | None:
+        """``provider``, or None if the context may not learn what fits there."""
+        checked = validation.optional_name("provider", provider)
+        return checked if checked is not None and self._authority.allows(context, FITS_RULE, project_id) else None
+
+    def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
+        return self._driver.get_detail(validation.project_of(context, project_id), self.resources)
+
+    def get_parent(self, context: Context, project_id: str) -> str | None:
+        """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
+        validation.admin_only(context, "get_parent")
+        return self._driver.get_parent(validation.check_name("project_id", project_id))
+
+    def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
+        """The limits that the project would have without limits and overrides of its own, by resource.
+
+        Only the limit driver ``database`` stores defaults: others raise LimitsReadOnly.
+        """
+        project_id = validation.project_of(context, project_id)
+        _, tree = self._driver.keeper.path(project_id)
+        resources = tree.resources
+        tree.overrides = {key: limit for key, limit in tree.overrides.items() if key[0] != project_id}
+        limits = {resource: tree.limit(project_id, resource) for resource in resources}
+        return {resource: limit for resource, limit in limits.items() if limit is not None}
+
+    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
+        """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""
+        validation.admin_only(context, "list_children")
+        limit = validation.row_limit(count)
+        return self._driver.list_children(validation.check_name("project_id", project_id), after, limit or 0)
 
     def list_usages(
         self,

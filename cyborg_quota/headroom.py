@@ -8,9 +8,12 @@ the project first; then the width of the counter; then the cap on open reservati
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from cyborg_quota import units
+from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
 
 
@@ -70,8 +73,29 @@ def no_limit_set(project_id: str) -> Headroom:
     return Headroom(0, project_id, "project", None)
 
 
+def at_provider(quota: Headroom, inventories: Iterable[FreeInventories], provider: str) -> Headroom:
+    """The largest amount that ``quota`` and the inventories of one provider permit together.
+
+    ``inventories``: those of the resource at ``provider``; if it is ANY, those of all providers that can host.
+    """
+    at_most = MAX_AMOUNT if quota.fits is None else quota.fits
+    fits = total = 0
+    for one in inventories:
+        permitted = units.largest_permitted(
+            min(at_most, one.free), min_unit=one.min_unit, max_unit=one.max_unit, step_size=one.step_size
+        )
+        fits = max(fits, permitted)
+        total += max(0, one.free) * one.number
+    if fits == quota.fits:
+        return dataclasses.replace(quota, free_total=total)
+    return Headroom(fits, provider, "provider", None, total)
+
+
 class Bundles(NamedTuple):
-    """How many bundles fit (None: unlimited), and the resource that bounds their number."""
+    """How many bundles fit (None: unlimited), and the resource whose quota bounds their number.
+
+    ``resource`` is None if the capacity of the providers bounds the number.
+    """
 
     number: int | None
     resource: str | None
@@ -91,6 +115,19 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
         return Bundles(None, None)
     resource = min(counts, key=counts.__getitem__)
     return Bundles(counts[resource], resource)
+
+
+def bundles_at_providers(bundle: Mapping[str, int], free: Iterable[tuple[Sequence[int], int]]) -> int:
+    """How many bundles fit, each of them at one provider.
+
+    ``free``: by provider whose units permit the amounts of ``bundle``, what is free of each of its resources, in their
+    order; and the number of such providers.
+    """
+    amounts = list(bundle.values())
+    return sum(
+        number * max(0, min(left // amount for left, amount in zip(lefts, amounts, strict=True)))
+        for lefts, number in free
+    )
 
 
 def _fits(bound: Headroom) -> int:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of oslo.policy: who may set the limit of a project, and who sees pods. [oslo_policy] names the file."""
+"""The oslo.policy rules: who may set the limit of a project and see pods, and who may make each call of the REST API.
+
+[oslo_policy] names the policy file. The personas are those of Cyborg 17: reader, manager, admin and service. Of these
+rules, only RULE, SEE_PODS and FITS_RULE also apply to programs that call the engine without the REST API.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -12,35 +16,127 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.validation import Context
 
 RULE: Final = "cyborg_quota:limit:set"
-DEFAULT: Final = "is_admin:True or (role:admin and project_id:%(parent_id)s)"
-"""An admin, or an administrator of the direct parent, but not of an ancestor above it (as CERN specified)."""
+DEFAULT: Final = "is_admin:True or ((role:admin or role:manager) and project_id:%(parent_id)s)"
+"""An admin, or an administrator or manager of the direct parent, but not of one further up (as CERN specified)."""
+
+ADMIN: Final = "cyborg_quota:admin_api"
+PROJECT_READER: Final = "cyborg_quota:project_reader_api"
+PROJECT_MANAGER: Final = "cyborg_quota:project_manager_api"
+PARENT_MANAGER: Final = "cyborg_quota:parent_manager_api"
+SERVICE: Final = "cyborg_quota:service_api"
+GET: Final = "cyborg_quota:quota:get"
+CHILDREN: Final = "cyborg_quota:quota:children"
+LIST: Final = "cyborg_quota:quota:list"
+DEFAULTS: Final = "cyborg_quota:default:set"
+PLACE: Final = "cyborg_quota:project:place"
+RESERVATIONS: Final = "cyborg_quota:reservation:list"
+ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
+CAPACITY: Final = "cyborg_quota:capacity:list"
+
+_PERSONAS: Final = {
+    ADMIN: ("role:admin", "An admin of the cloud, who may make every call."),
+    PROJECT_READER: ("role:reader and project_id:%(project_id)s", "A reader of the project (a member is one too)."),
+    PROJECT_MANAGER: ("role:manager and project_id:%(project_id)s", "A manager of the project."),
+    PARENT_MANAGER: ("role:manager and project_id:%(parent_id)s", "A manager of the direct parent of the project."),
+    SERVICE: ("role:service", "Another service of the cloud, such as Nova."),
+}
+
+_ADMIN_OR_SERVICE: Final = f"rule:{ADMIN} or rule:{SERVICE}"
+_READER: Final = f"{_ADMIN_OR_SERVICE} or rule:{PROJECT_READER} or rule:{PARENT_MANAGER}"
+_PROJECT: Final = "/v2/quotas/{project_id}"
+
+_CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
+    GET: (
+        _READER,
+        "See the limits, the usage, the headroom, the overrides and the history of a project, and check a request. A "
+        "user whom this rule and the rule of the call refuse gets 404, as for a project that does not exist.",
+        (
+            *(("GET", _PROJECT + part) for part in ("", "/detail", "/defaults", "/tree", "/history", "/overrides")),
+            ("POST", f"{_PROJECT}/check"),
+        ),
+    ),
+    CHILDREN: (
+        f"{_ADMIN_OR_SERVICE} or rule:{PROJECT_MANAGER}",
+        "See the direct children of a project in its tree. (Their descendants are shown to an admin only.)",
+        (("GET", f"{_PROJECT}/tree"),),
+    ),
+    LIST: (_ADMIN_OR_SERVICE, "List the projects that have limits of their own.", (("GET", "/v2/quotas"),)),
+    DEFAULTS: (
+        f"rule:{ADMIN}",
+        "See and set the default limits of all projects.",
+        (("GET", "/v2/quota_defaults"), ("PUT", "/v2/quota_defaults")),
+    ),
+    PLACE: (f"rule:{ADMIN}", "Add a project to the tree, or move it.", (("PUT", f"{_PROJECT}/tree"),)),
+    RESERVATIONS: (
+        _READER,
+        "List the reservations of a project.",
+        (("GET", "/v2/quota_reservations?project_id={project_id}"),),
+    ),
+    ALL_RESERVATIONS: (
+        f"rule:{ADMIN}",
+        "List the reservations of all projects.",
+        (("GET", "/v2/quota_reservations"),),
+    ),
+    CAPACITY: (_ADMIN_OR_SERVICE, "List the inventories of the providers.", (("GET", "/v2/quota_capacity"),)),
+}
+_SETS_LIMITS: Final = (
+    ("CLI", "cyborg-quota limit set --project"),
+    ("PUT", _PROJECT),
+    ("DELETE", _PROJECT),
+    ("POST", f"{_PROJECT}/overrides"),
+    ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),
+)
+_SCOPES: Final = ["project", "system"]
+"""A token for a domain has no rights here, whatever its roles are."""
 
 SEE_PODS: Final = "cyborg_quota:pod:see"
+
+FITS_RULE: Final = "cyborg_quota:capacity:fits"
+FITS_DEFAULT: Final = "is_admin:True"
 
 
 def list_rules() -> list[Any]:
     """The rules of this package, for the entry point oslo.policy.policies."""
     from oslo_policy import policy
 
-    return [
-        policy.DocumentedRuleDefault(
-            name=RULE,
-            check_str=DEFAULT,
-            description="Set or unset the limit of a project. parent_id is the parent of the project; a root has none. "
-            "(Only an admin may change the defaults and the project tree.)",
-            operations=[{"path": "cyborg-quota limit set --project", "method": "CLI"}],
-        ),
-        policy.DocumentedRuleDefault(
-            name=SEE_PODS,
-            check_str="is_admin:True",
-            description="See the name of the pod to which a project is bound.",
-            operations=[{"path": "cyborg-quota pod select", "method": "CLI"}],
-        ),
+    personas = [
+        policy.RuleDefault(name, check, description, scope_types=_SCOPES)
+        for name, (check, description) in _PERSONAS.items()
     ]
+    calls = [
+        policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)
+        for name, (check, description, operations) in _CALLS.items()
+    ]
+    set_limit = policy.DocumentedRuleDefault(
+        name=RULE,
+        check_str=DEFAULT,
+        description="Set or unset the limit of a project, also for a span of time. parent_id is the parent of the "
+        "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
+        f"{ADMIN} allows.",
+        operations=_operations(_SETS_LIMITS),
+    )
+    see_pods = policy.DocumentedRuleDefault(
+        name=SEE_PODS,
+        check_str="is_admin:True",
+        description="See the name of the pod to which a project is bound.",
+        operations=_operations([("CLI", "cyborg-quota pod select")]),
+    )
+    see_what_fits = policy.DocumentedRuleDefault(
+        name=FITS_RULE,
+        check_str=FITS_DEFAULT,
+        description="See what fits at providers, in the headroom of a project. Without it, a context gets what the "
+        "quota permits. project_id is the project.",
+        operations=_operations([("CLI", "cyborg-quota check --how-many --provider")]),
+    )
+    return [set_limit, see_what_fits, see_pods, *personas, *calls]
+
+
+def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:
+    return [{"method": method, "path": path} for method, path in operations]
 
 
 class Policy:
-    """Evaluates the rule. Without a configuration, only an admin's context is allowed.
+    """Evaluates the rules. Without a configuration, only an admin's context is allowed.
 
     The first evaluation registers oslo.policy's options on ``conf`` and reads the policy file. The file is read again
     after it has changed.
@@ -52,18 +148,22 @@ class Policy:
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
-        return self._enforce(RULE, context, {"project_id": project_id, "parent_id": parent_id})
+        return self.permits(RULE, context, project_id, parent_id)
 
     def allows(self, context: Context, rule: str, project_id: str) -> bool:
-        """Whether the rule allows the context to do this with the project. Raises ConfigurationError."""
-        return validation.is_admin(context) or self._enforce(rule, context, {"project_id": project_id})
+        """Whether the rule allows the context to do this with the project; an admin's context always."""
+        return validation.is_admin(context) or self.permits(rule, context, project_id)
 
-    def _enforce(self, rule: str, context: Context, target: Mapping[str, str | None]) -> bool:
+    def permits(
+        self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None
+    ) -> bool:
+        """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
         if self._conf is None:
             return validation.is_admin(context)
         # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
         try:
-            return bool(self._rules(self._conf).enforce(rule, _without_none(target), credentials(context)))
+            target = _without_none({"project_id": project_id, "parent_id": parent_id})
+            return bool(self._rules(self._conf).enforce(rule, target, credentials(context)))
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 

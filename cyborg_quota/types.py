@@ -130,8 +130,10 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
-Bound = Literal["project", "subtree", "open_reservations", "counter"]
-"""What limits a headroom: a constraint of that scope, the cap on open reservations, or the width of the counter."""
+Bound = Literal["project", "subtree", "open_reservations", "counter", "provider"]
+"""What limits a headroom: a constraint of that scope, the cap on open reservations, the width of the counter, or the
+capacity and the units of a provider.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,12 +145,17 @@ class Headroom:
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
     None means that this project has no limit, so that nothing fits.
+
+    If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
+    and ``free_total`` is what is free at the provider, or with ANY at all providers that can host. If the provider
+    permits less than the quota, ``scope`` is ``provider``, ``bound_by`` is its name (or ANY), and ``limit`` is None.
     """
 
     fits: int | None
     bound_by: str | None = None
     scope: Bound | None = None
     limit: int | None = None
+    free_total: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -48,12 +48,21 @@ def violated_unit(amount: int, *, min_unit: int, max_unit: int, step_size: int) 
     return None
 
 
+def largest_permitted(at_most: int, *, min_unit: int, max_unit: int, step_size: int) -> int:
+    """The largest amount that is not above ``at_most`` and passes ``violated_unit``; 0 if there is none."""
+    highest = min(at_most, max_unit)
+    in_steps = highest - highest % step_size
+    if in_steps > min_unit:
+        return in_steps
+    return min_unit if at_most >= min_unit else 0
+
+
 def violated_rule(amount: int, total: int, record: InventoryRecord) -> str | None:
     """The rule of ``record`` that a claim of ``amount`` violates, where the call claims ``total`` there in all."""
     violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
     if violated is not None:
         return violated
-    return "the capacity is exceeded" if record.used + total > record.capacity else None
+    return "the capacity is exceeded" if total > record.free else None
 
 
 def check_inventory(resource: str, inventory: Inventory) -> Inventory:

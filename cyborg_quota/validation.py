@@ -360,6 +360,14 @@ def uuid_list(reservations: Iterable[str]) -> list[str]:
     return list(reservations)
 
 
+def override_ids(ids: Iterable[str]) -> list[str]:
+    """Return a list of the ids of overrides. Raises InvalidRequest."""
+    named = list(ids) if not isinstance(ids, (str, bytes)) and _can_be_iterated(ids) else [None]
+    if not all(isinstance(one, str) for one in named):
+        raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
+    return named  # type: ignore[return-value]
+
+
 def resource_list(resources: Iterable[Any]) -> list[Any]:
     """Return a list of resources. A single name is rejected with InvalidRequest."""
     if isinstance(resources, (str, bytes)) or not _can_be_iterated(resources):

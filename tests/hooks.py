@@ -143,7 +143,9 @@ def tables(sql: sa.Engine, *, without: str | None = None) -> dict[str, list[tupl
     with sql.connect() as connection:
         inspector = sa.inspect(connection)
         for name in sorted(inspector.get_table_names()):
-            columns = ", ".join(column["name"] for column in inspector.get_columns(name) if column["name"] != without)
+            quote = sql.dialect.identifier_preparer.quote
+            names = [column["name"] for column in inspector.get_columns(name) if column["name"] != without]
+            columns = ", ".join(map(quote, names))
             content[name] = sorted(map(tuple, connection.exec_driver_sql(f"SELECT {columns} FROM {name}")), key=repr)
     return content
 

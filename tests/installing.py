@@ -123,7 +123,7 @@ def ensure_services(label: str, directory: pathlib.Path, requirements: Sequence[
         # An edited file of the package requires a new installation of the package, but not of the services.
         with stamped(directory / "ours.stamp", package_stamp(stamp)) as needed:
             if needed:
-                install_package(python, "mysql")
+                install_package(python, "mysql,api")
                 print(f"{label}: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
     return python.parent
 

@@ -15,7 +15,7 @@ from cyborg_quota.cmd.errors import REFUSED
 PROVIDER_COLUMNS = ("name", "uuid", "parent", "can_host", "pod", "generation")
 INVENTORY_COLUMNS = (
     "provider", "resource", "total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio", "used",
-    "free", "generation",
+    "free", "generation", "used_elsewhere",
 )  # fmt: skip
 ALLOCATION_COLUMNS = ("provider", "project_id", "consumer", "resource", "used")
 DRIFT_COLUMNS = ("provider", "resource", "recorded", "expected")
@@ -41,6 +41,7 @@ def inventory_values(record: InventoryRecord) -> tuple[Any, ...]:
         record.used,
         record.free,
         record.generation,
+        record.used_elsewhere,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""capacity import: providers and inventories from a CSV file."""
+"""capacity import: providers and inventories from a CSV file, from Placement or from Cyborg."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import csv
 import dataclasses
 import decimal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TextIO
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity_types import Inventory, InventoryRecord
+from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvider
+from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.cmd import base, formats
 from cyborg_quota.cmd.errors import BadUsage
 
 COLUMNS = ("change", "provider", "resource", "before", "after")
+_SOURCES: Final = ("placement", "cyborg")
 _REQUIRED: Final = ("provider", "resource", "total")
 _INTEGERS: Final = ("reserved", "min_unit", "max_unit", "step_size")
 _OF_PROVIDERS: Final = ("uuid", "parent", "pod")
@@ -31,70 +33,94 @@ class _Provider:
 
 
 class Import(base.Lister):
-    """Add providers and set inventories from a CSV file.
+    """Add providers and set inventories from a CSV file, Placement or Cyborg.
 
-    The first line names the columns: provider, resource and total, and if needed
-    reserved, min_unit, max_unit, step_size, allocation_ratio, uuid, parent and
-    pod. An empty cell means the default. The whole file is checked before anything
-    is written. A repeat changes only what differs. Providers and inventories that
-    the file does not name stay unchanged. Prints the changes.
+    The first line of a file names the columns: provider, resource and total, and
+    if needed reserved, min_unit, max_unit, step_size, allocation_ratio, uuid,
+    parent and pod. An empty cell means the default.
+
+    --from placement reads [placement], and --from cyborg reads [accelerator], for
+    the credentials. The resource rules of [cyborg] determine which inventories
+    are imported, and as which resources. The devices of a host are summed at the
+    host, so that a claim of several fits; with --nested they stay providers of
+    their own. Placement also tells what is in use without a reservation here
+    (used_elsewhere). An inventory that Placement or Cyborg no longer has gets the
+    total 0.
+
+    Everything is checked before anything is written. A repeat changes only what
+    differs, and never an allocation. Providers and inventories that the source
+    does not name stay unchanged. Prints the changes.
     """
 
-    example = "cyborg-quota capacity import inventory.csv"
+    example = (
+        "cyborg-quota capacity import inventory.csv\n"
+        "  cyborg-quota capacity import --from placement --dry-run\n"
+        "  cyborg-quota capacity import --from cyborg --nested"
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", metavar="FILE", help="the CSV file; - is stdin")
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the CSV file; - is stdin")
+        parser.add_argument("--from", dest="source", choices=_SOURCES, help="the service to read instead of a file")
+        parser.add_argument(
+            "--nested", action="store_true", help="keep the devices of a host as providers of their own"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="print the changes, and write nothing")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if (parsed_args.file is None) == (parsed_args.source is None):
+            raise BadUsage("Give either a CSV file, or --from placement or --from cyborg.")
+        if parsed_args.nested and parsed_args.source is None:
+            raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
+        with base.progress_bar(None, "providers") as progress:
+            if parsed_args.source is None:
+                changes = self._import_file(parsed_args, progress)
+            else:
+                changes = self._import_service(parsed_args, progress)
+        return COLUMNS, [
+            (one.change, one.provider, formats.Optional(one.resource), formats.Optional(one.before), one.after)
+            for one in changes
+        ]
+
+    def _import_file(self, parsed_args: argparse.Namespace, progress: Callable[[int], object]) -> list[Change]:
         providers = _read(parsed_args.file)
-        unknown = {resource for one in providers.values() for resource in one.inventories} - set(self.engine.resources)
-        if unknown:
-            raise exceptions.UnknownResource(unknown, self.engine.resources)
-        capacity = self.engine.capacity
-        present = {provider.name for provider in capacity.list_providers(self.context)}
-        known = present | {provider.uuid for provider in capacity.list_providers(self.context)}
+        present = self.engine.capacity.list_providers(self.context)
+        known = {name for provider in present for name in (provider.name, provider.uuid)}
         for name, wanted in providers.items():
             parent = wanted.details["parent"]
             if parent is not None and parent not in known:
                 raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
             known.add(name)
-        stored = {(record.provider, record.resource): record for record in capacity.list_inventories(self.context)}
-        changes: list[tuple[Any, ...]] = []
-        with base.progress_bar(len(providers), "providers") as progress:
-            for name, wanted in providers.items():
-                if name not in present:
-                    uuid, parent, pod = (wanted.details[column] for column in _OF_PROVIDERS)
-                    capacity.add_provider(self.context, name, uuid=uuid, parent=parent, pod=pod)
-                    changes.append(("add provider", name, formats.Optional(None), formats.Optional(None), name))
-                differing = {
-                    resource: inventory
-                    for resource, inventory in wanted.inventories.items()
-                    if not _is_equal(stored.get((name, resource)), inventory)
-                }
-                if differing:
-                    capacity.set_inventories(self.context, name, differing)
-                for resource, inventory in differing.items():
-                    before = stored.get((name, resource))
-                    total = formats.Optional(None if before is None else before.total)
-                    changes.append(("set inventory", name, resource, total, inventory.total))
-                progress(1)
-        return COLUMNS, changes
+        wanted_providers = [
+            WantedProvider(
+                name,
+                uuid=wanted.details["uuid"],
+                parent=wanted.details["parent"],
+                pod=wanted.details["pod"],
+                inventories=wanted.inventories,
+            )
+            for name, wanted in providers.items()
+        ]
+        importer = CapacityImporter(self.engine.capacity, self.context, self.engine.resources)
+        return importer.run(lambda: wanted_providers, dry_run=parsed_args.dry_run, progress=progress)
 
-
-def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
-    return record is not None and (
-        (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size, record.allocation_ratio)
-        == (
-            wanted.total,
-            wanted.reserved,
-            wanted.min_unit,
-            units.max_unit_of(wanted),
-            wanted.step_size,
-            wanted.allocation_ratio,
+    def _import_service(self, parsed_args: argparse.Namespace, progress: Callable[[int], object]) -> list[Change]:
+        try:
+            from cyborg_quota.integrations.inventory import service_import
+        except ImportError as error:
+            raise exceptions.ConfigurationError(
+                f"--from needs {error.name}: pip install 'cyborg_quota[keystone]'."
+            ) from None
+        return service_import.run(
+            self.conf,
+            self.engine,
+            self.context,
+            parsed_args.source,
+            nested=parsed_args.nested,
+            dry_run=parsed_args.dry_run,
+            progress=progress,
         )
-    )
 
 
 def _read(name: str) -> dict[str, _Provider]:

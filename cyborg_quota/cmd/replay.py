@@ -32,9 +32,15 @@ class Replay(base.ShowOne):
     A replay that was interrupted resumes when it is started again on the same
     database, and ends with the same totals. The resources of the trace need not be
     registered. Use a separate database: the charges are not removed afterwards.
+
+    With --provider, each reserve also claims capacity. placed is then the number
+    of admitted reserves, and over_capacity the number of those that were refused
+    because of the capacity; they are among the refused ones.
     """
 
-    example = "cyborg-quota replay trace.csv --limit gpu=50 -f json"
+    example = (
+        "cyborg-quota replay trace.csv --limit gpu=50 -f json\n  cyborg-quota replay trace.csv --provider any -f json"
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -47,6 +53,11 @@ class Replay(base.ShowOne):
             metavar="RESOURCE=N",
             help="the limit of every project in this run, as in gpu=50; may be repeated; replaces the "
             "configured limits (default: the limits of [limits])",
+        )
+        parser.add_argument(
+            "--provider",
+            metavar="PROVIDER",
+            help="the provider of each reserve: any, a name or a UUID (default: count the quota only)",
         )
         parser.add_argument(
             "--chart",
@@ -64,13 +75,13 @@ class Replay(base.ShowOne):
 
             charts.require(parsed_args.chart)
         trace = Trace(parsed_args.trace)
-        session, seconds = self._run(trace)
+        session, seconds = self._run(trace, parsed_args.provider)
         for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
             self._print_message(f"--limit names {resource}, but the trace has no such resource")
         if parsed_args.chart is not None:
             panels = charts.replay_panels(trace, session.refused, self._limits(session.tally.by_project))
             charts.draw(parsed_args.chart, f"Replay of {os.path.basename(trace.name)}", panels)
-        return self._report(session, seconds)
+        return self._report(session, seconds, has_provider=parsed_args.provider is not None)
 
     def _set_limits(self, limits: dict[str, int]) -> None:
         """Override the limits, before the engine reads them, and remove the cap on open reservations."""
@@ -79,15 +90,15 @@ class Replay(base.ShowOne):
             self.conf.set_override("driver", "config", group="limits")
             self.conf.set_override("limits", limits, group="limits")
 
-    def _run(self, trace: Trace) -> tuple[Any, float]:
+    def _run(self, trace: Trace, provider: str | None) -> tuple[Any, float]:
         from cyborg_quota.replay import replay
 
         with (
             open_database(self.conf) as database,
             base.progress_bar(max(trace.lines - 1, 0), "events") as progress,
         ):
-            position = replay.Position(database, trace.digest, self._terms())
-            session = replay.Replay(self.engine, self.context, trace, position, progress)
+            position = replay.Position(database, trace.digest, self._terms(provider))
+            session = replay.Replay(self.engine, self.context, trace, position, progress, provider=provider)
             began = time.monotonic()
             try:
                 session.run()
@@ -101,10 +112,11 @@ class Replay(base.ShowOne):
             self._print_message(f"resumed after event {session.tally.events - session.done}")
         return session, seconds
 
-    def _terms(self) -> dict[str, Any]:
-        """The configuration on which the totals depend: limit driver and limits."""
+    def _terms(self, provider: str | None) -> dict[str, Any]:
+        """The configuration on which the totals depend: limit driver, limits and provider."""
         driver = self.conf.limits.driver
-        return {"driver": driver, "limits": dict(self.conf.limits.limits) if driver == "config" else {}}
+        terms = {"driver": driver, "limits": dict(self.conf.limits.limits) if driver == "config" else {}}
+        return terms if provider is None else {**terms, "provider": provider}
 
     def _limits(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
         selected = set(keys)
@@ -114,7 +126,7 @@ class Replay(base.ShowOne):
             if (record.project_id, record.resource) in selected and record.usage.limit is not None
         }
 
-    def _report(self, session: Any, seconds: float) -> tuple[Sequence[str], Iterable[Any]]:
+    def _report(self, session: Any, seconds: float, *, has_provider: bool) -> tuple[Sequence[str], Iterable[Any]]:
         tally = session.tally
         records = self.engine.list_usages(self.context)
         usages = {(record.project_id, record.resource): record.usage for record in records}
@@ -127,6 +139,7 @@ class Replay(base.ShowOne):
         report = {
             "events": tally.events,
             **{outcome: tally.totals[outcome] for outcome in OUTCOMES},
+            **({"placed": tally.totals[ADMITTED], "over_capacity": len(session.over_capacity)} if has_provider else {}),
             "used": sum(project["used"] for project in projects),
             "reserved": sum(project["reserved"] for project in projects),
             "seconds": round(seconds, 3),

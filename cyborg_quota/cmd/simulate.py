@@ -49,9 +49,10 @@ class Simulate(base.Lister):
     claims, peak is the largest amount that was held under the present limits, and
     bound_by is the project whose new limit refused most of the claims. Where
     limits include the descendants of a project, so does peak. With --against
-    ledger, each override applies to the events within its span; a trace has no
-    times for that. If the enforcement model does not allow the new limits, prints the rows, then the reasons, and
-    exits with 1.
+    ledger, each override applies to the events within its span; no override
+    applies to a trace file, whose times are relative. If the enforcement model
+    does not allow the new limits, prints the rows and then the reasons, and exits
+    with 1.
     """
 
     example = (

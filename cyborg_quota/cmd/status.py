@@ -158,6 +158,12 @@ class Checks(upgradecheck.UpgradeCommands):
             engine.close()
         if drifts:
             return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
+        if self._conf.cyborg.claim_capacity and not is_enabled:
+            return Result(
+                FAILURE,
+                "[cyborg] claim_capacity is set, but claims with a provider are not enabled, so that each bind is "
+                "refused; run: cyborg-quota capacity enable",
+            )
         if is_enabled or not has_providers:
             return Result(SUCCESS, "agrees with the reservations")
         return Result(

@@ -7,11 +7,10 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg_quota import Headroom, Over, exceptions
+from cyborg_quota import ANY, Headroom, Over, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.headroom import how_many
 from cyborg_quota.types import Counters, Drift, UsageRecord
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
@@ -94,7 +93,8 @@ class Check(base.Lister):
     otherwise prints nothing and exits with 0. fits: the largest amount of the
     resource that would be admitted now. With --how-many, prints how many times
     these amounts would be admitted in one reserve, and the resource that bounds
-    the number; another reserve may change it at any time.
+    the number; another reserve may change it at any time. With --provider, each
+    bundle is a claim of its own, which fits on one provider.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -109,13 +109,20 @@ class Check(base.Lister):
             metavar="RESOURCE=AMOUNT[,...]",
             help="print how many such bundles fit, as in gpu=2,fpga=1",
         )
+        parser.add_argument(
+            "--provider",
+            metavar="PROVIDER",
+            help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if bool(parsed_args.deltas) == (parsed_args.how_many is not None):
             raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
         if parsed_args.how_many is not None:
-            return HOW_MANY_COLUMNS, [self._how_many(parsed_args.project, parsed_args.how_many)]
+            return HOW_MANY_COLUMNS, [self._how_many(parsed_args.project, parsed_args.how_many, parsed_args.provider)]
+        if parsed_args.provider is not None:
+            raise BadUsage("--provider needs --how-many.")
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
         violations = self.engine.check(self.context, deltas, parsed_args.project)
         headrooms = self.engine.headroom(self.context, parsed_args.project)
@@ -130,14 +137,15 @@ class Check(base.Lister):
             self.status = REFUSED
         return OVER_COLUMNS, rows
 
-    def _how_many(self, project_id: str, bundle: Mapping[str, int]) -> tuple[Any, ...]:
-        headrooms = self.engine.headroom(self.context, project_id)
-        unknown = set(bundle) - set(headrooms)
-        if unknown:
-            raise exceptions.UnknownResource(unknown, self.engine.resources)
-        bundles = how_many(bundle, headrooms)
-        bound = Headroom(None) if bundles.resource is None else headrooms[bundles.resource]
-        return formats.Available(bundles.number), formats.Optional(bundles.resource), *_fits_columns(bound)
+    def _how_many(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> tuple[Any, ...]:
+        bundles = self.engine.how_many(self.context, bundle, project_id, provider=provider)
+        number, resource = formats.Available(bundles.number), formats.Optional(bundles.resource)
+        if bundles.resource is not None:
+            headroom = self.engine.headroom(self.context, project_id)[bundles.resource]
+            return number, resource, *_fits_columns(headroom)
+        if bundles.number is None:
+            return number, resource, *_fits_columns(Headroom(None))
+        return number, resource, formats.Optional(None), "any provider" if provider == ANY else f"provider {provider}"
 
 
 def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:

@@ -23,8 +23,12 @@ _UNLISTED: Final = {
     "DEFAULT": {"transport_url", "control_exchange", "executor_thread_pool_size"},
 }
 """Options of keystoneauth and oslo.messaging, which no namespace lists."""
-_UNCHECKED: Final = "oslo_messaging_"
-"""Groups of oslo.messaging are not checked: to list their options, it imports eventlet."""
+_UNCHECKED: Final = (
+    "oslo_messaging_", "placement", "accelerator", "keystone_authtoken", "cache", "cors", "healthcheck",
+    "oslo_middleware",
+)  # fmt: skip
+"""Groups that are not checked: to list the options of oslo.messaging, eventlet would be imported; those of keystoneauth
+depend on the auth_type; the others belong to the middleware of the REST API, which is not installed everywhere."""
 
 _ENVIRONMENT_GROUPS: Final = ("cyborg", "database", "limits", "notices", "quota")
 _MAX_NAMED: Final = 5

@@ -110,6 +110,26 @@ OPTS: list[cfg.Opt] = [
         "creates the requests of a server before it binds them: choose a number above the sum for all servers that a "
         "project starts at the same time. Each POST reads up to this number of rows.",
     ),
+    cfg.BoolOpt(
+        "claim_capacity",
+        default=False,
+        help="Whether a bind also claims capacity, at the provider of the accelerator or else at its host. Enable it "
+        "after `cyborg-quota capacity enable` and a first `capacity import`. A device whose provider and host are not "
+        "imported is charged to the quota only.",
+    ),
+    cfg.IntOpt(
+        "capacity_import_interval",
+        default=0,
+        min=0,
+        help="Seconds between two imports of providers, inventories and their use elsewhere from Placement by the "
+        "conductor, as `capacity import --from placement` does it. The credentials are in [placement]. 0: never.",
+    ),
+    cfg.BoolOpt(
+        "capacity_import_nested",
+        default=False,
+        help="Whether the conductor imports the devices of a host as providers of their own, instead of their sum at "
+        "the host.",
+    ),
     cfg.MultiStrOpt(
         "config_file",
         default=[],

@@ -8,6 +8,8 @@ A claim is one conditional UPDATE per row, which checks the units and the capaci
     WHERE id = :id AND free >= :total
       AND (min_unit = :amount OR (min_unit < :amount AND :amount <= max_unit AND :amount % step_size = 0))
 
+``free`` is capacity - used - used_elsewhere, where a ``used_elsewhere`` of NULL counts as 0.
+
 Callers lock inventories in the order of their ids, after reservations and before usage rows.
 """
 
@@ -32,6 +34,7 @@ LOG = logging.getLogger(__name__)
 _row = inventories.c
 _provider = resource_providers.c
 _reservation = reservations.c
+_ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
@@ -56,7 +59,7 @@ class Candidate(NamedTuple):
     free: Mapping[str, int]
 
 
-def _fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
+def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
     """The rule of units.violated_unit."""
     return sa.or_(
         row.min_unit == amount,
@@ -81,7 +84,7 @@ def _take(suffix: str) -> sa.Update:
 def claim_update(suffix: str = "") -> sa.Update:
     """The UPDATE of a claim, with ``suffix`` in its parameters' names. ``arguments`` returns the parameters."""
     amount = sa.bindparam(f"b_amount{suffix}", type_=_row.total.type)
-    return _take(suffix).where(_row.free >= _total(suffix), _fits_units(amount))
+    return _take(suffix).where(_row.free >= _total(suffix), fits_units(amount))
 
 
 def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
@@ -122,11 +125,13 @@ def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dic
 _GIVE_BACK: Final = Statement(give_back_update())
 _LOCK_IF_UNIT_FITS: Final = Statement(
     sa.update(inventories)
-    .where(_has_id(""), _fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
+    .where(_has_id(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
     .values(used=_row.used)
 )
 _EMPTY: Final = Statement(
-    sa.update(inventories).where(_has_id("")).values(used=0, free=_row.capacity, updated_at=clock.utc_now())
+    sa.update(inventories)
+    .where(_has_id(""))
+    .values(used=0, free=_row.capacity - _ELSEWHERE, updated_at=clock.utc_now())
 )
 
 
@@ -175,7 +180,7 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
         if table is not first:
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, _fits_units(amount, table.c)]
+        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
     can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
     conditions.append(can_host == sa.literal_column("1"))
@@ -243,7 +248,7 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
     update = (
         sa.update(inventories)
         .where(_row.provider_id == provider_id, _row.resource == resource)
-        .values(**_ratio(values), free=capacity - _row.used, updated_at=clock.utc_now())
+        .values(**_ratio(values), free=capacity - _row.used - _ELSEWHERE, updated_at=clock.utc_now())
     )
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
@@ -254,6 +259,18 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
 def _ratio(values: dict[str, Any]) -> dict[str, Any]:
     """The values with allocation_ratio as a text, which SQLite needs and the others convert exactly."""
     return {**values, "allocation_ratio": sa.literal(values["allocation_ratio"], sa.String)}
+
+
+def set_used_elsewhere(connection: sa.Connection, provider_id: int, amounts: Mapping[str, int]) -> None:
+    """Set what is used elsewhere, by resource. Like a claim, it does not change the generation of the provider."""
+    ids = ids_of(connection, [(provider_id, resource) for resource in amounts])
+    for (_, resource), inventory_id in sorted(ids.items(), key=lambda item: item[1]):
+        amount = amounts[resource]
+        connection.execute(
+            sa.update(inventories)
+            .where(_row.id == inventory_id)
+            .values(used_elsewhere=amount, free=_row.capacity - _row.used - amount, updated_at=clock.utc_now())
+        )
 
 
 def delete_unused(connection: sa.Connection, provider_id: int, resource: str | None = None) -> None:
@@ -275,6 +292,7 @@ _RECORDS = sa.select(
     _row.allocation_ratio,
     _row.capacity,
     _row.used,
+    _ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
 ).select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
@@ -302,6 +320,7 @@ def read(
             capacity=row.capacity,
             used=row.used,
             generation=row.generation,
+            used_elsewhere=row.used_elsewhere,
         )
         for row in connection.execute(query)
     }
@@ -352,7 +371,12 @@ def list_allocations(connection: sa.Connection, provider_id: int | None = None) 
     """The live reservations that name a provider, by provider, project and id."""
     query = (
         sa.select(
-            _provider.name, _reservation.project_id, _reservation.consumer_id, _reservation.resource, _reservation.delta
+            _provider.name,
+            _reservation.project_id,
+            _reservation.consumer_id,
+            _reservation.resource,
+            _reservation.delta,
+            _reservation.group_id,
         )
         .select_from(reservations.join(resource_providers, _provider.id == _reservation.provider_id))
         .where(_IS_LIVE_CLAIM)
@@ -376,7 +400,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     drifted = (
         sa.select(_row.provider_id, _row.resource, _row.used.label("used"), expected.label("expected"))
         .select_from(sa.outerjoin(inventories, sums, is_same))
-        .where(sa.or_(_row.used != expected, _row.free != _row.capacity - _row.used))
+        .where(sa.or_(_row.used != expected, _row.free != _row.capacity - _row.used - _ELSEWHERE))
     )
     missing = (
         sa.select(sums.c.provider_id, sums.c.resource, sa.null(), sums.c.expected)
@@ -427,6 +451,8 @@ def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
     used = int(connection.execute(query).scalar_one())
     before = int(connection.execute(sa.select(_row.used).where(is_row)).scalar_one())
     connection.execute(
-        sa.update(inventories).where(is_row).values(used=used, free=_row.capacity - used, updated_at=clock.utc_now())
+        sa.update(inventories)
+        .where(is_row)
+        .values(used=used, free=_row.capacity - used - _ELSEWHERE, updated_at=clock.utc_now())
     )
     return before, used

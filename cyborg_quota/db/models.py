@@ -300,8 +300,10 @@ inventories = sa.Table(
     sa.Column("capacity", sa.BigInteger, nullable=False),
     # The sum of the positive deltas of the live reservations at the provider (C1).
     sa.Column("used", sa.BigInteger, nullable=False),
-    # capacity - used. Negative where the inventory was lowered below its use.
+    # capacity - used - used_elsewhere. Negative where the inventory was lowered below its use.
     sa.Column("free", sa.BigInteger, nullable=False),
+    # What Placement reports as used by consumers that hold no reservation here. NULL: not known, counts as 0.
+    sa.Column("used_elsewhere", sa.BigInteger),
     # The threshold of the capacity that was last reported. NULL: none.
     sa.Column("notified_level", sa.SmallInteger),
     sa.UniqueConstraint("provider_id", "resource", name="provider_resource"),

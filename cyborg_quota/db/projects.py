@@ -382,6 +382,21 @@ def children_of(connection: sa.Connection, project_id: str) -> set[str]:
     return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
 
 
+def list_children(
+    connection: sa.Connection, project_id: str, origin: str | None, after: str, count: int
+) -> list[str]:
+    """The first children with an id greater than ``after``, sorted; by edges of operators or of ``origin``.
+
+    Sorted by an expression: to sort by the column, SQLite would read all projects by their ids, and skip those with
+    another parent (12,947 steps for a page of 5 children among 20,000 projects).
+    """
+    followed = sa.or_(projects.c.origin.is_(None), projects.c.origin == origin)
+    query = sa.select(projects.c.project_id).where(
+        projects.c.parent_id == project_id, projects.c.project_id > after, followed
+    )
+    return list(connection.execute(query.order_by(projects.c.project_id.concat("")).limit(count)).scalars())
+
+
 def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
     """The project and its descendants, by edges that operators made. Runs one query per level and 100 projects."""
     subtree = {project_id}

@@ -2,7 +2,7 @@
 """The table replays: the progress of the replay of a trace. A trace is identified by its digest.
 
 Line 0 is the checkpoint: the position, and under which terms the replay runs. Every other line is that of a reserve
-that was refused; what was admitted, the ledger knows.
+that was refused, with the reason if that was the capacity; what was admitted, the ledger knows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ import sqlalchemy as sa
 from cyborg_quota.db.models import replays
 
 _CHECKPOINT = 0
+_CAPACITY = "capacity"
 _row = replays.c
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """The recorded state of a replay. All events up to line ``position`` are done; ``terms`` is the caller's text."""
+    """The recorded state of a replay. All events up to line ``position`` are done; ``terms`` is the caller's text.
+
+    ``over_capacity``: the lines among ``refused`` that were refused because of the capacity.
+    """
 
     position: int
     terms: str
     refused: frozenset[int]
+    over_capacity: frozenset[int] = frozenset()
 
 
 _READ = sa.select(_row.line, _row.position, _row.limits).where(_row.digest == sa.bindparam("b_digest"))
@@ -35,7 +40,8 @@ def read(connection: sa.Connection, digest: str) -> Stored | None:
     for row in rows:
         if row.line == _CHECKPOINT:
             refused = frozenset(other.line for other in rows if other.line != _CHECKPOINT)
-            return Stored(row.position, row.limits, refused)
+            over_capacity = frozenset(other.line for other in rows if other.limits == _CAPACITY)
+            return Stored(row.position, row.limits, refused, over_capacity)
     return None
 
 
@@ -74,7 +80,8 @@ def move(connection: sa.Connection, digest: str, position: int, before: str, ter
 _HAS = sa.select(_row.line).where(_row.digest == sa.bindparam("b_digest"), _row.line == sa.bindparam("b_line"))
 
 
-def refuse(connection: sa.Connection, digest: str, line: int) -> None:
+def refuse(connection: sa.Connection, digest: str, line: int, *, is_over_capacity: bool = False) -> None:
     """Record that the reserve on this line was refused. Idempotent."""
     if connection.execute(_HAS, {"b_digest": digest, "b_line": line}).first() is None:
-        connection.execute(_INSERT, {"b_digest": digest, "b_line": line, "b_position": line, "b_terms": None})
+        reason = _CAPACITY if is_over_capacity else None
+        connection.execute(_INSERT, {"b_digest": digest, "b_line": line, "b_position": line, "b_terms": reason})

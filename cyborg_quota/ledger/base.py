@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
     Author,
@@ -105,14 +106,30 @@ class QuotaDriver(abc.ABC):
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
 
-    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        """The headroom of each of ``resources`` in one project."""
+    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project; with ``provider``, also what fits there."""
+        raise NotImplementedError
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        """How many times ``bundle`` ({resource: amount}, at least 1 each) fits; with ``provider``, each time there."""
+        raise NotImplementedError
+
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds."""
         raise NotImplementedError
 
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         """The headrooms of many projects, by resource. The projects have usage rows."""
+        raise NotImplementedError
+
+    def get_parent(self, project_id: str) -> str | None:
+        """The stored parent of the project, if the limit driver considers that edge."""
+        raise NotImplementedError
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        """The first ``count`` children with an id greater than ``after``, sorted."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -220,6 +237,10 @@ class QuotaDriver(abc.ABC):
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
+        raise NotImplementedError
+
+    def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
+        """What exists and what is promised of each resource."""
         raise NotImplementedError
 
     @property

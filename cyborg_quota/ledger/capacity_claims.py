@@ -148,6 +148,7 @@ class CapacityClaimer:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
 
     def check_enabled(self) -> None:
+        """Raise CapacityNotEnabled until claims with a provider are enabled."""
         if not self._is_enabled:
             self._is_enabled = self._database.read_synced(
                 lambda connection: features.is_enabled(connection, features.CAPACITY)
@@ -270,7 +271,8 @@ class CapacityClaimer:
             if record is None:
                 over = CapacityOver(str(item.claim.provider), key[1], amount, "the provider has no inventory of it")
             elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
-                over = CapacityOver(record.provider, key[1], amount, rule, record.capacity, record.used)
+                counters = (record.capacity, record.used, record.used_elsewhere)
+                over = CapacityOver(record.provider, key[1], amount, rule, *counters)
             if over is not None and over not in overs:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
@@ -293,7 +295,7 @@ class CapacityClaimer:
                 LOG.warning(
                     "Adopted claims exceed the capacity of provider %s: %s of %s in use, capacity %s.",
                     records[key].provider,
-                    records[key].used,
+                    records[key].used + records[key].used_elsewhere,
                     key[1],
                     records[key].capacity,
                 )

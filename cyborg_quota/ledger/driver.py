@@ -16,11 +16,13 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice
+from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -95,7 +97,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
-        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations)
+        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
@@ -122,6 +124,9 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
+        return CapacityReporter(self._untimed, self._limits).read(resources)
 
     @property
     def pods(self) -> PodManager:
@@ -203,13 +208,28 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
-    def headroom(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        return self._headroom.read(project_id, resources)
+    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources, provider)
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        return self._headroom.count_bundles(project_id, bundle, provider)
+
+    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources)
 
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
+
+    def get_parent(self, project_id: str) -> str | None:
+        path = self._database.read(lambda connection: projects.read_path(connection, project_id, []))
+        return next(iter(path.limiting(self._limits.origin)[1:]), None)
+
+    def list_children(self, project_id: str, after: str, count: int) -> list[str]:
+        return self._database.read(
+            lambda connection: projects.list_children(connection, project_id, self._limits.origin, after, count)
+        )
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False

@@ -3,6 +3,8 @@
 
 With the limit driver ``database``, one statement reads the path, the counters, the limits and the number of open
 reservations, and so all of them at one moment. Other limit drivers are asked before or after it.
+
+What is free at the providers is read after that, by one more statement, and only if a provider is given.
 """
 
 from __future__ import annotations
@@ -10,28 +12,89 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cyborg_quota import headroom
-from cyborg_quota.db import path_state, projects
+from cyborg_quota import exceptions, headroom
+from cyborg_quota.capacity_types import FreeInventories
+from cyborg_quota.db import free_capacity, path_state, projects, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
-from cyborg_quota.headroom import OpenReservations
+from cyborg_quota.headroom import Bundles, OpenReservations
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
-from cyborg_quota.types import Counters, Headroom
+from cyborg_quota.types import ANY, UNLIMITED, Counters, Headroom, Usage, UsageRecord
 
 
 class HeadroomReader:
     """Reads headrooms. ``cap``: the maximum number of open reservations, or UNLIMITED."""
 
-    def __init__(self, database: Database, limits: LimitDriver, cap: int) -> None:
+    def __init__(self, database: Database, limits: LimitDriver, cap: int, capacity: CapacityClaimer) -> None:
         self._database = database
         self._limits = limits
         self._cap = cap
+        self._capacity = capacity
 
-    def read(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        """The headroom of one project, by resource."""
+    def read(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
+        """The headroom of one project, by resource. Raises ProviderNotFound, CapacityNotEnabled."""
+        by_quota = self._read_quota(project_id, resources)
+        if provider is None:
+            return by_quota
+        self._capacity.check_enabled()
+
+        def work(connection: Connection) -> tuple[str, dict[str, list[FreeInventories]]]:
+            provider_id, name = self._find(connection, provider)
+            return name, free_capacity.read(connection, resources, provider_id)
+
+        name, free = self._database.read(work)
+        return {resource: headroom.at_provider(quota, free[resource], name) for resource, quota in by_quota.items()}
+
+    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
+        """How many bundles fit; with a provider, each of them is a claim at one provider.
+
+        Raises ProviderNotFound, CapacityNotEnabled.
+        """
+        by_quota = headroom.how_many(bundle, self._read_quota(project_id, bundle))
+        if provider is None:
+            return by_quota
+        self._capacity.check_enabled()
+        number = headroom.bundles_at_providers(
+            bundle,
+            self._database.read(
+                lambda connection: free_capacity.read_bundles(connection, bundle, self._find(connection, provider)[0])
+            ),
+        )
+        return by_quota if by_quota.number is not None and by_quota.number <= number else Bundles(number, None)
+
+    def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
+        """The id (None for ANY) and the name of the provider. Raises ProviderNotFound, after a synced read."""
+        if provider == ANY:
+            return None, ANY
+        stored = resource_providers.find(connection, [provider]).get(provider)
+        if stored is None and self._database.sync_with_cluster(connection):
+            stored = resource_providers.find(connection, [provider]).get(provider)
+        if stored is None:
+            raise exceptions.ProviderNotFound(provider)
+        return stored.id, stored.provider.name
+
+    def _read_quota(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
         parent_id = self._limits.parent_of(project_id)
         state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
         return self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+
+    def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage and the headroom of one project, both of the same moment, by resource.
+
+        A resource that is held, and is not among ``resources``, cannot be reserved.
+        """
+        parent_id = self._limits.parent_of(project_id)
+        state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
+        names = sorted({*resources, *(resource for owner, resource in state.counters if owner == project_id)})
+        limits = self._limits.get_limits_on_path(state, names)
+        headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+        records = []
+        for name in names:
+            now = state.counters.get((project_id, name), Counters())
+            usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
+        return records
 
     def read_many(
         self, project_ids: Collection[str], resources: Collection[str]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
 from oslo_log import log as logging
@@ -101,7 +101,7 @@ class ProviderManager:
                     "Provider %s has %s of %s in use, more than its new capacity %s: claims are refused until the use "
                     "is below the capacity again.",
                     record.provider,
-                    record.used,
+                    record.used + record.used_elsewhere,
                     record.resource,
                     record.capacity,
                 )
@@ -125,6 +125,27 @@ class ProviderManager:
             return list(inventories.read(connection, ids).values())
 
         return self._untimed.read_synced(work)
+
+    def set_used_elsewhere(self, name: str, amounts: Mapping[str, int]) -> None:
+        """Set what is used elsewhere, by resource. Raises ProviderNotFound."""
+
+        def work(connection: Connection) -> None:
+            inventories.set_used_elsewhere(connection, self._find(connection, name).id, amounts)
+
+        self._database.write(work)
+
+    def find_with(self, names: Sequence[str], resources: Collection[str]) -> str | None:
+        """The UUID of the first of these providers that has an inventory of all ``resources``, whatever is free."""
+
+        def work(connection: Connection) -> str | None:
+            found = resource_providers.find(connection, names)
+            for stored in (found[name] for name in names if name in found):
+                records = inventories.read(connection, [stored.id], resources).values()
+                if {record.resource for record in records if record.total > 0} == set(resources):
+                    return stored.provider.uuid
+            return None
+
+        return self._database.read(work)
 
     def list_allocations(self, name: str | None) -> list[Allocation]:
         """The live claims at one provider, or at all. Raises ProviderNotFound."""

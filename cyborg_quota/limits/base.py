@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import Constraint
+from cyborg_quota.types import UNLIMITED, Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.database import Database
@@ -45,6 +45,9 @@ class LimitDriver(abc.ABC):
 
     An edge that is marked with another origin is ignored: the projects above it do not limit those below it.
     """
+
+    missing_limit: int = UNLIMITED
+    """The limit that applies where ``get_limits`` returns none: UNLIMITED, or 0 if a reserve is then refused."""
 
     @classmethod
     @abc.abstractmethod

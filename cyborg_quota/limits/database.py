@@ -16,7 +16,7 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.types import Constraint
+from cyborg_quota.types import UNLIMITED, Constraint
 
 _MAX_NAMED_PROJECTS: Final = 500
 """For more projects than this, all limits are read."""
@@ -45,6 +45,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         self.initial_limits = initial_limits
         self.max_depth = max_depth
         self.bounds_subtree = model.bounds_subtree
+        self.missing_limit = UNLIMITED if missing_is_unlimited else 0
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:

@@ -155,7 +155,7 @@ class ProjectDirectory:
         return self._ask(lambda identity: list(identity.projects(paginated=False, limit=_PAGE_SIZE, **query)))
 
     def _ask(self, request: Callable[[Any], T], if_missing: Callable[[], T] | None = None) -> T:
-        """The result of a request; that of ``if_missing`` for 404 and 400. Raises ProjectLookupFailed."""
+        """The result of a request, or ``if_missing`` if Keystone answers 404 or 400. Raises ProjectLookupFailed."""
         try:
             if self._connected is None:
                 self._connected = self._connect()

@@ -17,7 +17,7 @@ from keystoneauth1.exceptions.connection import SSLError
 from oslo_config import cfg
 from oslo_limit import opts as oslo_limit_opts
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, keystone_auth
 from cyborg_quota.limits.cache import LimitSourceError
 
 GROUP: Final = "oslo_limit"
@@ -49,7 +49,7 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 def check_credentials(conf: cfg.ConfigOpts) -> None:
     """Raise ConfigurationError if the options of [oslo_limit] do not suffice to authenticate. No I/O."""
-    _load_auth(conf)
+    keystone_auth.load_auth(conf, GROUP)
     url = urllib.parse.urlsplit(auth_url(conf) or "")
     if "@" in url.netloc or url.query:
         # keystoneauth1 logs the URL.
@@ -76,7 +76,7 @@ def timeout_seconds(conf: cfg.ConfigOpts) -> float:
 
 def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
     """An adapter for the Keystone API, version 3, with a new session. No I/O."""
-    auth = _load_auth(conf)
+    auth = keystone_auth.load_auth(conf, GROUP)
     _prevent_recursive_authentication(auth)
     session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout_seconds(conf))
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
@@ -107,24 +107,6 @@ def _prevent_recursive_authentication(auth: Any) -> None:
             active.is_on = False
 
     auth.get_access = get_access_once
-
-
-def _load_auth(conf: cfg.ConfigOpts) -> Any:
-    try:
-        auth = loading.load_auth_from_conf_options(conf, GROUP)
-    except ksa.MissingRequiredOptions as error:
-        missing = ", ".join(option.dest for option in error.options)
-        raise exceptions.ConfigurationError(f"[{GROUP}] lacks {missing}.") from None
-    except cfg.Error:
-        # The message of oslo.config quotes the text after the $, usually of a password.
-        raise exceptions.ConfigurationError(f"[{GROUP}] names another option: write $$ for a $.") from None
-    except ksa.NoMatchingPlugin:
-        raise exceptions.ConfigurationError(
-            f"[{GROUP}] auth_type = {conf[GROUP].auth_type}: keystoneauth1 has no such plugin."
-        ) from None
-    if auth is None:
-        raise exceptions.ConfigurationError(f"[{GROUP}] lacks auth_type: set it to password.")
-    return auth
 
 
 def failure(error: Exception, url: str | None) -> LimitSourceError:

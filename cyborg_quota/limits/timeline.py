@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks limits at every moment at which an override begins or ends, now or in the future. Pure.
 
-Between two such moments nothing changes, so the enforcement model need not look at any other.
+Between two such moments nothing changes, so no other moment needs a check.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _head(figure: Any, title: str, duration: str, panels: Sequence[Panel]) -> No
     more = f"; {left_out} more not drawn" if left_out > 0 else ""
     refused = sum(panel.held.total_refused for panel in panels)
     subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
-    figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, _escape(title), fontsize=11, weight="bold")
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, escape(title), fontsize=11, weight="bold")
     figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, subtitle, fontsize=8)
     keys: list[tuple[str, Any, str]] = [(_HELD, "-", "held"), (_LIMIT, "--", "limit"), (_REFUSED, "-", "refused")]
     if any(panel.before is not None for panel in panels):
@@ -154,16 +154,18 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
     axes.tick_params(labelsize=_SMALL, length=2, pad=1)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    name = _label(panel.project_id) + (f" {_label(panel.resource)}" if names_resource else "")
+    name = label(panel.project_id) + (f" {label(panel.resource)}" if names_resource else "")
     axes.set_title(name, loc="left", fontsize=_SMALL + 0.5, pad=2)
     if panel.held.total_refused:
         axes.set_title(f"{panel.held.total_refused}", loc="right", fontsize=_SMALL + 0.5, pad=2, color=_REFUSED)
 
 
-def _label(name: str) -> str:
-    return _escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
+def label(name: str) -> str:
+    """A name as a label, shortened to 20 characters."""
+    return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """A text that matplotlib prints as it is."""
     # matplotlib reads a dollar sign as the start of a formula.
     return text.replace("$", r"\$")

@@ -150,7 +150,7 @@ Steps = Sequence[tuple[float, int]]
 def forecast(
     peaks: Mapping[Key, tuple[Sequence[int], int]], limits: Mapping[Key, Steps], horizon_days: float
 ) -> list[Forecast]:
-    """The projects whose usage has a rising trend that reaches the limit within the horizon; the first one first.
+    """The projects whose usage has a rising trend that reaches the limit within the horizon; the earliest first.
 
     A project without limits, with fewer than MIN_DAYS days, or whose limit is reached already, is left out.
     """

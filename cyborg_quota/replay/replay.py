@@ -81,16 +81,20 @@ class Position:
             raise exceptions.QuotaError("Another run of this replay took over on this database; this run stops.")
         self._stored_terms = self._terms
 
-    def refuse(self, line: int) -> None:
+    def refuse(self, line: int, *, is_over_capacity: bool) -> None:
         """Record that the reserve on this line was refused."""
-        self._database.write(lambda connection: replays.refuse(connection, self._digest, line))
+        self._database.write(
+            lambda connection: replays.refuse(connection, self._digest, line, is_over_capacity=is_over_capacity)
+        )
 
 
 class Replay:
     """Applies the events of a trace to an engine, each in one durable transaction.
 
-    Results after ``run``: ``tally``, ``refused`` (line numbers), ``done`` (number of events that this run applied) and
-    ``is_resumed``.
+    ``provider``: of every reserve of a positive amount.
+
+    Results after ``run``: ``tally``, ``refused`` and ``over_capacity`` (line numbers; the latter are among the former),
+    ``done`` (number of events that this run applied) and ``is_resumed``.
     """
 
     def __init__(
@@ -100,14 +104,18 @@ class Replay:
         trace: Trace,
         position: Position,
         progress: Callable[[int], None] = lambda _count: None,
+        *,
+        provider: str | None = None,
     ) -> None:
         self._engine = engine
+        self._provider = provider
         self._context = context
         self._trace = trace
         self._position = position
         self._progress = progress
         self.tally = Tally()
         self.refused: set[int] = set()
+        self.over_capacity: set[int] = set()
         self.done = 0
         self.is_resumed = False
         self._line = HEADER_LINE
@@ -145,6 +153,7 @@ class Replay:
         """Find the position and repeat the settling events after it; returns the remaining events."""
         self.is_resumed = True
         self.refused = set(stored.refused)
+        self.over_capacity = set(stored.over_capacity)
         self._line = max(stored.position, *stored.refused, HEADER_LINE)
         uncertain: list[Event] = []
         remaining: Iterator[Event] = iter(())
@@ -228,9 +237,13 @@ class Replay:
                 project_id=event.project_id,
                 consumer=event.consumer,
                 group=self._group(event),
+                provider=self._provider if event.amount > 0 else None,
             )
-        except exceptions.OverQuota:
-            self._position.refuse(event.line)
+        except (exceptions.OverQuota, exceptions.OverCapacity) as refusal:
+            is_over_capacity = isinstance(refusal, exceptions.OverCapacity)
+            self._position.refuse(event.line, is_over_capacity=is_over_capacity)
+            if is_over_capacity:
+                self.over_capacity.add(event.line)
             return False
         if not self._is_ledger_checked and self.tally.is_fresh(event):
             self._check_ledger(event, uuids)

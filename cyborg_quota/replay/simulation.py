@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.replay.series import Series
-from cyborg_quota.replay.totals import Key
+from cyborg_quota.replay.totals import Holder, Key
 from cyborg_quota.replay.traces import Event
 from cyborg_quota.types import COMMITTED, LIVE_STATES, RESERVED, UNLIMITED, Claim, Constraint, Counters, Over, State
 
 _NO_COUNTERS: Final = Counters()
 
 
-class _Live(NamedTuple):
+class _LiveReservation(NamedTuple):
     """The live reservation of a consumer."""
 
     key: Key
@@ -52,8 +52,8 @@ class Simulation:
         self.peak: dict[Key, int] = {}
         self.counters: dict[Key, Counters] = {}
         self.touched: Sequence[Key] = ()
-        self._live: dict[Key, _Live] = {}
-        self._skipped: set[Key] = set()
+        self._live: dict[Holder, _LiveReservation] = {}
+        self._skipped: set[Holder] = set()
         self._constraints: dict[Key, tuple[list[Key], list[Constraint]]] = {}
         self._freed: dict[Key, dict[int, int]] = {}
         self.advance(0.0)
@@ -97,7 +97,7 @@ class Simulation:
             self._move(holder, live, move.to)
         return True
 
-    def _reserve(self, event: Event, holder: Key) -> bool:
+    def _reserve(self, event: Event, holder: Holder) -> bool:
         self._skipped.discard(holder)
         key = (event.project_id, event.resource)
         live = self._live.get(holder)
@@ -116,11 +116,11 @@ class Simulation:
         for resource in enforcement.overflowing({event.resource: self.counters.get(key, _NO_COUNTERS)}, request):
             raise exceptions.UsageOverflow(event.project_id, resource, event.amount)
         row = transitions.Row(event.line, event.consumer, 0, *key, event.amount, RESERVED, overdue=False)
-        self._live[holder] = _Live(key, event.amount, row)
+        self._live[holder] = _LiveReservation(key, event.amount, row)
         self._charge(key, *transitions.effect(None, RESERVED, event.amount))
         return True
 
-    def _refuse(self, key: Key, holder: Key, path: Sequence[Key], violations: Iterable[Over]) -> None:
+    def _refuse(self, key: Key, holder: Holder, path: Sequence[Key], violations: Iterable[Over]) -> None:
         def rank(over: Over) -> tuple[int, int]:
             own = (over.project_id, over.resource)
             return over.limit - self.held(own), path.index(own)
@@ -130,7 +130,7 @@ class Simulation:
         self.bound_by.setdefault(key, Counter())[min(violations, key=rank).project_id] += 1
         self.touched = path
 
-    def _move(self, holder: Key, live: _Live, state: State) -> None:
+    def _move(self, holder: Holder, live: _LiveReservation, state: State) -> None:
         row = live.row
         reserved, used = transitions.effect(row.state, state, live.amount)
         freed = self._freed.get(live.key, {})
@@ -170,10 +170,10 @@ class Simulation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What two sets of limits do to the claims of one project for one resource.
+    """What the limits before and the new limits do to the claims of one project for one resource.
 
-    ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are those
-    at the end; None: not set. ``bound_by`` is the project whose limit after refused the most claims.
+    ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are the
+    limits at the end of the trace; None: not set. ``bound_by`` is the project whose new limit refused the most claims.
     """
 
     project_id: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import logging
 import pathlib
+import sys
 from typing import Any
 
 from docutils import nodes
@@ -13,17 +14,20 @@ from sphinx.util.docutils import SphinxDirective
 
 import cyborg_quota
 
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("_ext")))
+
 project = "cyborg_quota"
 copyright = "cyborg_quota contributors"
 version = release = cyborg_quota.__version__
 
 extensions = [
     "cliff.sphinxext",
+    "openapi",
     "openstackdocstheme",
     "oslo_config.sphinxext",
     "sphinx.ext.autodoc",
 ]
-exclude_patterns = ["examples"]
+exclude_patterns = ["_ext", "examples"]
 templates_path = ["_templates"]
 smartquotes = False  # smart quotes would turn the two hyphens of --option into an en dash
 

@@ -54,7 +54,7 @@ class CapacityTest(base.CliTestCase):
         )
         (record,) = self.good("capacity", "inventory", "set", "n1", "fpga=9", *options)
         self.assertEqual(list(capacity.INVENTORY_COLUMNS), list(record))
-        self.assertEqual(["n1", "fpga", 9, 1, 2, 6, 2, "1.5", 0, 12, 2], list(record.values()))
+        self.assertEqual(["n1", "fpga", 9, 1, 2, 6, 2, "1.5", 0, 12, 2, 0], list(record.values()))
         self.assertEqual(2, len(self.good("capacity", "inventory", "list", "--provider", "n1")))
         stale = self.refused(1, "capacity", "inventory", "set", "n1", "fpga=1", "--generation", "1")
         self.assertIn("generation 2, not 1", stale)
@@ -77,6 +77,13 @@ class CapacityTest(base.CliTestCase):
         self.assertEqual([], self.good("capacity", "heal"))
         self.good("release", "--project", "p", "--consumer", "c")
         self.assertEqual([8], [one["free"] for one in self.inventories()])
+
+    def test_how_many_bundles(self) -> None:
+        argv = ("check", "--project", "p", "--how-many", "gpu=3", "--provider")
+        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider"}
+        self.assertEqual([row], self.good(*argv, "any"))
+        self.assertEqual([row | {"bound_by": "provider n1"}], self.good(*argv, "n1"))
+        self.assertIn("'n9' was not found", self.refused(1, *argv, "n9"))
 
     def test_bad_input(self) -> None:
         for argv, text in (
@@ -107,7 +114,11 @@ class CapacityTest(base.CliTestCase):
             "n2,gpu,4,n1,1.5,2\n"
             '"a ""node""",fpga,1,n2,,\n'
         )
+        before = self.inventories()
+        planned = self.good("capacity", "import", path, "--dry-run")
+        self.assertEqual((before, 1), (self.inventories(), len(self.good("capacity", "provider", "list"))))
         changes = self.good("capacity", "import", path)
+        self.assertEqual(planned, changes)
         self.assertEqual(
             ["set inventory", "add provider", "set inventory", "add provider", "set inventory"],
             [change["change"] for change in changes],
@@ -119,6 +130,11 @@ class CapacityTest(base.CliTestCase):
         before = self.inventories()
         self.assertEqual([], self.good("capacity", "import", path))
         self.assertEqual(before, self.inventories())
+
+    def test_import_needs_one_source(self) -> None:
+        for argv in ((), ("x.csv", "--from", "placement"), ("x.csv", "--nested")):
+            self.refused(2, "capacity", "import", *argv)
+        self.assertIn("[placement] lacks auth_type", self.refused(2, "capacity", "import", "--from", "placement"))
 
     def test_a_wrong_file_writes_nothing(self) -> None:
         before = self.inventories()
@@ -144,6 +160,60 @@ class CapacityTest(base.CliTestCase):
         self.assertIn("cannot be read", self.refused(2, "capacity", "import", str(self.directory / "none.csv")))
 
 
+class ReportTest(base.CliTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy\nmissing = unlimited")
+        self.call("capacity", "enable")
+        for name, total in (("n1", 8), ("n2", 4)):
+            self.good("capacity", "provider", "add", name)
+            self.good("capacity", "inventory", "set", name, f"gpu={total}", "--reserved", "1")
+        self.good("limit", "set", "--default", "gpu=0")
+        for project, parent, limit in (("a", None, 20), ("a1", "a", 15), ("b", None, 10), ("c", None, 8)):
+            self.call("project", "add", project, *(() if parent is None else ("--parent", parent)))
+            self.good("limit", "set", "--project", project, f"gpu={limit}")
+        self.good("reserve", "--project", "a1", "--provider", "n1", "gpu=3")
+        self.good("reserve", "--project", "b", "gpu=2")
+
+    def report(self) -> list[Any]:
+        found: list[Any] = self.good("capacity", "report")
+        return found
+
+    def test_sums_and_projects(self) -> None:
+        """The limit of a1 is within that of a; b holds 2 without a provider, so that 8 remain of its 10."""
+        expected = {
+            "resource": "gpu", "providers": 2, "total": 12, "reserved": 2, "capacity": 10, "claimed": 3,
+            "used_elsewhere": 0, "free": 7, "largest_free": 4, "promised": 38, "oversubscription": 3.8, "not_served": 3,
+        }  # fmt: skip
+        self.assertEqual([expected], self.report())
+        rows = self.good("capacity", "report", "--projects")
+        self.assertEqual(
+            [("a", 20, 3, 17, 10), ("b", 10, 2, 8, 1), ("c", 8, 0, 8, 1)],
+            [tuple(row[name] for name in ("project_id", "limit", "held", "remaining", "missing")) for row in rows],
+        )
+
+    def test_unlimited_and_without_capacity(self) -> None:
+        self.good("limit", "set", "--default", "fpga=0")
+        self.good("limit", "set", "--project", "a", "gpu=-1", "fpga=3")
+        fpga, gpu = self.report()
+        self.assertEqual(("fpga", 0, 3, None, 1), tuple(
+            fpga[name] for name in ("resource", "capacity", "promised", "oversubscription", "not_served")
+        ))  # fmt: skip
+        self.assertEqual((-1, None, 2), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
+        self.assertIn("unlimited", self.call("capacity", "report").out)
+
+    def test_every_format_and_the_chart(self) -> None:
+        for name, magic in (("c.png", b"\x89PNG"), ("c.svg", b"<?xml")):
+            path = self.directory / name
+            ended = self.call("capacity", "report", "--chart", str(path), "-f", "csv")
+            self.assertEqual((0, ""), (ended.status, ended.err))
+            self.assertTrue(path.read_bytes().startswith(magic))
+        self.assertEqual('"gpu",2,12,2,10,3,0,7,4,38,3.8,3', ended.out.splitlines()[1])
+        for formatter in ("table", "value", "yaml"):
+            self.assertIn("38", self.call("capacity", "report", "-f", formatter).out)
+        self.assertIn(".png or .svg", self.refused(2, "capacity", "report", "--chart", "x.pdf"))
+
+
 class UpgradeCheckTest(base.CliTestCase):
     def check(self) -> dict[str, Any]:
         out = io.StringIO()
@@ -158,5 +228,7 @@ class UpgradeCheckTest(base.CliTestCase):
         check = self.check()
         self.assertEqual(1, check["result"])
         self.assertIn("cyborg-quota capacity enable", check["details"])
+        self.configure("[cyborg]\nclaim_capacity = true")
+        self.assertEqual(2, self.check()["result"])
         self.call("capacity", "enable")
         self.assertEqual(0, self.check()["result"])

@@ -67,7 +67,7 @@ class UsageTest(base.CliTestCase):
         self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "tpu=1"))
 
         self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "--how-many", "tpu=1"))
-        for argv in ((), ("gpu=1", "--how-many", "gpu=1")):
+        for argv in ((), ("gpu=1", "--how-many", "gpu=1"), ("gpu=1", "--provider", "any")):
             self.assertIn("--how-many", self.refused(2, "check", "--project", "p1", *argv))
         for bundle in ("", "gpu", "gpu=0", "gpu=-1", "gpu=1,gpu=2", "gpu=1,", "gpu=x"):
             self.misused("check", "--project", "p1", "--how-many", bundle)

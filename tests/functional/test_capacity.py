@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import decimal
-import uuid
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
+from cyborg_quota import ANY, Claim, Headroom, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
@@ -52,117 +51,6 @@ class CapacityTestCase(base.LedgerTestCase):
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
         return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
-
-
-class TestProviders(CapacityTestCase):
-    def test_add_list_show_remove(self) -> None:
-        name = "N1 \u00e9"
-        given = str(uuid.uuid4())
-        added = self.capacity.add_provider(ADMIN, name, uuid=given.upper(), parent="n1", pod="east", can_host=False)
-        self.assertEqual((given, name, 0, "n1", "east", False), (
-            added.uuid, added.name, added.generation, added.parent, added.pod, added.can_host,
-        ))  # fmt: skip
-        self.assertEqual(["N1 \u00e9", "n1"], sorted(one.name for one in self.capacity.list_providers(ADMIN)))
-        self.assertEqual(added, self.capacity.show_provider(ADMIN, given))
-        self.assertEqual(added, self.capacity.show_provider(ADMIN, name))
-        error = self.assertRaises(exceptions.ProviderInUse, self.capacity.remove_provider, ADMIN, "n1")
-        self.assertIsNone(error.resource)
-        self.capacity.remove_provider(ADMIN, given)
-        self.capacity.remove_provider(ADMIN, "n1")
-        self.assertEqual([], self.capacity.list_providers(ADMIN))
-        self.assertEqual([], self.capacity.list_inventories(ADMIN))
-
-    def test_equal_names_and_uuids_are_refused(self) -> None:
-        shown = self.capacity.show_provider(ADMIN, "n1")
-        for call in (
-            lambda: self.capacity.add_provider(ADMIN, "n1"),
-            lambda: self.capacity.add_provider(ADMIN, "n2", uuid=shown.uuid),
-            lambda: self.capacity.add_provider(ADMIN, shown.uuid),
-        ):
-            self.assertRaises(exceptions.ProviderExists, call)
-        self.capacity.add_provider(ADMIN, "N1")  # names are compared by bytes
-        for name in ("any", "ANY", " x", ""):
-            self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, name)
-        self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, "n2", uuid="x")
-        self.assertRaises(exceptions.ProviderNotFound, self.capacity.add_provider, ADMIN, "n2", parent="n9")
-        self.assertEqual(2, len(self.capacity.list_providers(ADMIN)))
-
-
-class TestInventories(CapacityTestCase):
-    def test_a_stale_writer_changes_nothing(self) -> None:
-        (fpga, gpu) = self.capacity.list_inventories(ADMIN, "n1")
-        self.claim(2)
-        self.assertEqual(gpu.generation, self.capacity.list_inventories(ADMIN)[0].generation, "a claim changed it")
-        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)}, generation=gpu.generation)
-        error = self.assertRaises(
-            exceptions.ProviderConflict,
-            self.capacity.set_inventories,
-            ADMIN,
-            "n1",
-            {"gpu": Inventory(5), "fpga": Inventory(5)},
-            generation=gpu.generation,
-        )
-        self.assertEqual((gpu.generation, gpu.generation + 1), (error.expected, error.generation))
-        remove = self.capacity.remove_inventory
-        self.assertRaises(exceptions.ProviderConflict, remove, ADMIN, "n1", "fpga", generation=gpu.generation)
-        totals = [record.total for record in self.capacity.list_inventories(ADMIN, "n1")]
-        self.assertEqual([fpga.total, 9], totals)
-
-    def test_values_are_stored_exactly(self) -> None:
-        wanted = Inventory(10, 3, 2, 6, 2, decimal.Decimal("1.1001"))
-        (record,) = self.capacity.set_inventories(ADMIN, "n1", {"gpu.A100": wanted})
-        values = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
-        self.assertEqual((10, 3, 2, 6, 2), values)
-        self.assertEqual((decimal.Decimal("1.1001"), 7, 0, 7), (
-            record.allocation_ratio, record.capacity, record.used, record.free,
-        ))  # fmt: skip
-        self.assertEqual("1.1001", str(record.allocation_ratio))
-
-    def test_bad_input_writes_nothing(self) -> None:
-        before = self.capacity.list_inventories(ADMIN)
-        for changes, error in (
-            ({"gpu": Inventory(1), "nope": Inventory(1)}, exceptions.UnknownResource),
-            ({"gpu": Inventory(1), "fpga": Inventory(-1)}, exceptions.InvalidInventory),
-            ({"gpu": 5}, exceptions.InvalidInventory),
-            ({}, exceptions.InvalidRequest),
-        ):
-            self.assertRaises(error, self.capacity.set_inventories, ADMIN, "n1", changes)
-        one = {"gpu": Inventory(1)}
-        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_inventories, ADMIN, "n9", one)
-        for generation in (-1, True, "1", 2**31):
-            self.assertRaises(
-                exceptions.InvalidRequest, self.capacity.set_inventories, ADMIN, "n1", one, generation=generation
-            )
-        self.assertEqual(before, self.capacity.list_inventories(ADMIN))
-
-    def test_lowered_below_the_use(self) -> None:
-        """C4: allowed; claims are refused until the use is below the capacity again."""
-        uuids = [self.claim(2)[0] for _ in range(3)]
-        self.set("n1", gpu=Inventory(4))
-        self.assertEqual(-2, self.capacity.list_inventories(ADMIN, "n1")[1].free)
-        for _ in range(2):
-            self.assertRaises(exceptions.OverCapacity, self.claim, 1)
-            self.quotas.rollback(self.context, [uuids.pop()])
-        self.claim(2)
-        self.assertRaises(exceptions.OverCapacity, self.claim, 1)
-
-    def test_what_has_claims_is_not_removed(self) -> None:
-        """C5."""
-        uuids = self.claim(3)
-        for call in (
-            lambda: self.capacity.remove_provider(ADMIN, "n1"),
-            lambda: self.capacity.remove_inventory(ADMIN, "n1", "gpu"),
-        ):
-            error = self.assertRaises(exceptions.ProviderInUse, call)
-            self.assertEqual(("n1", "gpu"), (error.provider, error.resource))
-        self.assertEqual(2, len(self.capacity.list_inventories(ADMIN, "n1")))
-        self.capacity.remove_inventory(ADMIN, "n1", "fpga")
-        self.quotas.release(self.context, uuids)
-        self.capacity.remove_inventory(ADMIN, "n1", "gpu")
-        self.capacity.remove_inventory(ADMIN, "n1", "gpu")  # a repeat
-        self.capacity.remove_provider(ADMIN, "n1")
-        (row,) = self.engine.get_reservations(self.context)
-        self.assertIsNone(row.provider)
 
 
 class TestEnable(base.LedgerTestCase):
@@ -498,6 +386,82 @@ class TestAny(CapacityTestCase):
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
+
+
+class TestHeadroom(CapacityTestCase):
+    """tests/model/test_capacity_model.py compares it with reserves."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("n2", gpu=6)
+        self.add("pool", can_host=False, gpu=100)
+
+    def headroom(self, provider: str | None = ANY, context: Any = ADMIN) -> Headroom:
+        return self.engine.headroom(context, "p1", provider=provider)["gpu"]
+
+    def test_any(self) -> None:
+        self.assertEqual(Headroom(None), self.headroom(None))
+        self.claim(3, "n1")
+        self.assertEqual(Headroom(6, ANY, "provider", None, 11), self.headroom())
+        self.assertEqual(0, self.engine.headroom(ADMIN, "p1", provider=ANY)["gpu.A100"].fits)
+
+    def test_a_named_provider(self) -> None:
+        self.assertEqual(Headroom(100, "pool", "provider", None, 100), self.headroom("pool"))
+        uuid_of_n2 = self.capacity.show_provider(ADMIN, "n2").uuid
+        self.assertEqual(Headroom(6, "n2", "provider", None, 6), self.headroom(uuid_of_n2))
+        self.assertRaises(exceptions.ProviderNotFound, self.headroom, "n9")
+
+    def test_units_and_quota_together(self) -> None:
+        """The quota permits 7; in steps of 3, that is 6. With a quota of 6, it is the quota that binds."""
+        self.set("n1", gpu=Inventory(8, min_unit=2, step_size=3))
+        self.set("n2", gpu=Inventory(0))
+        self.limits.limits["p1", "gpu"] = 7
+        self.assertEqual(Headroom(6, ANY, "provider", None, 8), self.headroom())
+        self.limits.limits["p1", "gpu"] = 6
+        self.assertEqual(Headroom(6, "p1", "project", 6, 8), self.headroom())
+        self.limits.limits["p1", "gpu"] = 2
+        self.assertEqual(2, self.headroom().fits)
+        self.limits.limits["p1", "gpu"] = 1
+        self.assertEqual(Headroom(0, ANY, "provider", None, 8), self.headroom())
+
+    def test_an_inventory_below_its_use(self) -> None:
+        self.claim(8, "n1")
+        self.set("n1", gpu=Inventory(2))
+        self.assertEqual(Headroom(0, "n1", "provider", None, 0), self.headroom("n1"))
+        self.assertEqual(6, self.headroom().free_total)
+
+    def test_a_user_gets_quota_only(self) -> None:
+        """Not even whether the provider exists, or whether capacity is enabled."""
+        user = base.Context("p1")
+        self.limits.limits["p1", "gpu"] = 40
+        for provider in (ANY, "n1", "n9"):
+            self.assertEqual(Headroom(40, "p1", "project", 40), self.headroom(provider, user))
+            self.assertEqual((40, "gpu"), self.engine.how_many(user, {"gpu": 1}, provider=provider))
+        self.execute("DELETE FROM features")
+        self.assertEqual(40, self.make_engine().headroom(user, provider=ANY)["gpu"].fits)
+        self.assertRaises(exceptions.CapacityNotEnabled, self.make_engine().headroom, ADMIN, "p1", provider=ANY)
+
+    def test_bundles(self) -> None:
+        """n1 takes two of gpu=3,fpga=1 and n2 none, because it has no fpga."""
+        count = functools.partial(self.engine.how_many, ADMIN, project_id="p1")
+        self.assertEqual((2, None), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        self.assertEqual((4, None), count({"gpu": 3}, provider=ANY))
+        self.assertEqual((2, None), count({"gpu": 3}, provider="n2"))
+        self.assertEqual((None, None), count({"gpu": 3}))
+        self.limits.limits["p1", "gpu"] = 5
+        self.assertEqual((1, "gpu"), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
+            self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
+        self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
+
+    def test_any_is_one_more_statement(self) -> None:
+        def queries(provider: str | None) -> int:
+            with clouds.captured() as statements:
+                self.headroom(provider)
+            return len(clouds.queries(statements))
+
+        self.headroom()
+        self.assertEqual(queries(None) + 1, queries(ANY))
 
 
 class TestStatements(CapacityTestCase):

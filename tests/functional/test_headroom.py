@@ -16,13 +16,26 @@ from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.config import ConfigLimitDriver
 from cyborg_quota.limits.noop import NoopLimitDriver
-from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.types import MAX_AMOUNT, Usage
 from tests import base, clouds, fixtures
 from tests.functional import test_edge_origins, test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 UNLIMITED = Headroom(None)
+
+
+def detail(quotas: QuotaEngine, project_id: str) -> dict[str, tuple[Usage, Headroom | None]]:
+    records = quotas.get_detail(base.Context(project_id))
+    assert {record.project_id for record in records} == {project_id}
+    return {record.resource: (record.usage, record.headroom) for record in records}
+
+
+def detail_of_two_calls(quotas: QuotaEngine, project_id: str) -> dict[str, tuple[Usage, Headroom | None]]:
+    """The same from get_usages and headroom."""
+    headrooms = quotas.headroom(base.Context(project_id))
+    usages = quotas.get_usages(base.Context(project_id))
+    return {resource: (usage, headrooms.get(resource, Headroom(0))) for resource, usage in usages.items()}
 
 
 class TestTree(test_limits.LimitsTestCase):
@@ -40,6 +53,7 @@ class TestTree(test_limits.LimitsTestCase):
     def headroom(self, project_id: str, resource: str = "gpu") -> Headroom:
         found = self.quotas.headroom(base.ADMIN, project_id)[resource]
         self.assertEqual(found, self.quotas.headroom(base.Context(project_id))[resource])
+        self.assertEqual(detail(self.quotas, project_id), detail_of_two_calls(self.quotas, project_id))
         return found
 
     def test_what_the_children_hold_counts(self) -> None:
@@ -126,6 +140,8 @@ class TestTree(test_limits.LimitsTestCase):
         engine._resources.clear()
         engine.register_resource("fpga")
         self.assertEqual({"fpga"}, engine.headroom(base.ADMIN, "web").keys())
+        self.assertEqual({"fpga", "gpu"}, detail(engine, "web").keys())
+        self.assertEqual(detail(engine, "web"), detail_of_two_calls(engine, "web"))
         self.assertEqual(
             {Headroom(0)}, {record.headroom for record in engine.list_usages(base.ADMIN, with_headroom=True)}
         )
@@ -182,6 +198,7 @@ class TestDrivers(base.LedgerTestCase):
             {"fpga": UNLIMITED, "gpu": Headroom(3, "p1", "project", 5), "gpu.A100": UNLIMITED},
             quotas.headroom(self.context),
         )
+        self.assertEqual(detail(quotas, "p1"), detail_of_two_calls(quotas, "p1"))
 
     def test_noop(self) -> None:
         quotas = self.use(NoopLimitDriver())
@@ -199,6 +216,7 @@ class TestDrivers(base.LedgerTestCase):
         quotas = self.use(source)
         quotas.reserve(base.Context("p2"), {"gpu": 3})
         self.assertEqual(Headroom(3, "dom", "subtree", 10), quotas.headroom(base.Context("p1"))["gpu"])
+        self.assertEqual(detail(quotas, "p1"), detail_of_two_calls(quotas, "p1"))
         self.assertRaises(exceptions.OverQuota, quotas.reserve, base.Context("p1"), {"gpu": 4})
         self.assertEqual(Headroom(3, "dom", "subtree", 10), quotas.headroom(base.Context("p1"))["gpu"])
         quotas.reserve(base.Context("p1"), {"gpu": 3})

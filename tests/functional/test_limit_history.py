@@ -23,6 +23,7 @@ from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.types import Author, LimitChange
 from tests import base, clouds, fixtures
 from tests.functional import test_limits
 
@@ -450,13 +451,39 @@ class TestUpgrade(base.BackendTestCase):
         self.change("UPDATE project_limits SET most = 7 WHERE resource = 'gpu'")
         self.change("DELETE FROM project_limits WHERE resource = 'fpga'")
         self.change("INSERT INTO projects (project_id, parent_id, generation) VALUES ('c', 'p', 0)")
-        self.assertEqual(
-            [("p", "fpga", 6, None), ("p", "gpu", 5, 7), ("c", None, None, "p")], self.differences(admin)
-        )
+        self.assertEqual([("p", "fpga", 6, None), ("p", "gpu", 5, 7), ("c", None, None, "p")], self.differences(admin))
         admin.set_limit(base.ADMIN, "gpu", 8, "p")
         admin.remove_project(base.ADMIN, "c")
-        self.assertEqual(
-            [("p", "gpu", 5, 7), ("c", None, None, "p"), ("p", "fpga", 6, None)], self.differences(admin)
-        )
+        self.assertEqual([("p", "gpu", 5, 7), ("c", None, None, "p"), ("p", "fpga", 6, None)], self.differences(admin))
         admin.checkpoint_limits(base.ADMIN)
         self.assertEqual([], admin.verify_limit_history(base.ADMIN))
+
+
+class TestPlan(HistoryTestCase):
+    """The history of one project is read by an index: its cost does not depend on the length of the history."""
+
+    EXPLAINS = {"sqlite": "EXPLAIN QUERY PLAN", "mariadb": "EXPLAIN", "postgresql": "EXPLAIN"}
+
+    def test_of_one_project(self) -> None:
+        changes = [LimitChange("set limit", f"p{number}", "gpu", None, 1) for number in range(3000)]
+        self.database.write(lambda connection: tables.record(connection, Author(), changes))
+        sent: list[tuple[str, Any]] = []
+
+        def record(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+            sent.append((statement, parameters))
+
+        sa.event.listen(self.database.engine, "before_cursor_execute", record)
+        for options in ({}, {"limit": 20, "before": (1, 7)}):
+            found = self.database.read(lambda connection: tables.read(connection, project_id="p7", **options))  # type: ignore[arg-type]  # noqa: B023
+            self.assertEqual(1, len(found))
+            statement, parameters = sent[-1]
+            self.assertIn("limit_changes", statement)
+            analyze = {
+                "sqlite": "ANALYZE",
+                "mariadb": "ANALYZE TABLE limit_changes",
+                "postgresql": "ANALYZE limit_changes",
+            }
+            with self.sql.connect() as connection:
+                connection.exec_driver_sql(analyze[self.backend])
+                plan = connection.exec_driver_sql(f"{self.EXPLAINS[self.backend]} {statement}", parameters).all()
+            self.assertIn("ix_limit_changes_project", str(plan))

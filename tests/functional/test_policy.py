@@ -14,7 +14,7 @@ from oslo_context import context as oslo_context
 from oslo_policy import policy as oslo_policy
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, policy
+from cyborg_quota import ANY, Headroom, Inventory, QuotaEngine, exceptions, policy
 from tests import base
 from tests.functional import test_limits
 
@@ -63,6 +63,11 @@ class TestWhoMaySet(PolicyTestCase):
         self.assertTrue(self.may(User("physics", roles=["member", "admin"]), "higgs"))
         self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")
         self.admin.set_limits(User("physics", roles=["admin"]), {"gpu": 4, "fpga": None}, "higgs")
+
+    def test_the_manager_of_the_parent_may(self) -> None:
+        self.assertTrue(self.may(User("physics", roles=["manager"]), "higgs"))
+        self.assertFalse(self.may(User("atlas", roles=["manager"]), "higgs"))
+        self.assertFalse(self.may(User("higgs", roles=["manager"]), "higgs"))
 
     def test_the_administrator_of_a_project_further_up_may_not(self) -> None:
         self.assertFalse(self.may(User("atlas", roles=["admin"]), "higgs"))
@@ -217,6 +222,18 @@ class TestPolicyFile(PolicyTestCase):
         self.assertIn("[oslo_policy] policy_file", str(error))
 
     def test_the_tools_of_oslo_policy_find_the_rule(self) -> None:
-        (rule,) = policy.list_rules()
+        rule, *_ = policy.list_rules()
         self.assertIsInstance(rule, oslo_policy.DocumentedRuleDefault)
         self.assertEqual((policy.RULE, policy.DEFAULT), (rule.name, rule.check_str))
+
+    def test_who_sees_what_fits_at_providers(self) -> None:
+        """The rule may allow a project's own user to see it."""
+        capacity = self.engine.capacity
+        capacity.enable(base.ADMIN)
+        capacity.add_provider(base.ADMIN, "n1")
+        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
+        user = User("higgs", roles=["reader"])
+        by_quota = self.engine.headroom(user)["gpu"]
+        self.assertEqual(by_quota, self.engine.headroom(user, provider=ANY)["gpu"])
+        self.write('"cyborg_quota:capacity:fits": "is_admin:True or project_id:%(project_id)s"\n')
+        self.assertEqual(Headroom(2, ANY, "provider", None, 2), self.engine.headroom(user, provider=ANY)["gpu"])

@@ -17,7 +17,7 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
 from tests import base
 from tests.model import test_model
 from tests.model.model import ENDED, Model, Row
@@ -47,6 +47,7 @@ class CapacityModel:
     quotas: Model
     inventories: dict[tuple[str, str], Inventory] = dataclasses.field(default_factory=dict)
     providers: set[str] = dataclasses.field(default_factory=set)
+    elsewhere: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     def used(self, provider: str, resource: str) -> int:
         return sum(
@@ -63,7 +64,8 @@ class CapacityModel:
         for resource, amount in deltas.items():
             if (provider, resource) not in self.inventories or not self.fits_units((provider, resource), amount):
                 return False
-            if self.used(provider, resource) + amount > self.capacity(provider, resource):
+            elsewhere = self.elsewhere.get((provider, resource), 0)
+            if self.used(provider, resource) + elsewhere + amount > self.capacity(provider, resource):
                 return False
         return True
 
@@ -115,6 +117,7 @@ class CapacityHistories(test_model.Histories):
         self.capacity = self.engine.capacity
         self.capacity.enable(base.ADMIN)
         self.places = CapacityModel(self.model)
+        self.steps = 0
 
     @stateful.initialize(inventories=st.tuples(INVENTORIES, INVENTORIES, INVENTORIES))
     def begin_with_providers(self, inventories: tuple[Inventory, Inventory, Inventory]) -> None:
@@ -155,6 +158,15 @@ class CapacityHistories(test_model.Histories):
             return
         raise AssertionError("a stale writer was not refused")
 
+    @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, amount=st.integers(0, 4))
+    def set_used_elsewhere(self, name: str, resource: str, amount: int) -> None:
+        def mine() -> None:
+            self.refuse_unknown(name)
+            if (name, resource) in self.places.inventories:
+                self.places.elsewhere[name, resource] = amount
+
+        self.both(mine, lambda: self.capacity.set_used_elsewhere(base.ADMIN, name, {resource: amount}))
+
     @stateful.rule(name=PROVIDERS)
     def remove_provider(self, name: str) -> None:
         def mine() -> None:
@@ -165,6 +177,7 @@ class CapacityHistories(test_model.Histories):
                 row.provider = None if row.provider == name else row.provider
             for key in [key for key in self.places.inventories if key[0] == name]:
                 del self.places.inventories[key]
+                self.places.elsewhere.pop(key, None)
 
         self.both(mine, lambda: self.capacity.remove_provider(base.ADMIN, name))
 
@@ -174,6 +187,7 @@ class CapacityHistories(test_model.Histories):
             self.refuse_unknown(name)
             self.refuse_used(name, resource)
             self.places.inventories.pop((name, resource), None)
+            self.places.elsewhere.pop((name, resource), None)
 
         self.both(mine, lambda: self.capacity.remove_inventory(base.ADMIN, name, resource))
 
@@ -235,6 +249,62 @@ class CapacityHistories(test_model.Histories):
             is_over = new > row.delta and self.places.used(*key) + new - row.delta > self.places.capacity(*key)
             if is_over or not self.places.fits_units(key, new):
                 raise exceptions.OverCapacity([])
+
+    @stateful.rule(project=test_model.PROJECTS, provider=CLAIMED)
+    def reserve_the_headroom(self, project: str, provider: str) -> None:
+        headroom = self.check_headroom(project, provider)
+        if headroom is not None and headroom.fits:
+            self.reserve_at(project, None, {"gpu": headroom.fits}, None, provider)
+
+    @stateful.invariant()
+    def one_headroom_is_the_models(self) -> None:
+        self.steps += 1
+        project = sorted(test_model.TREE)[self.steps % len(test_model.TREE)]
+        self.check_headroom(project, (ANY, "n1", "n2", "pool", ANY)[self.steps % 5])
+
+    def check_headroom(self, project: str, provider: str) -> Headroom | None:
+        """No larger amount is permitted by the quota and by one provider; and so for the number of bundles."""
+        providers = HOSTS if provider == ANY else (provider,)
+        if provider != ANY and provider not in self.places.providers:
+            return None
+        by_quota = self.engine.headroom(base.ADMIN, project)
+        if any(one.scope == "open_reservations" for one in by_quota.values()):
+            return None  # (the model's limits do not include the cap)
+        headroom = self.engine.headroom(base.ADMIN, project, provider=provider)["gpu"]
+        largest = max(
+            (
+                amount
+                for amount in range(1, 12)  # no capacity is larger
+                if not self.model.blockers(project, {"gpu": amount})
+                and any(self.places.fits(name, {"gpu": amount}) for name in providers)
+            ),
+            default=0,
+        )
+        assert headroom.fits == largest, headroom
+        free = [self.free_at(name, "gpu") for name in providers]
+        assert headroom.free_total == sum(free), headroom
+        bundle = {"gpu": 1 + self.steps % 2, "fpga": 1}
+        number = self.engine.how_many(base.ADMIN, bundle, project, provider=provider).number
+        assert number == self.count_bundles(project, bundle, providers), number
+        return headroom
+
+    def free_at(self, provider: str, resource: str) -> int:
+        if (provider, resource) not in self.places.inventories:
+            return 0
+        return max(0, self.places.capacity(provider, resource) - self.places.used(provider, resource))
+
+    def count_bundles(self, project: str, bundle: dict[str, int], providers: tuple[str, ...]) -> int:
+        at_providers = sum(
+            min(self.free_at(name, resource) // amount for resource, amount in bundle.items())
+            for name in providers
+            if self.places.fits(name, bundle)
+        )
+        return max(
+            number
+            for number in range(at_providers + 1)
+            if number == 0
+            or not self.model.blockers(project, {resource: number * amount for resource, amount in bundle.items()})
+        )
 
     @stateful.rule()
     def heal_capacity(self) -> None:

@@ -40,6 +40,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "register_resources": None,
     "administration": None,
     "capacity": None,
+    "pods": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -49,6 +50,9 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_usages": {},
     "get_reservations": {},
     "headroom": {},
+    "get_detail": {},
+    "default_limits": {},
+    "how_many": {"bundle": {"gpu": 1}},
     "commit": {},
     "rollback": {},
     "release": {},
@@ -56,6 +60,8 @@ OWN: dict[str, dict[str, Any] | None] = {
     "resize": {"amounts": {"gpu": 1}, "consumer": "flying"},
 }
 ADMINS: dict[str, dict[str, Any]] = {
+    "get_parent": {"project_id": VICTIM},
+    "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
     "list_usages": {},
     "list_reservations": {},
@@ -104,6 +110,9 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "remove_inventory": {"provider": "n1", "resource": "gpu"},
     "list_inventories": {},
     "list_allocations": {},
+    "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
+    "find_provider": {"names": ["n1"], "resources": ["gpu"]},
+    "report": {},
     "enable": {},
     "is_enabled": {},
     "notices": {},
@@ -266,7 +275,7 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider", "amounts", "expected", "known_as", "to_project",
+            "provider", "amounts", "expected", "known_as", "to_project", "bundle",
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:

@@ -50,7 +50,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 OF_ALL = {
     "capacity allocation list", "capacity audit", "capacity enable", "capacity heal", "capacity import",
     "capacity inventory list", "capacity inventory remove", "capacity inventory set", "capacity provider add",
-    "capacity provider list", "capacity provider remove", "capacity provider show",
+    "capacity provider list", "capacity provider remove", "capacity provider show", "capacity report",
     "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",

@@ -121,6 +121,7 @@ CALLS = [
 ]
 GOOD: dict[str, Any] = {
     "deltas": {"gpu": 1},
+    "bundle": {"gpu": 1},
     "claims": [Claim("c", {"gpu": 1})],
     "project_id": "p1",
     "consumer": "c",

@@ -11,6 +11,7 @@ import fixtures as fx
 from oslo_config import cfg
 from oslotest import base
 
+from cyborg_quota import policy
 from cyborg_quota.conf import check, loading
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -111,9 +112,7 @@ class OsloPolicyTest(base.BaseTestCase):
         self.assertIn('"cyborg_quota:limit:set": "role:quota_manager"', found.stdout)
 
     def test_redundant_rules(self) -> None:
-        self.rules.write_text(
-            '"cyborg_quota:limit:set": "is_admin:True or (role:admin and project_id:%(parent_id)s)"\n'
-        )
+        self.rules.write_text(f'"cyborg_quota:limit:set": "{policy.DEFAULT}"\n')
         found = self.run_program(
             "oslopolicy-list-redundant", "--namespace", "cyborg_quota", "--config-file", str(self.conf)
         )

@@ -10,6 +10,7 @@ import re
 
 import fixtures as fx
 from oslo_config import cfg, generator
+from oslo_policy import generator as policy_generator
 from oslotest import base
 
 from cyborg_quota import conf
@@ -19,7 +20,7 @@ from cyborg_quota.limits.models.base import EnforcementModel, subtree_constraint
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
-OUR_GROUPS = ("capacity", "cyborg", "limits", "notices", "quota")
+OUR_GROUPS = ("api", "capacity", "cyborg", "limits", "notices", "pods", "quota")
 """These are compared word by word. The texts of oslo.db and oslo.log differ between their releases."""
 
 
@@ -94,3 +95,11 @@ class DeprecatedNameTest(base.BaseTestCase):
             former = importlib.import_module("cyborg_quota.limits.policies.base")
         self.assertIs(EnforcementModel, former.Policy)
         self.assertIs(subtree_constraints, former.along)
+
+
+class PolicySampleTest(base.BaseTestCase):
+    def test_it_is_current(self) -> None:
+        path = self.useFixture(fx.TempDir()).join("policy.yaml")
+        policy_generator.generate_sample(["--namespace", "cyborg_quota", "--output-file", path], cfg.ConfigOpts())
+        committed = (ROOT / "etc/cyborg_quota/policy.yaml.sample").read_text()
+        self.assertEqual(pathlib.Path(path).read_text(), committed, "stale: run tox -e genconfig")

@@ -44,6 +44,12 @@ class TestUnits(base.BaseTestCase):
         self.assertEqual("max_unit is 1000", rule(1010))
         self.assertIn("step_size is 10", rule(6))
 
+    @given(st.integers(-5, 50), SMALL, st.integers(1, 40), SMALL)
+    def test_the_largest_permitted_amount(self, at_most: int, min_unit: int, max_unit: int, step_size: int) -> None:
+        expected = max(passing(range(1, at_most + 1), min_unit, max_unit, step_size), default=0)
+        found = units.largest_permitted(at_most, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
+        self.assertEqual(expected, found)
+
     @given(st.integers(1, 40), SMALL, st.integers(1, 40), SMALL)
     def test_the_rule_in_words(self, amount: int, min_unit: int, max_unit: int, step_size: int) -> None:
         is_allowed = amount == min_unit or (min_unit < amount <= max_unit and amount % step_size == 0)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Final
 
 import sqlalchemy as sa
@@ -306,10 +306,15 @@ def create(connection: sa.Connection, definitions: Mapping[str, str]) -> list[st
     return []
 
 
+def is_one_row(reservations: Sized, changes: Sized) -> bool:
+    """Whether the functions for one reservation and one usage row apply."""
+    return len(reservations) == len(changes) == 1
+
+
 def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]) -> bool:
     """Reserve in one call of a function, with the changes in lock order. False: it changed nothing."""
     first = rows[0]
-    if len(rows) == len(changes) == 1:
+    if is_one_row(rows, changes):
         arguments = (
             f"%s, {first.ttl_microseconds}, %s, %s, {first.delta}, %s, %s, {first.claim_ordinal or 'NULL'}, %s,"
             f" {_charge_values(changes[0])}"
@@ -325,7 +330,7 @@ def settle(
     connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
 ) -> bool:
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
-    if len(uuids) == len(changes) == 1:
+    if is_one_row(uuids, changes):
         arguments = f"%s, '{after}', {grace}, {_charge_values(changes[0])}"
         return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
     listed = array([element(uuid) for uuid in sorted(uuids)])

@@ -35,6 +35,8 @@ _REFUSED: Final = (
     exceptions.TooManyOpenReservations,
     exceptions.LimitNotSet,
     exceptions.LimitsUnavailable,
+    exceptions.OverCapacity,
+    exceptions.ProviderNotFound,
 )
 
 
@@ -67,12 +69,20 @@ class Caller:
 
 @dataclasses.dataclass(frozen=True)
 class BindRequest:
-    """The amounts to reserve for the bind of one ARQ. Empty ``deltas``: the ARQ is not counted."""
+    """The amounts to reserve for the bind of one ARQ. Empty ``deltas``: the ARQ is not counted.
+
+    ``provider``: the provider whose capacity the bind claims, or None.
+    """
 
     arq: str
     instance: str
     caller: Caller
     deltas: dict[str, int]
+    provider: str | None = None
+
+    def claim(self, source: str | None, provider: str | None) -> Claim:
+        """What the ledger is asked for."""
+        return Claim(self.arq, self.deltas, group=self.instance, source=source, provider=provider)
 
 
 class BindReservation:
@@ -314,15 +324,21 @@ class BindTracker:
         """Reserve for requests of one caller; returns the reservation UUIDs in the order of the requests."""
         if not requests:
             return []
-        claims = [
-            Claim(request.arq, request.deltas, group=request.instance, source=self._source) for request in requests
-        ]
+        claims = [request.claim(self._source, request.provider) for request in requests]
         return self.call(self.engine.reserve_many, requests[0].caller, claims, self._ttl)
 
     def adopt(self, request: BindRequest) -> list[str]:
-        """Charge a bound ARQ regardless of limits; returns the UUIDs of the committed reservations."""
-        claim = Claim(request.arq, request.deltas, group=request.instance, source=self._source)
-        return self.call(self.engine.adopt, self._admin, [claim], request.caller.project_id)
+        """Charge a bound ARQ regardless of limits; returns the UUIDs of the committed reservations.
+
+        If its provider was removed meanwhile, or has no inventory any more, only the quota is charged.
+        """
+        project_id = request.caller.project_id
+        try:
+            return self.call(
+                self.engine.adopt, self._admin, [request.claim(self._source, request.provider)], project_id
+            )
+        except (exceptions.OverCapacity, exceptions.ProviderNotFound):
+            return self.call(self.engine.adopt, self._admin, [request.claim(self._source, None)], project_id)
 
     def _adopt_bound(self, attached: Attached) -> None:
         if attached.deltas and attached.project_id is not None:

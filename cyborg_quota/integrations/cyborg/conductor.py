@@ -13,7 +13,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_service import service
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, validation
 from cyborg_quota.integrations.cyborg import arq_records, bind_tracker, cyborg_host, errors, periodic, process_state
 from cyborg_quota.integrations.cyborg import objects as quota_objects
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, Caller
@@ -101,12 +101,29 @@ def _bind_request(context: Any, arq: str, group: Mapping[str, str], fields: Mapp
     resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
     # Cyborg determines the project of the ARQ in the same way.
     project_id = fields.get("project_id", context.project_id)
+    deltas = process_state.resource_map().deltas(group, resource_class)
     return BindRequest(
         arq=arq,
         instance=fields["instance_uuid"],
         caller=Caller(project_id, bool(context.is_admin)),
-        deltas=process_state.resource_map().deltas(group, resource_class),
+        deltas=deltas,
+        provider=_provider(fields, deltas) if deltas and process_state.conf().cyborg.claim_capacity else None,
     )
+
+
+def _provider(fields: Mapping[str, Any], deltas: Mapping[str, int]) -> str | None:
+    """The provider whose capacity the bind claims: that of the device, or else its host, where devices are summed."""
+    tracker = process_state.bind_tracker()
+    names = [fields["device_rp_uuid"], fields["hostname"]]
+    provider = tracker.call(tracker.engine.capacity.find_provider, validation.admin_context(), names, list(deltas))
+    if provider is None:
+        LOG.warning(
+            "Neither the provider %s nor its host %s is imported with %s: the bind claims no capacity. Run: "
+            "cyborg-quota capacity import --from placement",
+            *names,
+            ", ".join(deltas),
+        )
+    return provider
 
 
 def _give_up(reservations: Mapping[str, BindReservation]) -> None:

@@ -25,6 +25,8 @@ _MADE_PLAIN: Final = (*ANSWERED, exception.InvalidParameterValue)
 
 UNAVAILABLE: Final = "The accelerator quota cannot be checked at the moment. Try again later."
 """The message that the API's caller gets for any internal error. The log has the details: hosts, URLs, users."""
+NO_CAPACITY: Final = "The provider of the accelerator has no capacity left for it."
+"""The message for OverCapacity, which would name a host."""
 _RETRY_AFTER_SECONDS: Final = 5
 
 
@@ -35,6 +37,8 @@ def translated(error: exceptions.QuotaError) -> Any:
     is the value of the header Retry-After, in seconds.
     """
     message = str(error)
+    if isinstance(error, exceptions.OverCapacity):
+        return exception.Forbidden(NO_CAPACITY)
     if isinstance(error, _REFUSED):
         return exception.Forbidden(message)
     if isinstance(error, exceptions.ReservationConflict):

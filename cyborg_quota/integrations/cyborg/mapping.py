@@ -18,6 +18,8 @@ from cyborg_quota import exceptions, validation
 
 RESOURCES_PREFIX: Final = "resources:"
 TRAIT_PREFIX: Final = "trait:"
+_ACCELERATORS: Final = frozenset({"FPGA", "PGPU", "VGPU"})
+_CUSTOM_PREFIX: Final = "CUSTOM_"
 XILINX_TRAIT: Final = "trait:CUSTOM_FPGA_XILINX"
 
 
@@ -117,6 +119,30 @@ class ResourceMap:
                 "or set [cyborg] unmapped = ignore",
             )
         return {resource: 1 for resource in charged if resource in self._counted}
+
+    def resources_of(self, resource_class: str, traits: Iterable[str]) -> list[str]:
+        """The counted resources of one unit of a provider's inventory; [] if it is not of accelerators.
+
+        As for a device profile group that requires all ``traits`` of the provider. A * in a rule matches only the
+        classes that Cyborg uses: FPGA, PGPU, VGPU and CUSTOM_*; other classes must be named.
+        """
+        present = list(traits)
+        charged = dict.fromkeys(
+            resource
+            for rule in self._rules_of(resource_class)
+            if rule.matches(resource_class, present)
+            for resource in rule.resources
+        )
+        return [resource for resource in charged if resource in self._counted]
+
+    def may_count(self, resource_class: str) -> bool:
+        """Whether ``resources_of`` may return a resource of this class, with some traits."""
+        return any(fnmatch.fnmatchcase(resource_class, rule.resource_class) for rule in self._rules_of(resource_class))
+
+    def _rules_of(self, resource_class: str) -> list[Rule]:
+        if resource_class in _ACCELERATORS or resource_class.startswith(_CUSTOM_PREFIX):
+            return self.rules
+        return [rule for rule in self.rules if rule.resource_class == resource_class]
 
     def _refuse(self, resource_class: str, reason: str) -> None:
         if self._refuses:

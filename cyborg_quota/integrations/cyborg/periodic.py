@@ -38,6 +38,8 @@ class Upkeep:
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
         self._reconcile_thread: threading.Thread | None = None
+        self._import_at = now + random.uniform(0, conf.cyborg.capacity_import_interval)
+        self._import_thread: threading.Thread | None = None
         self._has_checked_tree = False
 
     def turn(self) -> float:
@@ -60,7 +62,30 @@ class Upkeep:
             # In a thread, because it waits for the grace period, and running binds must be extended meanwhile.
             self._reconcile_thread = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
             self._try("The reconciliation could not be started.", self._reconcile_thread.start)
+        self._start_import(now)
         return self._pause
+
+    def _start_import(self, now: float) -> None:
+        """Import from Placement if that is due; in a thread, because it takes a request for each provider."""
+        interval = float(self._conf.cyborg.capacity_import_interval)
+        is_running = self._import_thread is not None and self._import_thread.is_alive()
+        if not interval or now < self._import_at or is_running:
+            return
+        self._import_at = now + interval
+        self._import_thread = threading.Thread(target=self._import, name="capacity import", daemon=True)
+        self._try("The import from Placement could not be started.", self._import_thread.start)
+
+    def _import(self) -> None:
+        self._try("Placement's inventories could not be imported.", self._import_capacity)
+
+    def _import_capacity(self) -> None:
+        from cyborg_quota.integrations.inventory import service_import  # imported late: openstacksdk takes a second
+
+        engine, is_nested = self._tracker.engine, self._conf.cyborg.capacity_import_nested
+        changes = service_import.run(self._conf, engine, self._admin, "placement", nested=is_nested)
+        LOG.log(
+            logging.INFO if changes else logging.DEBUG, "Imported %d changes of capacity from Placement.", len(changes)
+        )
 
     @property
     def _pause(self) -> float:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cyborg's API with quota, as a WSGI application: `application`. Replaces cyborg.wsgi.api.
 
-Deletes run in the API's process, not in the conductor, so their releases run here.
+Deletes run in the API's process, not in the conductor, so their releases run here. The REST API of quota is part of it
+if the extra ``api`` is installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 from cyborg_quota.integrations.cyborg import compatibility
@@ -13,9 +16,13 @@ from cyborg_quota.integrations.cyborg import compatibility
 compatibility.check_services()  # first: the next imports fail with an unsupported Cyborg
 
 import pecan  # noqa: E402
+from cyborg.api import app as cyborg_app  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
+from oslo_log import log as logging  # noqa: E402
 
 from cyborg_quota.integrations.cyborg import errors, process_state, unbound_requests  # noqa: E402
+
+LOG = logging.getLogger(__name__)
 
 CHECKED = "cyborg_quota.unbound_requests_checked"
 """The key in a request's WSGI environment that is set after the check of max_unbound_requests."""
@@ -45,9 +52,30 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
             raise plain from None
 
 
+def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
+    """Cyborg's ``setup_app``, whose application also answers the paths of the REST API of quota.
+
+    The middleware of Cyborg's api-paste.ini is around both: authtoken, request_id, cors.
+    """
+    from cyborg.api.controllers.v2 import versions
+
+    from cyborg_quota.api import deploy
+    from cyborg_quota.api.microversions import VersionRange
+
+    def setup(*args: Any, **options: Any) -> Any:
+        engine = process_state.bind_tracker().engine
+        supported = VersionRange(versions.min_version_string(), versions.max_version_string())
+        quota_api = deploy.make_bare_application(process_state.conf(), engine, supported)
+        return deploy.mount(quota_api, setup_app(*args, **options))
+
+    return setup
+
+
 def make_application() -> Any:
     """Create Cyborg's application with our RPC client and our objects. Raises ConfigurationError."""
     rpcapi.ConductorAPI = ConductorAPI  # Cyborg's hook looks this class up when the application is loaded
+    if importlib.util.find_spec("falcon") is not None:
+        cyborg_app.setup_app = _mount_quota_api(cyborg_app.setup_app)
     from cyborg.wsgi import api
 
     from cyborg_quota.integrations.cyborg import objects
@@ -55,6 +83,8 @@ def make_application() -> Any:
     objects.install()
     process_state.bind_tracker()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
+    if importlib.util.find_spec("falcon") is None:
+        LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
     return api.application
 
 

@@ -7,32 +7,15 @@ whole (op.f): the naming convention of the models must not be put in front of th
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from cyborg_quota.db.migrations import column_types
 
 revision = "a1c0"
 down_revision = None
 branch_labels = None
 depends_on = None
-
-_TABLE: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-}
-
-
-def _name() -> Any:
-    return sa.String(255).with_variant(
-        mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
-
-
-def _moment() -> Any:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def upgrade() -> None:
@@ -45,11 +28,11 @@ def upgrade() -> None:
 def _make_quota_usages() -> None:
     op.create_table(
         "quota_usages",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
         sa.Column("id", sa.Integer, autoincrement=True, nullable=False),
-        sa.Column("project_id", _name(), nullable=False),
-        sa.Column("resource", _name(), nullable=False),
+        sa.Column("project_id", column_types.name(), nullable=False),
+        sa.Column("resource", column_types.name(), nullable=False),
         sa.Column("reserved", sa.Integer, nullable=False),
         sa.Column("used", sa.Integer, nullable=False),
         sa.Column("subtree", sa.BigInteger, nullable=False),
@@ -60,27 +43,27 @@ def _make_quota_usages() -> None:
         sa.CheckConstraint("used >= 0", name=op.f("ck_quota_usages_used")),
         sa.CheckConstraint("subtree >= 0", name=op.f("ck_quota_usages_subtree")),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
 
 
 def _make_reservations() -> None:
     op.create_table(
         "reservations",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
-        sa.Column("deleted_at", _moment()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
+        sa.Column("deleted_at", column_types.moment()),
         sa.Column("deleted", sa.Boolean, nullable=False),
         sa.Column("id", sa.Integer, autoincrement=True, nullable=False),
         sa.Column("uuid", sa.String(36), nullable=False),
         sa.Column("usage_id", sa.Integer, nullable=False),
-        sa.Column("project_id", _name(), nullable=False),
-        sa.Column("resource", _name(), nullable=False),
+        sa.Column("project_id", column_types.name(), nullable=False),
+        sa.Column("resource", column_types.name(), nullable=False),
         sa.Column("delta", sa.Integer, nullable=False),
-        sa.Column("expire", _moment()),
+        sa.Column("expire", column_types.moment()),
         sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("consumer_id", _name()),
-        sa.Column("group_id", _name()),
+        sa.Column("consumer_id", column_types.name()),
+        sa.Column("group_id", column_types.name()),
         sa.Column("live", sa.SmallInteger),
         sa.Column("place", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name="pk_reservations"),
@@ -99,7 +82,7 @@ def _make_reservations() -> None:
             name=op.f("ck_reservations_ended"),
         ),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
     op.create_index("ix_reservations_usage", "reservations", ["usage_id", "state"])
     op.create_index("ix_reservations_group", "reservations", ["project_id", "group_id"])
@@ -110,13 +93,13 @@ def _make_reservations() -> None:
 def _make_projects() -> None:
     op.create_table(
         "projects",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
-        sa.Column("project_id", _name(), nullable=False),
-        sa.Column("parent_id", _name()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
+        sa.Column("project_id", column_types.name(), nullable=False),
+        sa.Column("parent_id", column_types.name()),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("project_id", name="pk_projects"),
-        **_TABLE,
+        **column_types.TABLE,
     )
     op.create_index("ix_projects_parent", "projects", ["parent_id"])
 
@@ -129,5 +112,5 @@ def _make_replays() -> None:
         sa.Column("position", sa.Integer, nullable=False),
         sa.Column("limits", sa.Text),
         sa.PrimaryKeyConstraint("digest", "line", name="pk_replays"),
-        **_TABLE,
+        **column_types.TABLE,
     )

@@ -3,22 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from cyborg_quota.db.migrations import column_types
 
 revision = "a6e1"
 down_revision = "f6f0"
 branch_labels = None
 depends_on = None
 
-_TABLE: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-}
 _NOW = {
     "mysql": "UTC_TIMESTAMP(6)",
     "postgresql": "statement_timestamp() AT TIME ZONE 'UTC'",
@@ -33,41 +27,31 @@ _STATES = (
 )
 
 
-def _name(chars: int = 255) -> Any:
-    return sa.String(chars).with_variant(
-        mysql.VARCHAR(chars, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
-
-
-def _moment() -> Any:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-
-
 def upgrade() -> None:
     bind = op.get_bind()
     # MariaDB commits each statement: an upgrade that was interrupted starts again here.
     if not sa.inspect(bind).has_table("limit_changes"):
         op.create_table(
             "limit_changes",
-            sa.Column("created_at", _moment()),
+            sa.Column("created_at", column_types.moment()),
             sa.Column("generation", sa.Integer, autoincrement=False, nullable=False),
             sa.Column("ordinal", sa.Integer, autoincrement=False, nullable=False),
-            sa.Column("user_id", _name()),
-            sa.Column("user_project_id", _name()),
-            sa.Column("request_id", _name()),
+            sa.Column("user_id", column_types.name()),
+            sa.Column("user_project_id", column_types.name()),
+            sa.Column("request_id", column_types.name()),
             sa.Column("action", sa.String(32), nullable=False),
             sa.Column("operation", sa.String(16)),
-            sa.Column("project_id", _name()),
-            sa.Column("resource", _name()),
-            sa.Column("value_before", _name()),
-            sa.Column("value_after", _name()),
+            sa.Column("project_id", column_types.name()),
+            sa.Column("resource", column_types.name()),
+            sa.Column("value_before", column_types.name()),
+            sa.Column("value_after", column_types.name()),
             sa.Column("origin", sa.String(16)),
             sa.Column("override_id", sa.String(32)),
-            sa.Column("starts_at", _moment()),
-            sa.Column("ends_at", _moment()),
-            sa.Column("reason", _name(1000)),
+            sa.Column("starts_at", column_types.moment()),
+            sa.Column("ends_at", column_types.moment()),
+            sa.Column("reason", column_types.name(1000)),
             sa.PrimaryKeyConstraint("generation", "ordinal", name=op.f("pk_limit_changes")),
-            **_TABLE,
+            **column_types.TABLE,
         )
     indexes = {index["name"] for index in sa.inspect(bind).get_indexes("limit_changes")}
     if "ix_limit_changes_project" not in indexes:

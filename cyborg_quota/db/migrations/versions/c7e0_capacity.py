@@ -3,32 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from cyborg_quota.db.migrations import column_types
 
 revision = "c7e0"
 down_revision = "b6e2"
 branch_labels = None
 depends_on = None
-
-_TABLE: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-}
-
-
-def _name() -> Any:
-    return sa.String(255).with_variant(
-        mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
-
-
-def _moment() -> Any:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def upgrade() -> None:
@@ -49,9 +32,9 @@ def upgrade() -> None:
         op.create_table(
             "features",
             sa.Column("name", sa.String(32), nullable=False),
-            sa.Column("enabled_at", _moment()),
+            sa.Column("enabled_at", column_types.moment()),
             sa.PrimaryKeyConstraint("name", name=op.f("pk_features")),
-            **_TABLE,
+            **column_types.TABLE,
         )
     _create_view()
 
@@ -63,20 +46,20 @@ def _indexes(table: str) -> set[str | None]:
 def _create_providers() -> None:
     op.create_table(
         "resource_providers",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
         sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
         sa.Column("uuid", sa.String(36), nullable=False),
-        sa.Column("name", _name(), nullable=False),
+        sa.Column("name", column_types.name(), nullable=False),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.Column("can_host", sa.SmallInteger, nullable=False),
         sa.Column("parent_id", sa.Integer),
-        sa.Column("pod", _name()),
+        sa.Column("pod", column_types.name()),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_resource_providers")),
         sa.UniqueConstraint("uuid", name=op.f("uq_resource_providers_uuid")),
         sa.UniqueConstraint("name", name=op.f("uq_resource_providers_name")),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
 
 
@@ -84,11 +67,11 @@ def _create_inventories() -> None:
     ratio = sa.Numeric(16, 4).with_variant(sa.String(20), "sqlite")
     op.create_table(
         "inventories",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
         sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
         sa.Column("provider_id", sa.Integer, nullable=False),
-        sa.Column("resource", _name(), nullable=False),
+        sa.Column("resource", column_types.name(), nullable=False),
         *(
             sa.Column(name, sa.Integer, nullable=False)
             for name in ("total", "reserved", "min_unit", "max_unit", "step_size")
@@ -99,7 +82,7 @@ def _create_inventories() -> None:
         sa.UniqueConstraint("provider_id", "resource", name=op.f("uq_inventories_provider_resource")),
         sa.CheckConstraint("used >= 0", name=op.f("ck_inventories_used")),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from cyborg_quota.db.migrations import column_types
 
 revision = "e4e0"
 down_revision = "e3e0"
@@ -18,7 +19,4 @@ def upgrade() -> None:
     columns = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("reservations")}
     if "source" not in columns:
         # Nullable: the previous release does not name the column, and what it inserts has no source.
-        name = sa.String(255).with_variant(
-            mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-        )
-        op.add_column("reservations", sa.Column("source", name))
+        op.add_column("reservations", sa.Column("source", column_types.name()))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The WSGI application of the API, without the middleware around it.
+
+It expects the headers that keystonemiddleware sets for a valid token. See deploy.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import falcon
+from oslo_context import context as oslo_context
+
+from cyborg_quota import exceptions, policy, validation
+from cyborg_quota.api import errors, requests
+from cyborg_quota.api.call import Call, Caller
+from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.microversions import VersionRange
+from cyborg_quota.api.operations import OPERATIONS, Operation
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.policy import Policy
+
+CONFIRMED: Final = "HTTP_X_IDENTITY_STATUS"
+"""The header by which keystonemiddleware says that the token is valid: ``Confirmed``."""
+
+
+class QuotaAPI:
+    """The API of one engine. ``max_limit``: the maximum number of entries of a page."""
+
+    def __init__(
+        self, engine: QuotaEngine, rules: Policy, *, max_limit: int, versions: VersionRange | None = None
+    ) -> None:
+        self._engine = engine
+        self._policy = rules
+        self._max_limit = max_limit
+        self._versions = versions or VersionRange()
+
+    def respond(self, operation: Operation, req: falcon.Request, resp: falcon.Response, **path: str) -> None:
+        """Answer one request. Raises Refused or QuotaError."""
+        self._versions.negotiate(req, resp)
+        context = self._authenticate(req)
+        for name, value in path.items():
+            _check_name(name, value)
+        parent_id = self._authorize(operation, context, path)
+        call = Call(
+            engine=self._engine,
+            policy=self._policy,
+            context=context,
+            path=path,
+            query=requests.read_query(req, operation.query),
+            body=None if operation.body is None else requests.read_body(req, operation.body),
+            url=f"{req.prefix}{req.path}",
+            max_limit=self._max_limit,
+            parent_id=parent_id,
+        )
+        answer = operation.handler(call)
+        resp.status = operation.status
+        if operation.answer is not None:
+            resp.media = answer
+
+    def _authenticate(self, req: falcon.Request) -> Any:
+        if req.env.get(CONFIRMED) != "Confirmed":
+            raise Refused(401, errors.NO_TOKEN)
+        context: Any = oslo_context.RequestContext.from_environ(req.env)
+        context.is_admin = False
+        context.is_admin = self._policy.permits(policy.ADMIN, context)
+        return context
+
+    def _authorize(self, operation: Operation, context: Any, path: Mapping[str, str]) -> str | None:
+        """Raise Refused unless the policy allows the call. Returns the parent of the project, if it was looked up.
+
+        A user who may neither make the call nor see the project gets 404, whether the project exists or not (I8). The
+        parent is looked up only for another project than that of the token, and for every such project.
+        """
+        rule = operation.rule
+        if not operation.is_of_project:
+            if rule is not None and not self._policy.permits(rule, context):
+                raise Refused(403, "The policy does not allow this call to you.")
+            return None
+        project_id = path["project_id"]
+        parent_id = None
+        if project_id != context.project_id and not context.is_admin:
+            parent_id = self._engine.get_parent(Caller(None, is_admin=True), project_id)
+        assert rule is not None
+        if self._policy.permits(rule, context, project_id, parent_id):
+            return parent_id
+        if self._policy.permits(policy.GET, context, project_id, parent_id):
+            raise Refused(403, "The policy does not allow this call to you.")
+        raise errors.project_not_found(project_id)
+
+
+def _check_name(name: str, value: str) -> None:
+    """Raise Refused (404) for a text that cannot be the id of anything."""
+    try:
+        validation.check_name(name, value)
+    except exceptions.InvalidName as error:
+        raise Refused(404, str(error)) from None
+
+
+class _Endpoint:
+    """All calls of one path. Falcon calls the attribute ``on_get`` for a GET."""
+
+    def __init__(self, api: QuotaAPI, operations: Iterable[Operation]) -> None:
+        for operation in operations:
+            setattr(self, f"on_{operation.method.lower()}", functools.partial(api.respond, operation))
+
+
+def make_app(api: QuotaAPI) -> Callable[..., Any]:
+    """The WSGI application of an API."""
+    app = falcon.App()
+    app.set_error_serializer(errors.serialize)
+    app.add_error_handler(Exception, errors.on_unexpected_error)
+    app.add_error_handler(exceptions.QuotaError, errors.on_quota_error)
+    by_path: dict[str, list[Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, []).append(operation)
+    for path, operations in by_path.items():
+        app.add_route(path, _Endpoint(api, operations))
+    return app

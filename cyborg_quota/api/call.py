@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of the API, as a handler gets it: who calls, for which project, and the validated parameters and body."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.policy import Policy
+from cyborg_quota.validation import Context
+
+Item = TypeVar("Item")
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """The context of a call of the engine. ``is_admin``: the policy of the API has already allowed the call."""
+
+    project_id: str | None
+    is_admin: bool
+    user_id: str | None = None
+    request_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A call that the policy allows. ``body`` and ``query`` agree with the schemas of the operation.
+
+    ``context`` is the request context, whose ``is_admin`` follows from the policy. ``parent_id`` is the parent of the
+    project of the call, if the policy had to know it.
+    """
+
+    engine: QuotaEngine
+    policy: Policy
+    context: Any
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Any
+    url: str
+    max_limit: int
+    parent_id: str | None = None
+
+    @property
+    def project_id(self) -> str:
+        """The project in the URL."""
+        return self.path["project_id"]
+
+    @property
+    def is_admin(self) -> bool:
+        return self.context.is_admin is True
+
+    @property
+    def as_project(self) -> Context:
+        """A context of the project of the call, with the rights of its users: it hides other projects (I8)."""
+        return Caller(self.project_id, is_admin=False)
+
+    @property
+    def elevated(self) -> Context:
+        """A context for a call of the engine that only an admin may make, after the policy has allowed it."""
+        context = self.context
+        return Caller(context.project_id, True, context.user_id, context.request_id)
+
+    def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
+        """Whether the policy allows this to the caller."""
+        return self.policy.permits(rule, self.context, project_id, parent_id)
+
+    @property
+    def limit(self) -> int:
+        """The number of entries of a page."""
+        return min(int(self.query.get("limit", self.max_limit)), self.max_limit)
+
+    def page(
+        self, name: str, found: Sequence[Item], render: Callable[[Item], Json], marker: Callable[[Item], str]
+    ) -> Json:
+        """A page of a list. ``found`` has one entry more than the limit if there is a next page."""
+        items = found[: self.limit]
+        answer: Json = {name: [render(item) for item in items]}
+        if len(found) > len(items):
+            query = {**self.query, "limit": self.limit, "marker": marker(items[-1])}
+            answer[f"{name}_links"] = [{"rel": "next", "href": f"{self.url}?{urllib.parse.urlencode(query)}"}]
+        return answer
+
+
+_UTC: Final = datetime.timezone.utc
+
+
+def moment(value: datetime.datetime | None) -> str | None:
+    """A time of the database (naive UTC) in RFC 3339."""
+    return None if value is None else value.replace(tzinfo=_UTC).isoformat().replace("+00:00", "Z")

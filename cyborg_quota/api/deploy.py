@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the API together with the middleware around it, or with Cyborg's API beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from cyborg_quota.api.app import QuotaAPI, make_app
+from cyborg_quota.api.microversions import HEADER, VersionRange
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.policy import Policy
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_reservations|_capacity)(/|$)")
+"""The paths of this API. All other paths are Cyborg's."""
+
+_HEALTHCHECK: Final = re.compile(r"/healthcheck$")
+_CORS_HEADERS: Final = ["X-Auth-Token", "X-OpenStack-Request-ID", HEADER]
+_CORS_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
+
+
+def make_bare_application(
+    conf: cfg.ConfigOpts, engine: QuotaEngine, versions: VersionRange | None = None
+) -> Application:
+    """The API without middleware: whatever is in front of it must validate tokens as keystonemiddleware does."""
+    return make_app(QuotaAPI(engine, Policy(conf), max_limit=conf.api.max_limit, versions=versions))
+
+
+def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
+    """The API with keystonemiddleware and ``wrap``."""
+    from keystonemiddleware import auth_token
+
+    application = auth_token.AuthProtocol(make_bare_application(conf, engine), {"oslo_config_config": conf})
+    return wrap(application, conf)
+
+
+def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
+    """Put oslo.middleware around an application that validates tokens. A request passes it from the last line up."""
+    import oslo_middleware
+    from oslo_middleware import cors
+
+    from cyborg_quota.api.middleware import JsonErrors
+
+    cors.set_defaults(allow_headers=_CORS_HEADERS, expose_headers=_CORS_HEADERS, allow_methods=_CORS_METHODS)
+    application = oslo_middleware.RequestId(JsonErrors(application), conf)
+    # Its middleware answers every request: it is an application for one path.
+    application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
+    application = oslo_middleware.CORS(application, conf)
+    return oslo_middleware.HTTPProxyToWSGI(application, conf)
+
+
+def mount(quota_api: Application, other: Application) -> Application:
+    """An application that answers the paths of this API, and leaves all others to ``other``."""
+    return _at(PATHS, quota_api, other)
+
+
+def _at(paths: re.Pattern[str], application: Application, other: Application) -> Application:
+    """An application that answers the paths that begin so with ``application``, and all others with ``other``."""
+
+    def chosen(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        return (application if paths.match(environ.get("PATH_INFO", "")) else other)(environ, start_response)
+
+    return chosen

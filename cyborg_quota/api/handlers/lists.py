@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists over projects: the quotas that are not the defaults, reservations, and the inventories of the providers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg_quota import policy
+from cyborg_quota.administration import MAX_LISTED_PROJECTS
+from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.errors import Refused, project_not_found
+from cyborg_quota.types import Holding, Reservation
+
+
+def list_quotas(call: Call) -> Json:
+    """GET /v2/quotas"""
+    if "project_id" in call.query:
+        return {"quotas": _not_default(call, [call.query["project_id"]])}
+    found: list[Json] = []
+    after = call.query.get("marker", "")
+    while len(found) <= call.limit:
+        holders = call.engine.administration.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
+        if not holders:
+            break
+        found += _not_default(call, holders)
+        after = holders[-1]
+    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+
+
+def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
+    """Those of the projects that have limits of their own or overrides, in this order."""
+    by_project: dict[str, list[Holding]] = {}
+    for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
+        if holding.limit is not None or holding.overrides:
+            by_project.setdefault(holding.project_id, []).append(holding)
+    return [
+        {
+            "project_id": project_id,
+            "quota": {one.resource: one.limit for one in by_project[project_id] if one.limit is not None},
+            "overrides": sum(one.overrides for one in by_project[project_id]),
+        }
+        for project_id in project_ids
+        if project_id in by_project
+    ]
+
+
+def list_reservations(call: Call) -> Json:
+    """GET /v2/quota_reservations
+
+    Without a project: those of all projects if the policy allows it, or else those of the caller's project.
+    """
+    project_id = call.query.get("project_id")
+    if project_id is None and not call.allows(policy.ALL_RESERVATIONS):
+        project_id = call.context.project_id
+        if project_id is None:
+            raise Refused(403, "The token names no project.")
+    if project_id is not None:
+        _require_project(call, project_id)
+    marker = call.query.get("marker")
+    filters: dict[str, Any] = {name: call.query.get(name) for name in ("state", "resource", "consumer", "group")}
+    # The marker must match too: otherwise the answer would reveal that another project has this reservation (I8).
+    if marker is not None and not call.engine.list_reservations(call.elevated, project_id, reservations=[marker]):
+        raise Refused(400, "The marker is not a reservation of this list.")
+    found = call.engine.list_reservations(call.elevated, project_id, limit=call.limit + 1, after=marker, **filters)
+    return call.page("reservations", found, _reservation, lambda one: one.uuid)
+
+
+def _require_project(call: Call, project_id: str) -> None:
+    """Raise Refused (404) unless the caller may see the reservations of this project."""
+    parent_id = None
+    if project_id != call.context.project_id and not call.is_admin:
+        parent_id = call.engine.get_parent(call.elevated, project_id)
+    if not call.allows(policy.RESERVATIONS, project_id, parent_id):
+        raise project_not_found(project_id)
+
+
+def _reservation(one: Reservation) -> Json:
+    return {
+        "uuid": one.uuid,
+        "project_id": one.project_id,
+        "resource": one.resource,
+        "amount": one.delta,
+        "state": one.state,
+        "consumer": one.consumer,
+        "group": one.group,
+        "expire": moment(one.expire),
+        "created_at": moment(one.created_at),
+        "ended_at": moment(one.ended_at),
+    }
+
+
+def list_capacity(call: Call) -> Json:
+    """GET /v2/quota_capacity"""
+    records = call.engine.capacity.list_inventories(call.elevated, call.query.get("provider"))
+    return {
+        "capacity": [
+            {
+                "provider": record.provider,
+                "resource": record.resource,
+                "total": record.total,
+                "reserved": record.reserved,
+                "capacity": record.capacity,
+                "in_use": record.used,
+                "free": record.free,
+            }
+            for record in records
+        ]
+    }

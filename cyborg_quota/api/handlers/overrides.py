@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The overrides of a project: limits that apply between a start and an end."""
+
+from __future__ import annotations
+
+from cyborg_quota import exceptions
+from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.handlers.history import parse_time
+from cyborg_quota.types import LimitOverride
+
+
+def list_overrides(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}/overrides"""
+    overrides, _ = call.engine.administration.list_overrides(call.elevated, call.project_id)
+    return {"overrides": [_override(one) for one in overrides]}
+
+
+def set_override(call: Call) -> Json:
+    """POST /v2/quotas/{project_id}/overrides"""
+    wanted = call.body["override"]
+    made = call.engine.administration.set_overrides(
+        call.context,
+        wanted["quota"],
+        call.project_id,
+        parse_time("until", wanted["until"]),
+        start=parse_time("start", wanted["start"]) if "start" in wanted else None,
+        reason=call.body.get("reason"),
+    )
+    return {"overrides": [_override(one) for one in made]}
+
+
+def cancel_override(call: Call) -> None:
+    """DELETE /v2/quotas/{project_id}/overrides/{override_id}"""
+    override_id = call.path["override_id"]
+    administration = call.engine.administration
+    own, _ = administration.list_overrides(call.elevated, call.project_id)
+    if override_id not in {one.id for one in own}:
+        raise exceptions.OverrideNotFound(override_id)
+    administration.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))
+
+
+def _override(one: LimitOverride) -> Json:
+    return {
+        "id": one.id,
+        "project_id": one.project_id,
+        "resource": one.resource,
+        "limit": one.limit,
+        "start": moment(one.starts_at),
+        "until": moment(one.until),
+        "reason": one.reason,
+    }

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits and the usage of one project, and the default limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg_quota.api.call import Call, Json
+from cyborg_quota.api.errors import Refused
+from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
+
+
+def get_limits(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}"""
+    limits = {
+        record.resource: record.limit
+        for record in call.engine.administration.list_limits(call.elevated, call.project_id)
+    }
+    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+
+
+def get_detail(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}/detail"""
+    return {"quota": {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}}
+
+
+def _detail(record: UsageRecord) -> Json:
+    project_id, usage, headroom = record.project_id, record.usage, record.headroom or Headroom(0)
+    is_own = headroom.bound_by == project_id and headroom.scope in ("project", "subtree")
+    bound: Any = None
+    if headroom.bound_by is not None and not is_own:
+        bound = {"project_id": headroom.bound_by, "scope": headroom.scope, "limit": headroom.limit}
+    return {
+        "limit": None if is_own and headroom.limit is None else usage.limit,
+        "in_use": usage.used,
+        "reserved": usage.reserved,
+        "fits": UNLIMITED if headroom.fits is None else headroom.fits,
+        "bound_by": bound,
+    }
+
+
+def get_defaults(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}/defaults"""
+    limits = call.engine.default_limits(call.as_project)
+    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+
+
+def set_limits(call: Call) -> Json:
+    """PUT /v2/quotas/{project_id}"""
+    limits = call.body["quota"]
+    if not call.body.get("force", False):
+        _refuse_below_usage(call, limits)
+    call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.body.get("reason"))
+    return get_limits(call)
+
+
+def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
+    """Raise Refused (409) for a limit below what the project holds now; as in Nova, other calls may change that."""
+    usages = call.engine.get_usages(call.as_project)
+    problems = []
+    for resource, limit in sorted(limits.items()):
+        usage = usages.get(resource)
+        if usage is not None and limit != UNLIMITED and limit < usage.used + usage.reserved:
+            problems.append(f"{resource}: {limit} is less than {usage.used} in use and {usage.reserved} reserved")
+    if problems:
+        raise Refused(
+            409, f"{'; '.join(problems)}. Nothing was changed. Use force to set the limit.", "limit_below_usage"
+        )
+
+
+def unset_limits(call: Call) -> None:
+    """DELETE /v2/quotas/{project_id}"""
+    own = {
+        record.resource
+        for record in call.engine.administration.list_limits(call.elevated, call.project_id)
+        if record.is_own
+    }
+    limits = dict.fromkeys(own.union(call.engine.resources))
+    call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.query.get("reason"))
+
+
+def get_all_defaults(call: Call) -> Json:
+    """GET /v2/quota_defaults"""
+    limits = {
+        record.resource: record.limit
+        for record in call.engine.administration.list_limits(call.elevated)
+        if record.project_id is None
+    }
+    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+
+
+def set_defaults(call: Call) -> Json:
+    """PUT /v2/quota_defaults"""
+    call.engine.administration.set_limits(call.elevated, call.body["quota"], reason=call.body.get("reason"))
+    return get_all_defaults(call)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The place of a project in the project tree, and what is below it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from cyborg_quota import policy
+from cyborg_quota.api.call import Call, Json
+from cyborg_quota.api.errors import Refused
+from cyborg_quota.types import TreeRow
+
+
+def get_tree(call: Call) -> Json:
+    """GET /v2/quotas/{project_id}/tree
+
+    An admin gets the whole subtree. Others get the project, and its direct children if the policy allows it: the cost
+    for them does not depend on the size of the cloud.
+    """
+    nodes = _subtree(call) if call.is_admin else _project_and_children(call)
+    return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]))
+
+
+def _subtree(call: Call) -> list[Json]:
+    nodes = _nodes(call.engine.administration.tree(call.elevated, call.project_id))
+    if "marker" in call.query:
+        places = [index for index, node in enumerate(nodes) if node["project_id"] == call.query["marker"]]
+        if not places:
+            raise Refused(400, "The marker is not a project of this tree.")
+        nodes = nodes[places[0] + 1 :]
+    return nodes[: call.limit + 1]
+
+
+def _project_and_children(call: Call) -> list[Json]:
+    marker = call.query.get("marker", "")
+    nodes = [] if marker else [_node(call, call.project_id, 0)]
+    if call.allows(policy.CHILDREN, call.project_id, call.parent_id):
+        count = call.limit + 1 - len(nodes)
+        # The marker of the second page is the project itself if the first one had room for nothing else.
+        after = "" if marker == call.project_id else marker
+        children = call.engine.list_children(call.elevated, call.project_id, after, count)
+        nodes += [_node(call, project_id, 1) for project_id in children]
+    return nodes
+
+
+def _node(call: Call, project_id: str, depth: int) -> Json:
+    path = call.engine.administration.path(call.elevated, project_id)
+    [node] = _nodes(row for row in path if row.project_id == project_id) or [{"project_id": project_id, "quota": {}}]
+    node["depth"] = depth
+    # The id of the parent, and what the descendants hold, are other projects' (I8).
+    if depth == 0 and call.parent_id is None:
+        node.pop("parent_id", None)
+    for figures in node["quota"].values():
+        del figures["subtree"]
+    return node
+
+
+def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
+    """A node for each project, from its rows, one for each resource."""
+    nodes = []
+    for project_id, group in itertools.groupby(rows, key=lambda row: row.project_id):
+        own = list(group)
+        quota = {row.resource: {"limit": row.limit, "in_use": row.used, "subtree": row.subtree} for row in own}
+        nodes.append({"project_id": project_id, "parent_id": own[0].parent_id, "depth": own[0].depth, "quota": quota})
+    return nodes
+
+
+def place(call: Call) -> Json:
+    """PUT /v2/quotas/{project_id}/tree"""
+    administration = call.engine.administration
+    reason = call.body.get("reason")
+    parent_id = call.body["parent_id"]
+    known = dict(administration.list_projects(call.elevated))
+    change = administration.move_project if call.project_id in known else administration.add_project
+    change(call.elevated, call.project_id, parent_id, reason=reason)
+    return get_tree(call)

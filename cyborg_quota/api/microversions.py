@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The microversion header. It is Cyborg's: ``OpenStack-API-Version: accelerator 2.3``. All calls exist in all versions.
+
+See https://specs.openstack.org/openstack/api-sig/guidelines/microversion_specification.html.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import falcon
+import microversion_parse
+
+from cyborg_quota.api.errors import Refused
+
+SERVICE_TYPE: Final = "accelerator"
+HEADER: Final = "OpenStack-API-Version"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VersionRange:
+    """The microversions that the API accepts. The defaults are those of Cyborg 17."""
+
+    minimum: str = "2.0"
+    maximum: str = "2.3"
+
+    def negotiate(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Set the headers of the answer. Raises Refused (406) if the requested version is not supported."""
+        resp.set_headers(
+            {
+                "Vary": HEADER,
+                "OpenStack-API-Minimum-Version": self.minimum,
+                "OpenStack-API-Maximum-Version": self.maximum,
+            }
+        )
+        version = self._requested(req.get_header(HEADER))
+        resp.set_header(HEADER, f"{SERVICE_TYPE} {version}")
+
+    def _requested(self, header: str | None) -> str:
+        # As in Cyborg: without the header, the lowest version; the service type may be left out.
+        requested = self.minimum
+        if header is not None:
+            requested = microversion_parse.get_version({HEADER: header}, SERVICE_TYPE) or header.strip()
+        if requested.lower() == "latest":
+            return self.maximum
+        try:
+            version = microversion_parse.parse_version_string(requested)
+        except TypeError:
+            version = None
+        lowest, highest = map(microversion_parse.parse_version_string, (self.minimum, self.maximum))
+        if version is None or not version.matches(lowest, highest):
+            raise Refused(
+                406,
+                f"{HEADER} must be a version from {self.minimum} to {self.maximum}, as in {SERVICE_TYPE} "
+                f"{self.maximum}.",
+                max_version=self.maximum,
+                min_version=self.minimum,
+            )
+        return str(version)

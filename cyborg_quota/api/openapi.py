@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates the OpenAPI 3.1 document from the table of operations and the schemas.
+
+python -m cyborg_quota.api.openapi > cyborg_quota/api/openapi.yaml
+"""
+
+from __future__ import annotations
+
+import http
+import pathlib
+import re
+import sys
+from typing import Any, Final
+
+import yaml
+
+from cyborg_quota.api import schemas
+from cyborg_quota.api.errors import RETRY_AFTER_SECONDS
+from cyborg_quota.api.microversions import HEADER, SERVICE_TYPE, VersionRange
+from cyborg_quota.api.operations import OPERATIONS, Operation
+from cyborg_quota.types import MAX_NAME_CHARS
+
+FILE: Final = pathlib.Path(__file__).with_name("openapi.yaml")
+_API_VERSION: Final = "2.0"
+_ALWAYS: Final = (401, 406, 500, 503)
+_DESCRIPTIONS: Final = {
+    400: "The request is invalid.",
+    401: "The token is missing or invalid.",
+    403: "The policy does not allow the call.",
+    404: "There is no such object, or the caller may not see it.",
+    406: "The microversion is not supported.",
+    409: "The limits, the project tree or their source do not permit the change.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    500: "An internal error.",
+    503: "The database or the source of the limits is unavailable.",
+}
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document of all operations."""
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quota of OpenStack Cyborg",
+            "version": _API_VERSION,
+            "description": "Quota of accelerators, at the endpoint of Cyborg (service type accelerator).",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.COMPONENTS,
+            "parameters": {"microversion": _microversion()},
+            "responses": {_error_name(status): _error(status) for status in _DESCRIPTIONS},
+            "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+        },
+    }
+
+
+def _microversion() -> dict[str, Any]:
+    versions = VersionRange()
+    return {
+        "name": HEADER,
+        "in": "header",
+        "required": False,
+        "description": "The microversion. All calls are the same in all versions.",
+        "schema": {"type": "string", "pattern": f"^{SERVICE_TYPE} (2\\.[0-{versions.maximum[-1]}]|latest)$"},
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _of_path()}
+        for name in re.findall(r"\{(\w+)\}", operation.path)
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()
+    ]
+    parameters.append({"$ref": "#/components/parameters/microversion"})
+    found: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": _responses(operation),
+    }
+    if operation.rule is not None:
+        found["x-openstack-policy"] = operation.rule
+    if operation.body is not None:
+        found["requestBody"] = {"required": True, "content": _json(operation.body)}
+    return found
+
+
+def _of_path() -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": "^[^/]+$"}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": schemas.ref(name)}}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": http.HTTPStatus(operation.status).phrase}
+    if operation.answer is not None:
+        success["content"] = _json(operation.answer)
+    found = {str(operation.status): success}
+    for status in sorted(statuses(operation)):
+        found[str(status)] = {"$ref": f"#/components/responses/{_error_name(status)}"}
+    return found
+
+
+def _error_name(status: int) -> str:
+    return re.sub(r"\W", "", http.HTTPStatus(status).phrase.title())
+
+
+def _error(status: int) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": _DESCRIPTIONS[status], "content": _json("Errors")}
+    if status == 503:
+        seconds = {"type": "integer", "const": RETRY_AFTER_SECONDS}
+        response["headers"] = {"Retry-After": {"description": "Seconds.", "schema": seconds}}
+    return response
+
+
+def statuses(operation: Operation) -> set[int]:
+    """The statuses of the errors that the operation may answer."""
+    found = {400, 403, *_ALWAYS, *operation.errors}
+    if operation.is_of_project:
+        found.add(404)
+    if operation.body is not None:
+        found |= {413, 415}
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every occurrence of a shared object in full."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def text() -> str:
+    """The document as YAML."""
+    head = "# Generated: python -m cyborg_quota.api.openapi > cyborg_quota/api/openapi.yaml\n"
+    return head + yaml.dump(document(), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

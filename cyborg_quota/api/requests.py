@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the body and the parameters of a request, and validates them with the schema of the operation."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, Final
+
+import falcon
+import jsonschema
+
+from cyborg_quota.api import schemas
+from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.schemas import Schema
+
+MAX_BODY_BYTES: Final = 114_688
+"""The maximum size of a body: the default of oslo.middleware's [oslo_middleware] max_request_body_size."""
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
+_MAX_SHOWN: Final = 200
+
+
+def read_body(req: falcon.Request, name: str) -> Any:
+    """The JSON body, which agrees with the schema ``name``. Raises Refused (400, 413, 415)."""
+    if (req.content_length or 0) > MAX_BODY_BYTES:
+        raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
+    if (req.content_type or falcon.MEDIA_JSON).partition(";")[0].strip().lower() != falcon.MEDIA_JSON:
+        raise Refused(415, f"The Content-Type must be {falcon.MEDIA_JSON}.")
+    data = req.bounded_stream.read(MAX_BODY_BYTES + 1)
+    if len(data) > MAX_BODY_BYTES:
+        raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
+    try:
+        body = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and numbers of too many digits
+        raise Refused(400, f"The body must be a JSON document: {str(error)[:_MAX_SHOWN]}.") from None
+    _validate(_body_validator(name), body)
+    return body
+
+
+def _refuse_constant(value: str) -> Any:
+    raise ValueError(f"{value} is not JSON")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same name twice")
+    return found
+
+
+def read_query(req: falcon.Request, parameters: Mapping[str, Schema]) -> dict[str, Any]:
+    """The parameters of the query string. Raises Refused (400), also for a parameter that does not exist."""
+    try:
+        pairs = urllib.parse.parse_qsl(req.query_string, keep_blank_values=True, errors="strict", max_num_fields=50)
+    except ValueError:
+        raise Refused(400, "The query string must be percent-encoded UTF-8, with at most 50 parameters.") from None
+    query: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise Refused(400, f"There is no parameter {name[:_MAX_SHOWN]!r}; the parameters are: {known}.")
+        if name in query:
+            raise Refused(400, f"The parameter {name} is given twice.")
+        is_integer = parameters[name].get("type") == "integer" and _INTEGER.fullmatch(value)
+        query[name] = int(value) if is_integer else value
+    for name, value in query.items():
+        _validate(_validator(json.dumps(parameters[name])), value, name)
+    return query
+
+
+def _validate(validator: Any, value: Any, where: str = "") -> None:
+    try:
+        error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    except RecursionError:
+        raise Refused(400, "The body is nested too deeply.") from None
+    if error is not None:
+        place = ".".join([where, *map(str, error.absolute_path)]).strip(".") or "the body"
+        raise Refused(400, f"Invalid {place[:_MAX_SHOWN]}: {_shorten(error.message)}.")
+
+
+def _shorten(message: str) -> str:
+    """The message of jsonschema, which repeats the whole invalid value."""
+    return message if len(message) <= _MAX_SHOWN else f"{message[:80]} ... {message[-100:]}"
+
+
+@functools.cache
+def _body_validator(name: str) -> Any:
+    return _make({"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas.COMPONENTS}})
+
+
+@functools.cache
+def _validator(schema: str) -> Any:
+    return _make(json.loads(schema))
+
+
+def _make(schema: Schema) -> Any:
+    return jsonschema.Draft202012Validator(schema)

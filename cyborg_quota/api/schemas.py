@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON schemas of all bodies and parameters. Requests are validated with them, and openapi.py publishes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cyborg_quota.types import (
+    MAX_AMOUNT,
+    MAX_LIMIT,
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+    STATES,
+    UNLIMITED,
+)
+
+Schema = dict[str, Any]
+
+MAX_RESOURCES: Final = 1000
+"""The maximum number of resources in one request."""
+
+
+def ref(name: str) -> Schema:
+    """A reference to a schema of COMPONENTS."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _described(schema: Schema, description: str) -> Schema:
+    return {**schema, "description": description}
+
+
+def _nullable(schema: Schema) -> Schema:
+    return {"oneOf": [schema, {"type": "null"}]}
+
+
+def _object(properties: Mapping[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
+    """An object with exactly these properties, all required except ``optional``."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }
+
+
+def _by_resource(schema: Schema, description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
+        "additionalProperties": schema,
+    }
+
+
+def _requested(schema: Schema, description: str) -> Schema:
+    """As ``_by_resource``, for a request: not empty, and of bounded size."""
+    return {**_by_resource(schema, description), "minProperties": 1, "maxProperties": MAX_RESOURCES}
+
+
+def _list(name: str, item: Schema, *, paged: bool = True) -> Schema:
+    properties = {name: {"type": "array", "items": item}}
+    if paged:
+        properties[f"{name}_links"] = {"type": "array", "items": ref("Link")}
+    return _object(properties, optional=(f"{name}_links",))
+
+
+_INTEGER: Final[Schema] = {"type": "integer"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_TEXT: Final[Schema] = {"type": "string"}
+_BOOLEAN: Final[Schema] = {"type": "boolean"}
+_LIMIT: Final[Schema] = {
+    "type": "integer",
+    "minimum": UNLIMITED,
+    "maximum": MAX_LIMIT,
+    "description": f"{UNLIMITED} means unlimited.",
+}
+_AMOUNT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
+_REASON: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_REASON_CHARS,
+    "description": "Why the limits are changed: one line, for the history.",
+}
+_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
+_TIME: Final[Schema] = {"type": "string", "format": "date-time", "maxLength": 64}
+_SET_LIMITS: Final = _requested(ref("Limit"), "New limits; the limits of other resources stay.")
+
+COMPONENTS: Final[dict[str, Schema]] = {
+    "Limit": _LIMIT,
+    "Limits": _by_resource(
+        _nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
+    ),
+    "Quota": _object({"quota": ref("Limits")}),
+    "Bound": _described(
+        _object({"project_id": _NAME, "scope": _TEXT, "limit": _nullable(_INTEGER)}),
+        "What determines ``fits``, if that is not the limit of the project itself: the limit of an ancestor (scope "
+        "``subtree``), the cap on open reservations (``open_reservations``), or the width of a counter (``counter``).",
+    ),
+    "Detail": _object(
+        {
+            "limit": _nullable(ref("Limit")),
+            "in_use": _COUNT,
+            "reserved": _COUNT,
+            "fits": _described(
+                {"type": "integer", "minimum": UNLIMITED},
+                f"The largest amount that can be reserved now; {UNLIMITED} means unlimited.",
+            ),
+            "bound_by": _nullable(ref("Bound")),
+        }
+    ),
+    "QuotaDetail": _object({"quota": _by_resource(ref("Detail"), "The state of each resource.")}),
+    "SetLimits": _object(
+        {
+            "quota": _SET_LIMITS,
+            "force": _described(_BOOLEAN, "Permit limits below what the project holds. What it holds stays."),
+            "reason": _REASON,
+        },
+        optional=("force", "reason"),
+    ),
+    "SetDefaults": _object({"quota": _SET_LIMITS, "reason": _REASON}, optional=("reason",)),
+    "Node": _object(
+        {
+            "project_id": _NAME,
+            "parent_id": _described(_nullable(_NAME), "null for a root. Missing if the caller may not see the parent."),
+            "depth": _described(_COUNT, "0 for the requested project, 1 for its children."),
+            "quota": _by_resource(
+                _object(
+                    {
+                        "limit": _nullable(ref("Limit")),
+                        "in_use": _COUNT,
+                        "subtree": _described(_COUNT, "What the project and its descendants have in use and reserved."),
+                    }
+                ),
+                "The state of each resource.",
+            ),
+        },
+        optional=("parent_id",),
+    ),
+    "Tree": _list("tree", ref("Node")),
+    "Place": _object(
+        {
+            "parent_id": _described(_nullable(_NAME), "The new parent; null: none, it becomes a root."),
+            "reason": _REASON,
+        },
+        optional=("reason",),
+    ),
+    "Override": _object(
+        {
+            "id": _TEXT,
+            "project_id": _NAME,
+            "resource": _NAME,
+            "limit": ref("Limit"),
+            "start": _TIME,
+            "until": _TIME,
+            "reason": _nullable(_TEXT),
+        }
+    ),
+    "Overrides": _list("overrides", ref("Override"), paged=False),
+    "SetOverride": _object(
+        {
+            "override": _object(
+                {
+                    "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
+                    "start": _described(_TIME, "Without it, the limits apply at once. Without an offset: UTC."),
+                    "until": _described(_TIME, "The time at which they end to apply. Without an offset: UTC."),
+                },
+                optional=("start",),
+            ),
+            "reason": _REASON,
+        },
+        optional=("reason",),
+    ),
+    "Change": _object(
+        {
+            "id": _TEXT,
+            "at": _nullable(_TIME),
+            "action": _TEXT,
+            "operation": _nullable(_TEXT),
+            "project_id": _nullable(_TEXT),
+            "resource": _nullable(_TEXT),
+            "before": {"type": ["integer", "string", "null"]},
+            "after": {"type": ["integer", "string", "null"]},
+            "override_id": _nullable(_TEXT),
+            "start": _nullable(_TIME),
+            "until": _nullable(_TIME),
+            "reason": _nullable(_TEXT),
+            "user_id": _described(_nullable(_TEXT), "Who made the change; null unless the caller is an admin."),
+            "request_id": _nullable(_TEXT),
+        }
+    ),
+    "History": _list("history", ref("Change")),
+    "Check": _object({"check": _requested(_AMOUNT, "The amounts that would be reserved together.")}),
+    "Violation": _object(
+        {
+            "project_id": _NAME,
+            "resource": _NAME,
+            "scope": _TEXT,
+            "limit": _described(_nullable(_INTEGER), "null if no limit is set."),
+            "requested": _AMOUNT,
+            "in_use": _described(_nullable(_COUNT), "null if the caller may not see it."),
+            "reserved": _nullable(_COUNT),
+            "subtree": _nullable(_COUNT),
+        }
+    ),
+    "CheckResult": _object({"granted": _BOOLEAN, "violations": {"type": "array", "items": ref("Violation")}}),
+    "ProjectQuota": _object(
+        {
+            "project_id": _NAME,
+            "quota": _by_resource(ref("Limit"), "The limits that were set for this project."),
+            "overrides": _described(_COUNT, "The number of its overrides that have not ended."),
+        }
+    ),
+    "ProjectQuotas": _list("quotas", ref("ProjectQuota")),
+    "Reservation": _object(
+        {
+            "uuid": _TEXT,
+            "project_id": _NAME,
+            "resource": _NAME,
+            "amount": _INTEGER,
+            "state": {"enum": list(STATES)},
+            "consumer": _nullable(_TEXT),
+            "group": _nullable(_TEXT),
+            "expire": _nullable(_TIME),
+            "created_at": _nullable(_TIME),
+            "ended_at": _nullable(_TIME),
+        }
+    ),
+    "Reservations": _list("reservations", ref("Reservation")),
+    "Inventory": _object(
+        {
+            "provider": _NAME,
+            "resource": _NAME,
+            "total": _COUNT,
+            "reserved": _COUNT,
+            "capacity": _COUNT,
+            "in_use": _COUNT,
+            "free": _described(_INTEGER, "Negative if the inventory was lowered below its use."),
+        }
+    ),
+    "Capacity": _list("capacity", ref("Inventory"), paged=False),
+    "Link": _object({"rel": {"const": "next"}, "href": _TEXT}),
+    "Errors": _object(
+        {
+            "errors": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "status": _INTEGER,
+                        "code": _TEXT,
+                        "title": _TEXT,
+                        "detail": _TEXT,
+                        "request_id": _TEXT,
+                        "max_version": _TEXT,
+                        "min_version": _TEXT,
+                    },
+                    optional=("request_id", "max_version", "min_version"),
+                ),
+            }
+        }
+    ),
+}
+
+PAGE: Final[dict[str, Schema]] = {
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MAX_AMOUNT,
+        "description": "The maximum number of entries; at most [api] max_limit are returned.",
+    },
+    "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
+}
+PROJECT: Final[dict[str, Schema]] = {"project_id": _described(_NAME, "Only this project.")}
+RESERVATION_FILTERS: Final[dict[str, Schema]] = {
+    **PROJECT,
+    "state": {"type": "string", "enum": list(STATES)},
+    "resource": _NAME,
+    "consumer": _NAME,
+    "group": _NAME,
+}
+PROVIDER: Final[dict[str, Schema]] = {"provider": _described(_NAME, "Only this provider: its UUID or its name.")}
+HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": _described(_TIME, "Only changes since this time.")}

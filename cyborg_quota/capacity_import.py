@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports providers and inventories: compares what a source has with what is stored, and changes what differs.
+
+An import never changes an allocation, and never removes a provider or an inventory: an inventory that its source no
+longer has gets the total 0, so that nothing more is claimed there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cyborg_quota import exceptions, units, validation
+from cyborg_quota.capacity import Capacity
+from cyborg_quota.capacity_types import Allocation, Inventory, InventoryRecord, Provider
+from cyborg_quota.validation import Context
+
+ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
+
+Used = Mapping[str, Mapping[str, int]]
+"""What consumers use, by resource and by consumer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WantedProvider:
+    """A provider as its source has it.
+
+    ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
+    UUID. ``covers``: the resources of which the source knows all inventories; one that it does not list gets the total
+    0. ``used`` None: the source does not say what is in use. ``is_needed`` False: do not add the provider.
+    """
+
+    name: str
+    uuid: str | None = None
+    parent: str | None = None
+    pod: str | None = None
+    can_host: bool = True
+    inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
+    covers: frozenset[str] = frozenset()
+    used: Used | None = None
+    is_needed: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One change: what was done, at which provider, and the total (or the amount) before and after."""
+
+    change: str
+    provider: str
+    resource: str | None
+    before: int | None
+    after: int | str
+
+
+class CapacityImporter:
+    """Applies what a source has. Errors of the input are raised before anything is written.
+
+    :param resources: the registered resources.
+    :param settle: waits until the binds that were running have claimed; called once, if consumers without a reservation
+        were found.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        context: Context,
+        resources: Iterable[str],
+        settle: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._capacity = capacity
+        self._context = context
+        self._resources = frozenset(resources)
+        self._settle = settle
+
+    def run(
+        self,
+        read: Callable[[], Sequence[WantedProvider]],
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], object] = lambda _count: None,
+    ) -> list[Change]:
+        """Read the source and apply it; returns the changes. ``progress``: called with the number of providers done.
+
+        Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound.
+        """
+        claims = _Claims(self._capacity.list_allocations(self._context))
+        wanted = read()
+        self._check(wanted)
+        stored = _Stored(self._capacity, self._context)
+        matched = [(one, stored.find(one)) for one in wanted]
+        self._check_parents(wanted, stored)
+        if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
+            self._settle()
+            claims.add(self._capacity.list_allocations(self._context))
+        changes: list[Change] = []
+        for one, provider in matched:
+            changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+            progress(1)
+        return changes
+
+    def _check(self, wanted: Sequence[WantedProvider]) -> None:
+        used = {resource for one in wanted for resource in one.inventories}
+        if used - self._resources:
+            raise exceptions.UnknownResource(used - self._resources, self._resources)
+        names: set[str] = set()
+        for one in wanted:
+            if one.is_needed:
+                validation.provider_name(one.name)
+            for key in {one.name, one.uuid} - {None}:
+                if key in names:
+                    raise exceptions.InvalidRequest(f"The source has two providers {key!a}.")
+                names.add(str(key))
+            for resource, inventory in one.inventories.items():
+                units.check_inventory(resource, inventory)
+
+    @staticmethod
+    def _check_parents(wanted: Sequence[WantedProvider], stored: _Stored) -> None:
+        known = stored.keys
+        for one in wanted:
+            if one.parent is not None and one.parent not in known:
+                raise exceptions.ProviderNotFound(one.parent)
+            known |= {one.name} if one.uuid is None else {one.name, one.uuid}
+
+    def _apply(
+        self,
+        one: WantedProvider,
+        provider: Provider | None,
+        stored: _Stored,
+        claims: _Claims,
+        *,
+        dry_run: bool,
+    ) -> list[Change]:
+        changes = []
+        if provider is None:
+            if not one.is_needed:
+                return []
+            changes.append(Change(ADD, one.name, None, None, one.name))
+            if not dry_run:
+                self._add(one, stored)
+        name = one.name if provider is None else provider.name
+        records = stored.records.get(name, {})
+        differing = {
+            resource: inventory
+            for resource, inventory in _with_gone(one, records).items()
+            if not _is_equal(records.get(resource), inventory)
+        }
+        if differing and not dry_run:
+            self._capacity.set_inventories(self._context, name, differing)
+        for resource, inventory in differing.items():
+            before = records[resource].total if resource in records else None
+            changes.append(Change(SET, name, resource, before, inventory.total))
+        return changes + self._apply_used(one, name, provider, records, claims, dry_run=dry_run)
+
+    def _add(self, one: WantedProvider, stored: _Stored) -> None:
+        parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
+        self._capacity.add_provider(
+            self._context, one.name, uuid=one.uuid, parent=parent, pod=one.pod, can_host=one.can_host
+        )
+
+    def _apply_used(
+        self,
+        one: WantedProvider,
+        name: str,
+        provider: Provider | None,
+        records: Mapping[str, InventoryRecord],
+        claims: _Claims,
+        *,
+        dry_run: bool,
+    ) -> list[Change]:
+        if one.used is None:
+            return []
+        elsewhere = self._elsewhere(one, provider, claims)
+        present = {resource: record.used_elsewhere for resource, record in records.items() if resource in one.covers}
+        amounts = {resource: elsewhere.get(resource, 0) for resource in (*present, *one.inventories)}
+        differing = {resource: amount for resource, amount in amounts.items() if amount != present.get(resource, 0)}
+        if differing and not dry_run:
+            self._capacity.set_used_elsewhere(self._context, name, differing)
+        return [
+            Change(ELSEWHERE, name, resource, present.get(resource, 0), amount)
+            for resource, amount in sorted(differing.items())
+        ]
+
+    @staticmethod
+    def _elsewhere(one: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
+        """What the source reports as used beyond the reservations here, by resource; without zeros."""
+        name = one.name if provider is None else provider.name
+        amounts = {
+            resource: sum(
+                max(amount - claims.held(name, resource, consumer), 0) for consumer, amount in by_consumer.items()
+            )
+            for resource, by_consumer in (one.used or {}).items()
+        }
+        return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+class _Stored:
+    """The providers and inventories that are stored, read once. ``names``: the stored name by the source's name."""
+
+    def __init__(self, capacity: Capacity, context: Context) -> None:
+        providers = capacity.list_providers(context)
+        self._by_uuid = {provider.uuid: provider for provider in providers}
+        self._by_name = {provider.name: provider for provider in providers}
+        self.names: dict[str, str] = {}
+        self.records: dict[str, dict[str, InventoryRecord]] = {}
+        for record in capacity.list_inventories(context):
+            self.records.setdefault(record.provider, {})[record.resource] = record
+
+    @property
+    def keys(self) -> set[str]:
+        return {*self._by_uuid, *self._by_name}
+
+    def find(self, one: WantedProvider) -> Provider | None:
+        """The stored provider with the same UUID, else with the same name."""
+        by_uuid = None if one.uuid is None else self._by_uuid.get(one.uuid.lower())
+        found = by_uuid or self._by_name.get(one.name)
+        if found is not None:
+            self.names[one.name] = found.name
+        return found
+
+
+class _Claims:
+    """What consumers hold here, at which provider. A consumer of a source may be a consumer or a group here."""
+
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
+        self._held: dict[tuple[str, str, str], int] = {}
+        self.add(allocations)
+
+    def add(self, allocations: Iterable[Allocation]) -> None:
+        """Add what was read at another moment: a consumer that held it at either moment is known here."""
+        now: dict[tuple[str, str, str], int] = {}
+        for one in allocations:
+            for holder in {one.consumer, one.group} - {None}:
+                key = (one.provider, one.resource, str(holder))
+                now[key] = now.get(key, 0) + one.used
+        for key, amount in now.items():
+            self._held[key] = max(amount, self._held.get(key, 0))
+
+    def held(self, provider: str, resource: str, consumer: str) -> int:
+        return self._held.get((provider, resource, consumer), 0)
+
+
+_GONE: Final = Inventory(0)
+
+
+def _with_gone(one: WantedProvider, records: Mapping[str, InventoryRecord]) -> dict[str, Inventory]:
+    """The inventories to store: those of the source, and a total of 0 for what the source has no longer."""
+    gone = {resource: _GONE for resource in sorted(records) if resource in one.covers - one.inventories.keys()}
+    return {**one.inventories, **gone}
+
+
+def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
+    if record is None:
+        return False
+    if wanted is _GONE:
+        return record.total == 0
+    values: tuple[Any, ...] = (
+        wanted.total,
+        wanted.reserved,
+        wanted.min_unit,
+        units.max_unit_of(wanted),
+        wanted.step_size,
+        wanted.allocation_ratio,
+    )
+    present = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
+    return (*present, record.allocation_ratio) == values

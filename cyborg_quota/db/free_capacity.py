@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is free at providers, for headrooms. Each function is one statement, which the index ix_inventories_free serves.
+
+Equal inventories are counted by the database: the nodes of a cloud have few different sizes and units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg_quota.capacity_types import FreeInventories
+from cyborg_quota.db.inventories import fits_units
+from cyborg_quota.db.models import inventories, resource_providers
+
+_row = inventories.c
+_provider = resource_providers.c
+_COUNT = sa.func.count().label("number")
+
+
+def read(
+    connection: sa.Connection, resources: Collection[str], provider_id: int | None
+) -> dict[str, list[FreeInventories]]:
+    """The inventories that have something free, by resource: of one provider, or of all that can host (None).
+
+    SELECT resource, free, min_unit, max_unit, step_size, count(*) FROM inventories JOIN resource_providers
+    WHERE resource IN (...) AND free > 0 AND can_host = 1 GROUP BY resource, free, min_unit, max_unit, step_size
+    """
+    columns = (_row.free, _row.min_unit, _row.max_unit, _row.step_size)
+    source: Any = inventories
+    conditions = [_row.resource.in_(sorted(resources)), _row.free > 0]
+    if provider_id is None:
+        source = inventories.join(
+            resource_providers, sa.and_(_provider.id == _row.provider_id, _provider.can_host == 1)
+        )
+    else:
+        conditions.append(_row.provider_id == provider_id)
+    query = sa.select(_row.resource, *columns, _COUNT).select_from(source).where(*conditions)
+    found: dict[str, list[FreeInventories]] = {resource: [] for resource in resources}
+    for resource, *values in connection.execute(query.group_by(_row.resource, *columns)):
+        found[resource].append(FreeInventories(*values))
+    return found
+
+
+def read_bundles(
+    connection: sa.Connection, bundle: Mapping[str, int], provider_id: int | None
+) -> list[tuple[tuple[int, ...], int]]:
+    """What is free, in the order of ``bundle``, at the providers that fit it once; and the number of such providers."""
+    tables = [inventories.alias(f"inventory_{index}") for index in range(len(bundle))]
+    first = tables[0]
+    source: Any = first
+    conditions = []
+    if provider_id is None:
+        source = source.join(resource_providers, sa.and_(_provider.id == first.c.provider_id, _provider.can_host == 1))
+    else:
+        conditions.append(first.c.provider_id == provider_id)
+    for table, (resource, number) in zip(tables, bundle.items(), strict=True):
+        amount = sa.literal(number, sa.Integer)
+        if table is not first:
+            source = source.join(table, table.c.provider_id == first.c.provider_id)
+        conditions += [table.c.resource == resource, table.c.free >= amount, fits_units(amount, table.c)]
+    columns = [table.c.free for table in tables]
+    query = sa.select(*columns, _COUNT).select_from(source).where(*conditions).group_by(*columns)
+    return [(tuple(row[:-1]), row[-1]) for row in connection.execute(query)]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of Placement's and Cyborg's APIs with openstacksdk, configured by [placement] and [accelerator]."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, Final
+
+from keystoneauth1 import exceptions as ksa
+from keystoneauth1 import loading
+from openstack import connection
+from openstack import exceptions as sdk
+from oslo_config import cfg
+
+from cyborg_quota import exceptions, keystone_auth
+
+PLACEMENT: Final = "placement"
+ACCELERATOR: Final = "accelerator"
+"""The service types, which are also the names of the option groups."""
+
+_API_VERSIONS: Final = {PLACEMENT: "1", ACCELERATOR: "2"}
+_TIMEOUT_SECONDS: Final = 60
+
+
+_REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], ...]] = (
+    ((ksa.ConnectTimeout, ksa.RequestTimeout), (), "it does not respond in time"),
+    (
+        (ksa.ConnectFailure, ksa.DiscoveryFailure),
+        (),
+        "it, or Keystone, cannot be reached; check [{group}] auth_url and endpoint_override",
+    ),
+    ((ksa.Unauthorized, ksa.AuthorizationFailure), (401,), "the user of [{group}] cannot be authenticated"),
+    ((), (403,), "the user of [{group}] is not permitted to read it; it needs the role admin or service"),
+    (
+        (ksa.EndpointNotFound, ksa.CatalogException, sdk.ServiceDisabledException),
+        (),
+        "the catalog has no endpoint for it; check [{group}] region_name and valid_interfaces",
+    ),
+)
+"""Classes of errors, HTTP statuses, and what to say about them. The first match applies."""
+
+
+class SourceUnavailable(exceptions.QuotaError):
+    """Placement or Cyborg could not be read."""
+
+
+class ServiceApi:
+    """Reads from one service. Creating one does no I/O.
+
+    :param connect: makes the proxy of openstacksdk for the service, which may read its versions.
+    :param name: the service, for messages.
+    :param base: the URL before each path; "": that of the catalog.
+    """
+
+    def __init__(self, connect: Callable[[], Any], name: str, base: str = "") -> None:
+        self._connect = connect
+        self._client: Any = None
+        self._name = name
+        self._base = base.rstrip("/")
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, group: str) -> ServiceApi:
+        """Connect with the options of ``group``. Raises ConfigurationError."""
+        loading.register_session_conf_options(conf, group)
+        loading.register_adapter_conf_options(conf, group, include_deprecated=False)
+        loading.register_auth_conf_options(conf, group)
+        auth = keystone_auth.load_auth(conf, group)
+        for option in ("auth_url", "endpoint_override"):
+            url = urllib.parse.urlsplit(getattr(conf[group], option, None) or "")
+            if "@" in url.netloc or url.query:
+                raise exceptions.ConfigurationError(f"[{group}] {option} must not contain credentials or a query.")
+        timeout = conf[group].timeout or _TIMEOUT_SECONDS
+        session = loading.load_session_from_conf_options(conf, group, auth=auth, timeout=timeout)
+        adapter = loading.load_adapter_from_conf_options(conf, group, session=session, auth=auth)
+        return cls.from_session(
+            session,
+            group,
+            region_name=adapter.region_name,
+            interface=adapter.interface,
+            endpoint_override=adapter.endpoint_override,
+        )
+
+    @classmethod
+    def from_session(
+        cls,
+        session: Any,
+        service: str,
+        *,
+        region_name: str | None = None,
+        interface: Any = None,
+        endpoint_override: str | None = None,
+    ) -> ServiceApi:
+        """Connect with a session of keystoneauth1."""
+        options = {
+            "api_version": _API_VERSIONS[service],
+            "interface": interface,
+            "endpoint_override": endpoint_override,
+        }
+        named = {f"{service}_{option}": value for option, value in options.items() if value is not None}
+
+        def connect() -> Any:
+            return getattr(connection.Connection(session=session, region_name=region_name, **named), service)
+
+        # openstacksdk would replace the path of the URL by the one that the service reports in its versions.
+        return cls(connect, service, endpoint_override or "")
+
+    def get(self, path: str, microversion: str | None = None) -> Any:
+        """The parsed body of a GET. Raises SourceUnavailable, whose text has no credentials."""
+        try:
+            self._client = self._client or self._connect()
+            response = self._client.get(self._base + path, microversion=microversion)
+            sdk.raise_from_response(response)
+            return response.json()
+        except (ksa.ClientException, sdk.SDKException, ValueError, OSError) as error:
+            raise SourceUnavailable(f"{self._name.capitalize()} could not be read: {self._reason(error)}.") from None
+
+    def _reason(self, error: Exception) -> str:
+        """What failed, without the text of the error, which may quote the response."""
+        group = self._name
+        status = getattr(error, "http_status", None) or getattr(error, "status_code", None)
+        for kinds, statuses, reason in _REASONS:
+            if isinstance(error, kinds) or status in statuses:
+                return reason.format(group=group)
+        return f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"

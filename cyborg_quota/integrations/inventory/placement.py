@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read providers, inventories, traits and allocations from Placement.
+
+One request lists the providers. Each provider then costs one request, and each that has accelerators two more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from cyborg_quota.capacity_types import Inventory
+from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+from cyborg_quota.integrations.inventory.api import ServiceApi
+from cyborg_quota.integrations.inventory.plan import SourceProvider, ratio_of
+
+_VERSION: Final = "1.14"
+"""The microversion that added parents; Placement has had it since 2017."""
+_SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
+
+
+def read(
+    api: ServiceApi, resource_map: ResourceMap, progress: Callable[[int], object] = lambda _count: None
+) -> list[SourceProvider]:
+    """All providers. ``progress``: called for each. Raises SourceUnavailable."""
+    listed = api.get("/resource_providers", _VERSION)["resource_providers"]
+    found = []
+    for row in listed:
+        found.append(_provider(api, row, resource_map))
+        progress(1)
+    return found
+
+
+def _provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
+    path = f"/resource_providers/{row['uuid']}"
+    rows = api.get(f"{path}/inventories", _VERSION)["inventories"]
+    may_count = any(resource_map.may_count(resource_class) for resource_class in rows)
+    traits = api.get(f"{path}/traits", _VERSION)["traits"] if may_count else []
+    allocations = api.get(f"{path}/allocations", _VERSION)["allocations"] if may_count else {}
+    return SourceProvider(
+        uuid=row["uuid"],
+        name=row["name"],
+        parent=row["parent_provider_uuid"],
+        traits=frozenset(traits),
+        inventories={resource_class: _inventory(values) for resource_class, values in rows.items()},
+        used={consumer: values["resources"] for consumer, values in allocations.items()},
+        is_shared=_SHARES in traits,
+    )
+
+
+def _inventory(values: Any) -> Inventory:
+    return Inventory(
+        total=values["total"],
+        reserved=values["reserved"],
+        min_unit=values["min_unit"],
+        max_unit=max(values["max_unit"], values["min_unit"]),
+        step_size=values["step_size"],
+        allocation_ratio=ratio_of(values["allocation_ratio"]),
+    )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the providers of Placement or Cyborg into those to import, by the resource rules of [cyborg]. Pure: no I/O.
+
+A device is usually a provider of its own, below its host, with one unit. A claim of four units fits none of them, so
+the devices of a host are summed at the host, unless they are imported as nested providers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cyborg_quota import units
+from cyborg_quota.capacity_import import WantedProvider
+from cyborg_quota.capacity_types import Inventory
+from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+
+_PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceProvider:
+    """A provider of the source. ``inventories``: by resource class. ``used``: by consumer and resource class.
+
+    ``uuid`` and ``parent`` (the key of the containing provider) identify providers within the source. ``is_uuid_known``
+    False: ``uuid`` is not that of Placement. ``used`` None: the source does not say.
+    """
+
+    uuid: str
+    name: str
+    parent: str | None = None
+    traits: frozenset[str] = frozenset()
+    inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
+    used: Mapping[str, Mapping[str, int]] | None = None
+    is_shared: bool = False
+    is_uuid_known: bool = True
+
+
+@dataclasses.dataclass(slots=True)
+class _Parts:
+    """What is counted at one provider of the import."""
+
+    inventories: dict[str, list[Inventory]] = dataclasses.field(default_factory=dict)
+    used: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+
+    def add(self, one: SourceProvider, resource_map: ResourceMap) -> None:
+        for resource_class, inventory in one.inventories.items():
+            for resource in resource_map.resources_of(resource_class, one.traits):
+                self.inventories.setdefault(resource, []).append(inventory)
+        for consumer, amounts in (one.used or {}).items():
+            for resource_class, amount in amounts.items():
+                for resource in resource_map.resources_of(resource_class, one.traits):
+                    held = self.used.setdefault(resource, {})
+                    held[consumer] = held.get(consumer, 0) + amount
+
+
+def wanted_providers(
+    providers: Sequence[SourceProvider], resource_map: ResourceMap, *, nested: bool
+) -> list[WantedProvider]:
+    """The providers to import, each after the provider that contains it.
+
+    Providers without accelerators are imported only if they contain one that has some. ``nested``: do not sum the
+    devices at their hosts.
+    """
+    by_uuid = {one.uuid: one for one in providers}
+    parts: dict[str, _Parts] = {}
+    for one in providers:
+        target = one if nested else _path(one, by_uuid)[-1]
+        parts.setdefault(target.uuid, _Parts()).add(one, resource_map)
+    counted = {uuid for uuid, part in parts.items() if part.inventories}
+    needed = {above.uuid for uuid in counted for above in _path(by_uuid[uuid], by_uuid)}
+    ordered = sorted(providers, key=lambda one: (len(_path(one, by_uuid)), one.name))
+    return [_wanted(one, by_uuid, parts.get(one.uuid, _Parts()), resource_map, needed) for one in ordered]
+
+
+def _path(one: SourceProvider, by_uuid: Mapping[str, SourceProvider]) -> list[SourceProvider]:
+    """The provider and those that contain it, the outermost last."""
+    path = [one]
+    while (parent := by_uuid.get(path[-1].parent or "")) is not None and parent not in path:
+        path.append(parent)
+    return path
+
+
+def _wanted(
+    one: SourceProvider,
+    by_uuid: Mapping[str, SourceProvider],
+    parts: _Parts,
+    resource_map: ResourceMap,
+    needed: set[str],
+) -> WantedProvider:
+    parent = by_uuid.get(one.parent or "")
+    return WantedProvider(
+        name=one.name,
+        uuid=one.uuid if one.is_uuid_known else None,
+        parent=None if parent is None else parent.name,
+        can_host=not one.is_shared,
+        inventories={resource: total_of(found) for resource, found in sorted(parts.inventories.items())},
+        covers=resource_map.resources,
+        used=None if one.used is None else parts.used,
+        is_needed=one.uuid in needed,
+    )
+
+
+def total_of(inventories: Sequence[Inventory]) -> Inventory:
+    """The sum of inventories, in units that a claim over several of them can take.
+
+    With different allocation ratios, the capacities are summed instead.
+    """
+    first = inventories[0]
+    total, reserved = sum(one.total for one in inventories), sum(one.reserved for one in inventories)
+    ratio = first.allocation_ratio
+    if any(one.allocation_ratio != ratio for one in inventories):
+        total, reserved = sum(units.capacity_of(one) for one in inventories), 0
+        ratio = decimal.Decimal(1)
+    min_unit = min(one.min_unit for one in inventories)
+    max_unit = max(sum(min(units.max_unit_of(one), one.total) for one in inventories), min_unit)
+    steps = {one.step_size for one in inventories}
+    return Inventory(
+        total=total,
+        reserved=reserved,
+        min_unit=min_unit,
+        max_unit=None if max_unit >= total else max_unit,
+        step_size=first.step_size if len(steps) == 1 else 1,
+        allocation_ratio=ratio,
+    )
+
+
+def ratio_of(value: float | str) -> decimal.Decimal:
+    """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
+    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize()
+    return ratio + 0

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The capacity report: for each resource what exists and what is promised, and which projects could not be served."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from cyborg_quota.capacity_types import InventoryRecord, NotServed, ResourceReport
+from cyborg_quota.db import inventories, overrides, projects, usages
+from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.types import UNLIMITED, Counters
+
+Key = tuple[str, str]
+"""(project_id, resource)"""
+
+_EMPTY: Final = Counters()
+
+
+class CapacityReporter:
+    """Reads all inventories, usage rows and limits; its cost grows with the size of the cloud."""
+
+    def __init__(self, untimed: Database, limits: LimitDriver) -> None:
+        """``untimed``: the database without a statement timeout."""
+        self._untimed = untimed
+        self._limits = limits
+
+    def read(self, resources: Collection[str]) -> list[ResourceReport]:
+        """The reports of the resources that have an inventory, or of which ``resources`` are promised; sorted.
+
+        Raises LimitsUnavailable.
+        """
+        records = list(self._untimed.read(inventories.read).values())
+        tops, counters = self._untimed.read(self._tops)
+        names = sorted({record.resource for record in records}.union(resources))
+        found = self._limits.get_limits(tops, names)
+        limits = {(top, name): found.get((top, name), self._limits.missing_limit) for top in tops for name in names}
+        held = {key: self._held(counters.get(key, _EMPTY)) for key in limits}
+        reports = [_report(name, [one for one in records if one.resource == name], limits, held) for name in names]
+        return [report for report in reports if report.providers or report.promised > 0]
+
+    def _tops(self, connection: Connection) -> tuple[list[str], Mapping[Key, Counters]]:
+        """The projects whose limits no other limit includes, and the counters of all projects."""
+        counters = usages.read(connection)
+        known = {project_id for project_id, _ in counters}
+        parents: Mapping[str, str | None] = {}
+        if isinstance(self._limits, DatabaseLimitDriver):
+            _, limits, parents = limit_tables.read_book(connection)
+            known |= {project_id for project_id, _ in (*limits, *overrides.active(connection))}
+        elif self._limits.bounds_subtree:
+            parents = projects.edges(connection)
+        known |= parents.keys()
+        if not self._limits.bounds_subtree:
+            parents = {}
+        return sorted(project_id for project_id in known if parents.get(project_id) is None), counters
+
+    def _held(self, counters: Counters) -> int:
+        return counters.subtree if self._limits.bounds_subtree else counters.used + counters.reserved
+
+
+def _report(
+    resource: str, records: Iterable[InventoryRecord], limits: Mapping[Key, int], held: Mapping[Key, int]
+) -> ResourceReport:
+    records = list(records)
+    free = [max(record.free, 0) for record in records]
+    own = {key: limit for key, limit in limits.items() if key[1] == resource}
+    return ResourceReport(
+        resource=resource,
+        providers=len(records),
+        total=sum(record.total for record in records),
+        reserved=sum(record.reserved for record in records),
+        capacity=sum(record.capacity for record in records),
+        used=sum(record.used for record in records),
+        used_elsewhere=sum(record.used_elsewhere for record in records),
+        free=sum(free),
+        largest_free=max(free, default=0),
+        promised=UNLIMITED if UNLIMITED in own.values() else sum(own.values()),
+        not_served=tuple(_not_served(resource, own, held, sum(free))),
+    )
+
+
+def _not_served(resource: str, limits: Mapping[Key, int], held: Mapping[Key, int], free: int) -> list[NotServed]:
+    """The projects with a limit whose remaining amount is not free. No number was promised to an unlimited project."""
+    found = []
+    for key, limit in limits.items():
+        remaining = limit - held[key]
+        if limit != UNLIMITED and remaining > free:
+            found.append(NotServed(resource, key[0], limit, held[key], remaining, remaining - free))
+    return sorted(found, key=lambda one: (-one.missing, one.project_id))

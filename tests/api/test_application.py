@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application: outages, errors without details, what a stranger learns, large bodies, CORS, cost of calls."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import fixtures as fx
+import webob
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.api import deploy, requests
+from cyborg_quota.engine import QuotaEngine
+from tests import base, clouds
+from tests.api import server
+
+READER = "rita@higgs:reader"
+MANAGER = "max@higgs:manager,member,reader"
+STRANGER = "sam@elsewhere:admin_of_nothing,member,reader"
+OF_PROJECT = ("", "/detail", "/defaults", "/tree", "/history", "/overrides")
+
+
+class ApplicationTestCase(server.ApiTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fx.FakeLogger())
+
+    def ask(self, path: str, token: str = server.ADMIN, method: str = "GET", **options: Any) -> webob.Response:
+        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
+        return request.get_response(self.application)
+
+    def error(self, response: webob.Response) -> dict[str, Any]:
+        self.assertEqual("application/json", response.content_type)
+        [error] = response.json["errors"]
+        self.assertEqual(response.status_int, error["status"])
+        return dict(error)
+
+
+class TestErrors(ApplicationTestCase):
+    def fail_with(self, error: Exception) -> None:
+        def fail(*_arguments: Any, **_options: Any) -> Any:
+            raise error
+
+        self.patch(QuotaEngine, "get_detail", fail)
+
+    def test_the_ledger_is_unavailable(self) -> None:
+        """The database is gone: a directory where its file was, as an unmounted disk leaves it."""
+        self.conf.set_override("retry_seconds", 0.2, "quota")
+        self.conf.set_override("connection", "sqlite:////nowhere/secret-path/ledger.sqlite", "database")
+        engine = deploy_engine(self)
+        self.application = server.make_application(self.conf, engine)
+        response = self.ask("/v2/quotas/higgs/detail")
+        self.assertEqual((503, "5"), (response.status_int, response.headers["Retry-After"]))
+        self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
+        self.assertNotIn("secret-path", response.text)
+        self.assertNotIn("Traceback", response.text)
+
+    def test_the_tables_are_missing(self) -> None:
+        self.fail_with(exceptions.DatabaseNotInitialized())
+        self.assertEqual(503, self.ask("/v2/quotas/higgs/detail").status_int)
+        self.assertIn("cyborg-quota db sync", self.log.output)
+
+    def test_the_limits_are_unavailable(self) -> None:
+        self.fail_with(exceptions.LimitsUnavailable("connection to 192.0.2.7 refused", 3.0))
+        response = self.ask("/v2/quotas/higgs/detail")
+        self.assertEqual((503, "5"), (response.status_int, response.headers["Retry-After"]))
+        self.assertNotIn("192.0.2.7", response.text)
+        self.assertIn("192.0.2.7", self.log.output)
+
+    def test_an_unexpected_error(self) -> None:
+        self.fail_with(KeyError("password=hunter2"))
+        response = self.ask("/v2/quotas/higgs/detail")
+        error = self.error(response)
+        self.assertEqual(
+            ("cyborg_quota.internal_error", "An internal error has occurred."), (error["code"], error["detail"])
+        )
+        self.assertNotIn("hunter2", response.text)
+        self.assertIn("Traceback", self.log.output)
+        self.assertEqual(response.headers["X-OpenStack-Request-Id"], error["request_id"])
+
+    def test_a_policy_file_that_cannot_be_read(self) -> None:
+        self.ask("/v2/quotas/higgs")  # registers the options of oslo.policy
+        path = self.useFixture(fx.TempDir()).join("policy.yaml")
+        with open(path, "w") as file:
+            file.write("{")
+        self.conf.set_override("policy_file", path, "oslo_policy")
+        self.application = server.make_application(self.conf, self.engine)
+        response = self.ask("/v2/quotas/higgs")
+        self.assertEqual(500, response.status_int)
+        self.assertNotIn(path, response.text)
+
+    def test_limits_that_another_service_stores(self) -> None:
+        self.conf.set_override("driver", "noop", "limits")
+        self.application = server.make_application(self.conf, deploy_engine(self))
+        response = self.ask("/v2/quotas/higgs", method="PUT", json={"quota": {"gpu": 3}, "force": True})
+        self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, self.error(response)["code"]))
+        self.assertEqual({"fpga": -1, "gpu": -1}, self.ask("/v2/quotas/higgs").json["quota"])
+
+    def test_large_and_deep_bodies(self) -> None:
+        for body, status in (
+            (b" " * (requests.MAX_BODY_BYTES + 1), 413),
+            (b"[" * requests.MAX_BODY_BYTES, 400),
+            (b'{"quota": {"gpu": ' + b"9" * 5000 + b"}}", 400),
+            (b'{"quota": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, 400),
+        ):
+            with self.subTest(body[:20]):
+                response = self.ask("/v2/quotas/higgs", method="PUT", body=body, content_type="application/json")
+                self.assertEqual(status, response.status_int)
+                self.assertLess(len(self.error(response)["detail"]), 500)
+        response = self.ask("/v2/quotas/higgs", method="PUT", body=b"quota=1", content_type="text/plain")
+        self.assertEqual(
+            (415, "cyborg_quota.unsupported_media_type"), (response.status_int, self.error(response)["code"])
+        )
+
+    def test_a_body_without_a_length(self) -> None:
+        """Chunked: the server does not know the length before the end."""
+        chunks = [b"{" + b" " * 65536] * 4
+        with server.served(self.application) as url:
+            request = urllib.request.Request(f"{url}/v2/quotas/higgs", method="PUT", data=iter(chunks))
+            request.add_header("X-Auth-Token", server.ADMIN)
+            request.add_header("Content-Type", "application/json")
+            request.add_header("Connection", "close")
+            error = self.assertRaises(urllib.error.HTTPError, urllib.request.urlopen, request, timeout=10)
+        # wsgiref passes no chunked body on: for the application it is empty.
+        self.assertEqual(400, error.code)
+
+
+def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
+    engine = cyborg_quota.make_engine(test.conf)
+    test.addCleanup(engine.close)
+    return engine
+
+
+class TestStranger(ApplicationTestCase):
+    """I8: the answers about a project that exists and one that does not are the same, and cost the same."""
+
+    def observed(self, path: str, method: str, project_id: str) -> tuple[int, str, list[str]]:
+        body = {"json": {"check": {"gpu": 1}}} if method in ("POST", "PUT") else {}
+        with clouds.captured() as statements:
+            response = self.ask(path.replace("PROJECT", project_id), STRANGER, method, **body)
+        error = self.error(response)
+        del error["request_id"]
+        return response.status_int, json.dumps(error).replace(project_id, "PROJECT"), [text for text, _ in statements]
+
+    def test_nothing_is_revealed(self) -> None:
+        calls = [(f"/v2/quotas/PROJECT{part}", "GET") for part in OF_PROJECT]
+        calls += [("/v2/quotas/PROJECT", "PUT"), ("/v2/quotas/PROJECT", "DELETE"), ("/v2/quotas/PROJECT/tree", "PUT")]
+        calls += [("/v2/quotas/PROJECT/check", "POST"), ("/v2/quotas/PROJECT/overrides", "POST")]
+        calls += [("/v2/quotas/PROJECT/overrides/7-0", "DELETE"), ("/v2/quota_reservations?project_id=PROJECT", "GET")]
+        for path, method in calls:
+            with self.subTest(f"{method} {path}"):
+                answers = [self.observed(path, method, name) for name in ("higgs", "no-such-project")]
+                self.assertEqual(answers[0], answers[1])
+                self.assertEqual(404, answers[0][0])
+                self.assertEqual(1, len(answers[0][2]))
+
+
+class TestCost(ApplicationTestCase):
+    """How many statements a call makes. (test_cost.py of the functional tests counts the rows that they read.)"""
+
+    def count(self, path: str, token: str, **options: Any) -> int:
+        self.ask(path, token, **options)  # loads what is loaded once
+        with clouds.captured() as statements:
+            self.assertEqual(200, self.ask(path, token, **options).status_int)
+        return len(statements)
+
+    def test_a_reader_s_calls(self) -> None:
+        expected = {"": 1, "/detail": 1, "/defaults": 1, "/tree": 1, "/history": 1, "/overrides": 1}
+        counts = {part: self.count(f"/v2/quotas/higgs{part}", READER) for part in OF_PROJECT}
+        self.assertEqual(expected, counts)
+        self.assertEqual(1, self.count("/v2/quota_reservations", READER))
+
+    def test_a_page_bounds_the_statements_for_the_children(self) -> None:
+        for number in range(5):
+            self.engine.administration.add_project(base.ADMIN, f"child{number}", "higgs")
+        self.assertEqual(2 + 3, self.count("/v2/quotas/higgs/tree?limit=3", MANAGER))
+
+
+class TestMiddleware(ApplicationTestCase):
+    options = {"api__max_limit": 2}
+
+    def test_a_page_is_at_most_max_limit_long(self) -> None:
+        for query in ("", "?limit=4"):
+            answer = self.ask(f"/v2/quotas{query}").json
+            self.assertEqual(2, len(answer["quotas"]))
+            self.assertIn("limit=2&marker=elsewhere", answer["quotas_links"][0]["href"])
+
+    def test_a_link_behind_a_proxy(self) -> None:
+        self.conf.set_override("enable_proxy_headers_parsing", True, "oslo_middleware")
+        self.application = server.make_application(self.conf, self.engine)
+        forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "cloud.example"}
+        request = webob.Request.blank("/v2/quotas", headers={"X-Auth-Token": server.ADMIN, **forwarded})
+        [link] = request.get_response(self.application).json["quotas_links"]
+        self.assertEqual("https://cloud.example/v2/quotas?limit=2&marker=elsewhere", link["href"])
+
+    def test_cors(self) -> None:
+        self.conf.set_override("allowed_origin", ["https://horizon.example"], "cors")
+        self.application = server.make_application(self.conf, self.engine)
+        asked = {"Origin": "https://horizon.example", "Access-Control-Request-Method": "PUT"}
+        response = webob.Request.blank("/v2/quotas/higgs", method="OPTIONS", headers=asked).get_response(
+            self.application
+        )
+        self.assertEqual("https://horizon.example", response.headers["Access-Control-Allow-Origin"])
+
+    def test_mounted_beside_another_application(self) -> None:
+        other = webob.Response(text="Cyborg's")
+        self.application = deploy.mount(self.application, other)
+        for path in ("/v2/devices", "/v2", "/v2/quotasets", "/v2/quota_x", "/"):
+            self.assertEqual("Cyborg's", self.ask(path).text, path)
+        self.assertEqual(20, self.ask("/v2/quotas/higgs").json["quota"]["gpu"])
+        self.assertEqual({"capacity": []}, self.ask("/v2/quota_capacity").json)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document: it is current and valid, and the served application agrees with it (schemathesis)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import hypothesis
+import jsonschema
+import schemathesis
+import yaml
+from oslotest import base
+from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
+
+from cyborg_quota import policy
+from cyborg_quota.api import openapi, schemas
+from cyborg_quota.api.operations import OPERATIONS
+from tests.api import server
+
+EXAMPLES = 8
+SETTINGS = hypothesis.settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[hypothesis.Phase.generate],
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+class TestDocument(base.BaseTestCase):
+    def test_the_committed_document_is_current(self) -> None:
+        command = "run python -m cyborg_quota.api.openapi > cyborg_quota/api/openapi.yaml"
+        self.assertEqual(openapi.text(), openapi.FILE.read_text(), command)
+
+    def test_every_schema_is_one(self) -> None:
+        for schema in (*schemas.COMPONENTS.values(), *(one for call in OPERATIONS for one in call.query.values())):
+            jsonschema.Draft202012Validator.check_schema(schema)
+
+    def test_every_reference_leads_somewhere(self) -> None:
+        document = yaml.safe_load(openapi.FILE.read_text())
+        found = set(re.findall(r'"\$ref": "#/components/(\w+)/(\w+)"', json.dumps(document)))
+        self.assertGreater(len(found), 20)
+        self.assertEqual([], [pair for pair in found if pair[1] not in document["components"][pair[0]]])
+
+    def test_each_call_has_a_rule_and_is_named_by_its_rule(self) -> None:
+        """The operations of the policy sample are those of the API."""
+        documented = {
+            (operation["method"], operation["path"].partition("?")[0], rule.name)
+            for rule in policy.list_rules()
+            for operation in getattr(rule, "operations", ())
+            if operation["method"] != "CLI"
+        }
+        for call in OPERATIONS:
+            rules = {name for method, path, name in documented if (method, path) == (call.method, call.path)}
+            self.assertIn(call.rule or policy.RESERVATIONS, rules, call.name)
+        self.assertLessEqual({pair[:2] for pair in documented}, {(call.method, call.path) for call in OPERATIONS})
+
+
+class TestConformance(server.ApiTestCase):
+    """Generated requests, valid and invalid, against the application."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.schema = schemathesis.openapi.from_dict(yaml.safe_load(openapi.FILE.read_text()))
+        self.schema.app = self.application
+
+    def try_all(self, mode: GenerationMode) -> set[tuple[str, int]]:
+        """Make EXAMPLES requests of each call; returns which call answered what."""
+        answers: set[tuple[str, int]] = set()
+        problems: list[str] = []
+        # A valid name may be that of a resource that does not exist (400), and NamedTokens believes every token.
+        names = ("positive_data_acceptance", "ignored_auth")
+        excluded = [schemathesis.checks.CHECKS.get_one(name) for name in names]
+
+        def check(case: Any) -> None:
+            response = case.call(headers={"X-Auth-Token": server.ADMIN})
+            answers.add((case.operation.definition.raw["operationId"], response.status_code))
+            try:
+                case.validate_response(response, excluded_checks=excluded)
+            except FailureGroup as found:
+                problems.append(str(found))
+
+        for result in self.schema.get_all_operations():
+            strategy = result.ok().as_strategy(generation_mode=mode)
+            hypothesis.seed(20261122)(SETTINGS(hypothesis.given(strategy)(check)))()
+        self.assertEqual([], problems[:3])
+        return answers
+
+    def test_valid_requests(self) -> None:
+        answers = self.try_all(GenerationMode.POSITIVE)
+        self.assertEqual({call.name for call in OPERATIONS}, {name for name, _ in answers})
+        self.assertEqual([], [answer for answer in answers if answer[1] >= 500])
+        self.assertGreater(len([answer for answer in answers if answer[1] < 300]), len(OPERATIONS) // 2)
+        self.assert_invariants()
+
+    def test_invalid_requests(self) -> None:
+        answers = self.try_all(GenerationMode.NEGATIVE)
+        self.assertLessEqual(
+            {status for _, status in answers}, {200, 201, 204, 400, 401, 403, 404, 405, 406, 409, 413, 415}
+        )
+        self.assert_invariants()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Providers and their inventories."""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+
+import testscenarios
+
+from cyborg_quota import Inventory, exceptions
+from tests.functional import test_capacity
+from tests.functional.test_capacity import ADMIN
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestProviders(test_capacity.CapacityTestCase):
+    def test_add_list_show_remove(self) -> None:
+        name = "N1 \u00e9"
+        given = str(uuid.uuid4())
+        added = self.capacity.add_provider(ADMIN, name, uuid=given.upper(), parent="n1", pod="east", can_host=False)
+        self.assertEqual((given, name, 0, "n1", "east", False), (
+            added.uuid, added.name, added.generation, added.parent, added.pod, added.can_host,
+        ))  # fmt: skip
+        self.assertEqual(["N1 \u00e9", "n1"], sorted(one.name for one in self.capacity.list_providers(ADMIN)))
+        self.assertEqual(added, self.capacity.show_provider(ADMIN, given))
+        self.assertEqual(added, self.capacity.show_provider(ADMIN, name))
+        error = self.assertRaises(exceptions.ProviderInUse, self.capacity.remove_provider, ADMIN, "n1")
+        self.assertIsNone(error.resource)
+        self.capacity.remove_provider(ADMIN, given)
+        self.capacity.remove_provider(ADMIN, "n1")
+        self.assertEqual([], self.capacity.list_providers(ADMIN))
+        self.assertEqual([], self.capacity.list_inventories(ADMIN))
+
+    def test_equal_names_and_uuids_are_refused(self) -> None:
+        shown = self.capacity.show_provider(ADMIN, "n1")
+        for call in (
+            lambda: self.capacity.add_provider(ADMIN, "n1"),
+            lambda: self.capacity.add_provider(ADMIN, "n2", uuid=shown.uuid),
+            lambda: self.capacity.add_provider(ADMIN, shown.uuid),
+        ):
+            self.assertRaises(exceptions.ProviderExists, call)
+        self.capacity.add_provider(ADMIN, "N1")  # names are compared by bytes
+        for name in ("any", "ANY", " x", ""):
+            self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, name)
+        self.assertRaises(exceptions.InvalidName, self.capacity.add_provider, ADMIN, "n2", uuid="x")
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.add_provider, ADMIN, "n2", parent="n9")
+        self.assertEqual(2, len(self.capacity.list_providers(ADMIN)))
+
+
+class TestInventories(test_capacity.CapacityTestCase):
+    def test_a_stale_writer_changes_nothing(self) -> None:
+        (fpga, gpu) = self.capacity.list_inventories(ADMIN, "n1")
+        self.claim(2)
+        self.assertEqual(gpu.generation, self.capacity.list_inventories(ADMIN)[0].generation, "a claim changed it")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)}, generation=gpu.generation)
+        error = self.assertRaises(
+            exceptions.ProviderConflict,
+            self.capacity.set_inventories,
+            ADMIN,
+            "n1",
+            {"gpu": Inventory(5), "fpga": Inventory(5)},
+            generation=gpu.generation,
+        )
+        self.assertEqual((gpu.generation, gpu.generation + 1), (error.expected, error.generation))
+        remove = self.capacity.remove_inventory
+        self.assertRaises(exceptions.ProviderConflict, remove, ADMIN, "n1", "fpga", generation=gpu.generation)
+        totals = [record.total for record in self.capacity.list_inventories(ADMIN, "n1")]
+        self.assertEqual([fpga.total, 9], totals)
+
+    def test_values_are_stored_exactly(self) -> None:
+        wanted = Inventory(10, 3, 2, 6, 2, decimal.Decimal("1.1001"))
+        (record,) = self.capacity.set_inventories(ADMIN, "n1", {"gpu.A100": wanted})
+        values = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
+        self.assertEqual((10, 3, 2, 6, 2), values)
+        self.assertEqual((decimal.Decimal("1.1001"), 7, 0, 7), (
+            record.allocation_ratio, record.capacity, record.used, record.free,
+        ))  # fmt: skip
+        self.assertEqual("1.1001", str(record.allocation_ratio))
+
+    def test_bad_input_writes_nothing(self) -> None:
+        before = self.capacity.list_inventories(ADMIN)
+        for changes, error in (
+            ({"gpu": Inventory(1), "nope": Inventory(1)}, exceptions.UnknownResource),
+            ({"gpu": Inventory(1), "fpga": Inventory(-1)}, exceptions.InvalidInventory),
+            ({"gpu": 5}, exceptions.InvalidInventory),
+            ({}, exceptions.InvalidRequest),
+        ):
+            self.assertRaises(error, self.capacity.set_inventories, ADMIN, "n1", changes)
+        one = {"gpu": Inventory(1)}
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_inventories, ADMIN, "n9", one)
+        for generation in (-1, True, "1", 2**31):
+            self.assertRaises(
+                exceptions.InvalidRequest, self.capacity.set_inventories, ADMIN, "n1", one, generation=generation
+            )
+        self.assertEqual(before, self.capacity.list_inventories(ADMIN))
+
+    def test_lowered_below_the_use(self) -> None:
+        """C4: allowed; claims are refused until the use is below the capacity again."""
+        uuids = [self.claim(2)[0] for _ in range(3)]
+        self.set("n1", gpu=Inventory(4))
+        self.assertEqual(-2, self.capacity.list_inventories(ADMIN, "n1")[1].free)
+        for _ in range(2):
+            self.assertRaises(exceptions.OverCapacity, self.claim, 1)
+            self.quotas.rollback(self.context, [uuids.pop()])
+        self.claim(2)
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1)
+
+    def test_what_has_claims_is_not_removed(self) -> None:
+        """C5."""
+        uuids = self.claim(3)
+        for call in (
+            lambda: self.capacity.remove_provider(ADMIN, "n1"),
+            lambda: self.capacity.remove_inventory(ADMIN, "n1", "gpu"),
+        ):
+            error = self.assertRaises(exceptions.ProviderInUse, call)
+            self.assertEqual(("n1", "gpu"), (error.provider, error.resource))
+        self.assertEqual(2, len(self.capacity.list_inventories(ADMIN, "n1")))
+        self.capacity.remove_inventory(ADMIN, "n1", "fpga")
+        self.quotas.release(self.context, uuids)
+        self.capacity.remove_inventory(ADMIN, "n1", "gpu")
+        self.capacity.remove_inventory(ADMIN, "n1", "gpu")  # a repeat
+        self.capacity.remove_provider(ADMIN, "n1")
+        (row,) = self.engine.get_reservations(self.context)
+        self.assertIsNone(row.provider)

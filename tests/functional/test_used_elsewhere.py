@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is used elsewhere: claims get only what is left, and every change of an inventory keeps it."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class UsedElsewhereTest(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        self.capacity.add_provider(ADMIN, "n1")
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
+
+    def figures_of(self, provider: str = "n1") -> tuple[int, int, int]:
+        (record,) = self.capacity.list_inventories(ADMIN, provider)
+        return record.used, record.used_elsewhere, record.free
+
+    def claim(self, amount: int, provider: str = "n1", consumer: str | None = None, group: str | None = None) -> None:
+        self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, group=group, provider=provider)
+
+    def test_claims_get_what_is_left(self) -> None:
+        generation = self.capacity.show_provider(ADMIN, "n1").generation
+        self.claim(2, consumer="a")
+        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5, "fpga": 3})
+        self.assertEqual((2, 5, 1), self.figures_of())
+        self.assertEqual(generation, self.capacity.show_provider(ADMIN, "n1").generation)
+        for provider in ("n1", ANY):
+            error = self.assertRaises(exceptions.OverCapacity, self.claim, 2, provider)
+        error = self.assertRaises(
+            exceptions.OverCapacity, self.quotas.reserve, ADMIN, {"gpu": 2}, project_id="p1", provider="n1"
+        )
+        self.assertIn("capacity 8, used 2, used elsewhere 5", str(error))
+        self.claim(1, ANY)
+        self.quotas.release(self.context, consumer="a")
+        self.assertEqual((1, 5, 2), self.figures_of())
+        self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(5)})
+        self.assertEqual((1, 5, -1), self.figures_of())
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1)
+        self.assert_invariants()
+
+    def test_audit_and_heal(self) -> None:
+        self.claim(2)
+        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
+        self.assertEqual([], self.capacity.audit(ADMIN))
+        self.execute("UPDATE inventories SET used = 3, free = 5")
+        self.assertEqual(1, len(self.capacity.audit(ADMIN)))
+        self.capacity.heal(ADMIN)
+        self.assertEqual(([], (2, 5, 1)), (self.capacity.audit(ADMIN), self.figures_of()))
+
+    def test_wrong_amounts(self) -> None:
+        for amount in (-1, True, "1", 2**70):
+            self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", {"gpu": amount})
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_used_elsewhere, ADMIN, "n9", {"gpu": 1})
+        self.assertRaises(exceptions.NotAuthorized, self.capacity.set_used_elsewhere, self.context, "n1", {"gpu": 1})
+        self.assertRaises(exceptions.NotAuthorized, self.capacity.report, self.context)
+
+    def test_consumers_that_are_ours(self) -> None:
+        """The source's consumer is a consumer or a group here; only what it uses beyond its claim is elsewhere."""
+        self.claim(2, consumer="arq1", group="server1")
+        self.claim(1, consumer="server2")
+        used = {"server1": 3, "server2": 1, "other": 1, "late": 1, "early": 1}
+        self.claim(1, consumer="arq3", group="early")
+
+        def read() -> list[WantedProvider]:
+            self.quotas.release(self.context, consumer="arq3")  # the source was read before that
+            return [
+                WantedProvider("n1", used={"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)})
+            ]
+
+        def settle() -> None:
+            self.claim(1, consumer="arq4", group="late")  # Nova allocates before it binds
+
+        importer = CapacityImporter(self.capacity, ADMIN, ["gpu"], settle)
+        self.assertEqual([("n1", 0, 2)], [(one.provider, one.before, one.after) for one in importer.run(read)])
+        self.assertEqual((4, 2, 2), self.figures_of())
+        self.assert_invariants()

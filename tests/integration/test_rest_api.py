@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST API under gunicorn, configured by the documented file, with tokens of a real Keystone for each persona."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from keystoneauth1.identity.v3 import Password
+from keystoneauth1.session import Session
+
+import cyborg_quota
+from tests import base, installing, needs
+from tests.api import server as api_server
+from tests.integration import rest_api
+from tests.integration import server as servers
+
+
+class TestPersonas(base.LedgerTestCase):
+    """``parent`` has the child ``project``; ``elsewhere`` is another root. The limits of gpu are 20, 10 and 5."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        try:
+            self.keystone = servers.running("flat")
+        except installing.NotAvailable as reason:
+            needs.missing(self, f"no Keystone: {reason}")
+        self.parent, self.project, self.elsewhere = (self.new_project(name) for name in ("parent", "project", "other"))
+        self.prepare_ledger()
+        self.api = self.useFixture(rest_api.RestAPI(self.url, self.keystone, {"workers = 2": "workers = 1"}))
+
+    def new_project(self, name: str) -> str:
+        return self.keystone.create("project", name=f"{name}-{os.urandom(4).hex()}", domain_id="default")
+
+    def prepare_ledger(self) -> None:
+        engine = cyborg_quota.make_engine(api_server.settings(self.url))
+        self.addCleanup(engine.close)
+        admin = engine.administration
+        admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 0})
+        parents = {self.parent: None, self.project: self.parent, self.elsewhere: None}
+        for (project_id, parent_id), limit in zip(parents.items(), (20, 10, 5), strict=True):
+            admin.add_project(base.ADMIN, project_id, parent_id)
+            admin.set_limit(base.ADMIN, "gpu", limit, project_id)
+        engine.commit(base.Context(self.project), engine.reserve(base.Context(self.project), {"gpu": 3}))
+
+    def user(self, project_id: str, role: str) -> Session:
+        """A session of a new user with this role in the project."""
+        name, password = self.keystone.create_user()
+        users = self.keystone.admin.get("/users", params={"name": name}).json()["users"]
+        self.keystone.grant(users[0]["id"], project_id, role)
+        auth = Password(
+            self.keystone.url, username=name, password=password, user_domain_id="default", project_id=project_id
+        )
+        return Session(auth)
+
+    def ask(self, session: Session, path: str, method: str = "GET", *, is_failing: bool = False, **options: Any) -> Any:
+        answer = session.request(f"{self.api.url}{path}", method, raise_exc=False, **options)
+        if not is_failing:
+            self.assertLess(answer.status_code, 500, self.api.log[-3000:])
+        return answer
+
+    def test_each_persona(self) -> None:
+        project = f"/v2/quotas/{self.project}"
+        change = {"json": {"quota": {"gpu": 9}, "reason": "a test"}}
+        reader, member, manager = (self.user(self.project, role) for role in ("reader", "member", "manager"))
+        parent_manager = self.user(self.parent, "manager")
+        people = {
+            "reader": (reader, 200, 403, 403),
+            "member": (member, 200, 403, 403),
+            "manager": (manager, 200, 403, 403),
+            "manager of the parent": (parent_manager, 200, 200, 403),
+            "reader of the parent": (self.user(self.parent, "reader"), 404, 404, 403),
+            "service": (self.user(self.elsewhere, "service"), 200, 403, 200),
+            "stranger": (self.user(self.elsewhere, "member"), 404, 404, 403),
+            "admin": (self.user(self.elsewhere, "admin"), 200, 200, 200),
+        }
+        for name, (session, sees, sets, lists) in people.items():
+            with self.subTest(name):
+                answers = [
+                    self.ask(session, f"{project}/detail"),
+                    self.ask(session, project, "PUT", **change),
+                    self.ask(session, "/v2/quotas"),
+                ]
+                self.assertEqual([sees, sets, lists], [answer.status_code for answer in answers])
+        detail = self.ask(reader, f"{project}/detail").json()["quota"]["gpu"]
+        self.assertEqual({"limit": 9, "in_use": 3, "reserved": 0, "fits": 6, "bound_by": None}, detail)
+        mine = self.ask(reader, "/v2/quota_reservations").json()["reservations"]
+        self.assertEqual([(self.project, 3)], [(one["project_id"], one["amount"]) for one in mine])
+        # The manager of a project sees its children; the author of a change is known to admins only.
+        tree = self.ask(parent_manager, f"/v2/quotas/{self.parent}/tree").json()["tree"]
+        self.assertEqual([self.parent, self.project], [node["project_id"] for node in tree])
+        [change_seen] = self.ask(reader, f"{project}/history?limit=1").json()["history"]
+        self.assertEqual(("set limit", None), (change_seen["action"], change_seen["user_id"]))
+        [change_seen] = self.ask(people["admin"][0], f"{project}/history?limit=1").json()["history"]
+        self.assertRegex(change_seen["user_id"], "^[0-9a-f]{32}$")
+        self.assertRegex(change_seen["request_id"], "^req-")
+
+    def test_tokens(self) -> None:
+        self.check_without_a_valid_token()
+        self.check_token_of_a_domain()
+        self.check_without_keystone()
+
+    def check_without_a_valid_token(self) -> None:
+        """Without one, and with a forged one."""
+        for token in (None, "not-a-token"):
+            headers = {} if token is None else {"X-Auth-Token": token}
+            forged = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-Project-Id": self.project}
+            answer = self.ask(
+                Session(), f"/v2/quotas/{self.project}", headers={**headers, **forged}, authenticated=False
+            )
+            self.assertEqual(401, answer.status_code)
+            self.assertEqual(f'Keystone uri="{self.keystone.url}"', answer.headers["WWW-Authenticate"])
+            self.assertEqual("cyborg_quota.unauthorized", answer.json()["errors"][0]["code"])
+
+    def check_token_of_a_domain(self) -> None:
+        name, password = self.keystone.create_user()
+        [user] = self.keystone.admin.get("/users", params={"name": name}).json()["users"]
+        role_id = self.keystone._role_id("admin")
+        self.keystone.admin.put(f"/domains/default/users/{user['id']}/roles/{role_id}")
+        auth = Password(
+            self.keystone.url, username=name, password=password, user_domain_id="default", domain_id="default"
+        )
+        self.assertEqual(404, self.ask(Session(auth), f"/v2/quotas/{self.project}").status_code)
+        self.assertEqual(403, self.ask(Session(auth), "/v2/quotas").status_code)
+
+    def check_without_keystone(self) -> None:
+        session = self.user(self.project, "reader")
+        headers = session.get_auth_headers()
+        self.keystone.stop()
+        self.addCleanup(self.keystone.start, "flat")
+        answer = self.ask(
+            Session(), f"/v2/quotas/{self.project}", headers=headers, authenticated=False, is_failing=True
+        )
+        self.assertEqual((503, "5"), (answer.status_code, answer.headers.get("Retry-After")))
+        self.assertEqual("cyborg_quota.unavailable", answer.json()["errors"][0]["code"])
