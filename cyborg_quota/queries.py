@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of QuotaEngine that only read: usage, headroom, limits and reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from cyborg_quota import exceptions, paging, validation
+from cyborg_quota.headroom import Bundles
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.policy import FITS_RULE, Policy
+from cyborg_quota.types import STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
+from cyborg_quota.validation import Context
+
+
+class Queries:
+    """Reads usage, headroom, limits and reservations. Nothing is written."""
+
+    _driver: QuotaDriver
+    _authority: Policy
+    _resources: dict[str, Any]
+
+    @property
+    def resources(self) -> list[str]:
+        """The names of the registered resources, sorted."""
+        return sorted(self._resources)
+
+    def get_usages(
+        self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        """{resource: Usage(limit, used, reserved, available)} of one project.
+
+        If the limit source is unavailable, raises LimitsUnavailable or, with ``allow_unknown_limits``, logs a warning
+        and returns each Usage with limit None.
+        """
+        return self._driver.get_usages(
+            validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
+        )
+
+    def headroom(
+        self, context: Context, project_id: str | None = None, *, provider: str | None = None
+    ) -> dict[str, Headroom]:
+        """{resource: Headroom(fits, bound_by, scope, limit, free_total)} of one project, for each registered resource.
+
+        ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of more
+        is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
+
+        ``provider`` None: quota only. A UUID, a name, or ANY: of a reserve with this provider. Its units may refuse
+        amounts below ``fits``. A context that the policy rule cyborg_quota:capacity:fits does not allow gets quota
+        only. Raises ProviderNotFound, CapacityNotEnabled.
+        """
+        project_id = validation.project_of(context, project_id)
+        return self._driver.headroom(project_id, self.resources, self._visible_provider(context, project_id, provider))
+
+    def how_many(
+        self,
+        context: Context,
+        bundle: Mapping[str, int],
+        project_id: str | None = None,
+        *,
+        provider: str | None = None,
+    ) -> Bundles:
+        """How many times ``bundle`` ({resource: amount}) would be granted now, and the resource that bounds the number.
+
+        With a ``provider``, as in ``headroom``, each bundle is a claim of its own, which fits on one provider.
+        """
+        project_id = validation.project_of(context, project_id)
+        checked = validation.check_deltas(bundle, self._resources)
+        for resource, amount in checked.items():
+            if amount < 0:
+                raise exceptions.InvalidDelta(resource, amount, "the amount in a bundle must be positive")
+        return self._driver.count_bundles(project_id, checked, self._visible_provider(context, project_id, provider))
+
+    def _visible_provider(self, context: Context, project_id: str, provider: str | None) -> str | None:
+        """``provider``, or None if the context may not learn what fits there."""
+        checked = validation.optional_name("provider", provider)
+        return checked if checked is not None and self._authority.allows(context, FITS_RULE, project_id) else None
+
+    def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
+        return self._driver.get_detail(validation.project_of(context, project_id), self.resources)
+
+    def get_parent(self, context: Context, project_id: str) -> str | None:
+        """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
+        validation.admin_only(context, "get_parent")
+        return self._driver.get_parent(validation.check_name("project_id", project_id))
+
+    def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
+        """The limits that the project would have without limits and overrides of its own, by resource.
+
+        Only the limit driver ``database`` stores defaults: others raise LimitsReadOnly.
+        """
+        project_id = validation.project_of(context, project_id)
+        _, tree = self._driver.keeper.path(project_id)
+        resources = tree.resources
+        tree.overrides = {key: limit for key, limit in tree.overrides.items() if key[0] != project_id}
+        limits = {resource: tree.limit(project_id, resource) for resource in resources}
+        return {resource: limit for resource, limit in limits.items() if limit is not None}
+
+    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
+        """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""
+        validation.admin_only(context, "list_children")
+        limit = validation.row_limit(count)
+        return self._driver.list_children(validation.check_name("project_id", project_id), after, limit or 0)
+
+    def list_usages(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        allow_unknown_limits: bool = False,
+        with_headroom: bool = False,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[UsageRecord]:
+        """The usage of all projects, or of one, as the database sorts projects and resources. Admin only.
+
+        ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
+        limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
+        record of the previous page, with the resource None for the last one of that project; ``resource``: only this
+        one. Raises MarkerNotFound.
+        """
+        validation.admin_only(context, "list_usages")
+        records = self._driver.list_usages(
+            validation.optional_name("project_id", project_id),
+            paging.check(limit, after, resource),
+            allow_unknown_limits=allow_unknown_limits,
+        )
+        return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
+
+    def _add_headroom(self, records: Sequence[UsageRecord], *, allow_unknown_limits: bool) -> list[UsageRecord]:
+        """The records with their headrooms, which are read later than the usage."""
+        project_ids = {record.project_id for record in records}
+        by_project: dict[str, dict[str, Headroom]] = {}
+        try:
+            by_project.update(self._driver.list_headroom(project_ids, self.resources))
+        except exceptions.LimitsUnavailable:
+            if not allow_unknown_limits:
+                raise
+            return list(records)
+        # A resource that is not registered cannot be reserved.
+        return [
+            UsageRecord(
+                record.project_id,
+                record.resource,
+                record.usage,
+                by_project[record.project_id].get(record.resource, Headroom(0)),
+            )
+            for record in records
+        ]
+
+    def get_reservations(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        consumer: str | None = None,
+        group: str | None = None,
+    ) -> list[Reservation]:
+        """The reservations of a consumer, of a group, or of the whole project, oldest first, with their providers."""
+        return self._driver.list_reservations(
+            project_id=validation.project_of(context, project_id),
+            state=None,
+            uuids=None,
+            consumer=validation.optional_name("consumer", consumer),
+            group=validation.optional_name("group", group),
+            limit=None,
+            after=None,
+        )
+
+    def list_reservations(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        state: State | None = None,
+        reservations: Collection[str] | None = None,
+        consumer: str | None = None,
+        group: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
+    ) -> list[Reservation]:
+        """The reservations that match all given filters, oldest first. Admin only.
+
+        ``limit`` is the maximum number. ``after`` is the UUID of the last reservation of the previous page.
+        """
+        validation.admin_only(context, "list_reservations")
+        if state is not None and state not in STATES:
+            raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
+        return self._driver.list_reservations(
+            project_id=validation.optional_name("project_id", project_id),
+            state=state,
+            uuids=None
+            if reservations is None
+            else [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
+            consumer=validation.optional_name("consumer", consumer),
+            group=validation.optional_name("group", group),
+            limit=validation.row_limit(limit),
+            after=validation.optional_name("after", after),
+            resource=validation.optional_name("resource", resource),
+        )
