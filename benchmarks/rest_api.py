@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the REST API under gunicorn with a real Keystone: 8 clients on `detail` beside 100 paced reserves a second.
+"""Measures the REST API under gunicorn with a real Keystone: 8 clients on `detail` beside 100 reserves a second.
 
     python -m tests.servers run --only mariadb -- python -m benchmarks.rest_api
 
-The reserves are measured alone and beside the clients, in turns. keystonemiddleware keeps tokens in its cache.
+Requests and reserves are paced, and a late one is counted from when it was due: without a pace, the clients take all
+processor time of a small machine. The reserves are measured alone and beside the clients, in turns. Then the clients
+run without a pace and without the reserves. keystonemiddleware keeps tokens in its cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
-import itertools
 import logging
 import os
 import pathlib
 import statistics
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cyborg_quota
@@ -31,6 +32,7 @@ from tests.integration import server as servers
 
 CLIENTS = 8
 RESERVES_PER_SECOND = 100
+REQUESTS_PER_SECOND = 220
 MIN_RATE, MAX_P99_MS, MAX_RATIO = 200.0, 60.0, 2.0
 
 
@@ -45,42 +47,33 @@ def read_detail(url: str, path: str, token: str) -> Iterator[None]:
         yield
 
 
-def client(address: tuple[str, str, str], barrier: Any, seconds: float, pipe: Any) -> None:
-    """``address``: as for read_detail."""
+def client(address: tuple[str, str, str], rate: float | None, barrier: Any, seconds: float, pipe: Any) -> None:
+    """``address``: as for read_detail. ``rate``: requests per second; None: as fast as possible."""
     requests = read_detail(*address)
     next(requests)  # connects, and fills the cache
-    pipe.send(_timed(requests, barrier, seconds))
+    barrier.wait()
+    pipe.send(_timed(lambda: next(requests), rate, seconds))
 
 
 def reserver(url: str, project_id: str, barrier: Any, seconds: float, pipe: Any) -> None:
-    """Reserve and roll back; only the reserve is timed. A late reserve is counted from when it was due."""
+    """Reserve at the given pace; roll back at the end."""
     engine = cyborg_quota.make_engine(api_server.settings(url))
     context = base.Context(project_id)
-    engine.rollback(context, engine.reserve(context, {"gpu": 1}))
+    held: list[str] = engine.reserve(context, {"gpu": 1})
     barrier.wait()
+    pipe.send(_timed(lambda: held.extend(engine.reserve(context, {"gpu": 1})), RESERVES_PER_SECOND, seconds))
+    engine.rollback(context, held)
+
+
+def _timed(call: Callable[[], object], rate: float | None, seconds: float) -> tuple[list[float], float]:
+    """Call repeatedly; returns the duration of each call, from when it was due, and of all of them."""
     began = time.monotonic()
-    latencies = []
-    for number in itertools.count():
-        due = began + number / RESERVES_PER_SECOND
-        if due - began > seconds:
-            break
+    latencies: list[float] = []
+    while (due := time.monotonic() if rate is None else began + len(latencies) / rate) - began < seconds:
         time.sleep(max(0.0, due - time.monotonic()))
-        uuids = engine.reserve(context, {"gpu": 1})
+        call()
         latencies.append(time.monotonic() - due)
-        engine.rollback(context, uuids)
-    pipe.send((latencies, time.monotonic() - began))
-
-
-def _timed(requests: Iterator[None], barrier: Any, seconds: float) -> tuple[list[float], float]:
-    barrier.wait()
-    began = last = time.monotonic()
-    latencies = []
-    while last - began < seconds:
-        next(requests)
-        now = time.monotonic()
-        latencies.append(now - last)
-        last = now
-    return latencies, last - began
+    return latencies, time.monotonic() - began
 
 
 def processor_seconds(api: rest_api.RestAPI) -> float:
@@ -102,6 +95,12 @@ def run_round(clients: list[tuple[Any, ...]], seconds: float) -> list[Sample]:
         child.start()
     results = gather(children, [reader for reader, _ in pipes])
     return [Sample(len(latencies), elapsed, latencies) for latencies, elapsed in results]
+
+
+def together(samples: list[Sample]) -> Sample:
+    """The calls of several processes as one sample."""
+    latencies = [latency for sample in samples for latency in sample.latencies]
+    return Sample(len(latencies), max(sample.seconds for sample in samples), latencies)
 
 
 def prepare(backend: str, keystone: servers.Keystone) -> tuple[str, str, str]:
@@ -138,21 +137,22 @@ def main() -> None:
     alone, beside, details, costs = [], [], [], []
     reserve = (reserver, ledger, project_id)
     with rest_api.RestAPI(ledger, keystone, {}) as api:
-        get = (client, (api.url, f"/v2/quotas/{project_id}/detail", token))
+        address = (api.url, f"/v2/quotas/{project_id}/detail", token)
+        get = (client, address, REQUESTS_PER_SECOND / CLIENTS)
         for _ in range(arguments.rounds):
             alone += run_round([reserve], arguments.seconds)
             used = processor_seconds(api)
             first, *others = run_round([reserve, *[get] * CLIENTS], arguments.seconds)
             costs.append((processor_seconds(api) - used) / sum(sample.cycles for sample in others))
             beside.append(first)
-            details.append(
-                Sample(sum(x.cycles for x in others), arguments.seconds, [t for x in others for t in x.latencies])
-            )
+            details.append(together(others))
+        unpaced = together(run_round([(client, address, None)] * CLIENTS, arguments.seconds))
     rate = statistics.median(sample.rate for sample in details)
     p50, p99 = (statistics.median(sample.percentile(percent) for sample in details) for percent in (50, 99))
     before, after = (statistics.median(sample.percentile(99) for sample in samples) for samples in (alone, beside))
     print(f"{arguments.on}: {CLIENTS} clients on detail beside {RESERVES_PER_SECOND} reserves a second")
     print(f"requests a second: {rate:.0f} (must {MIN_RATE:.0f})")
+    print(f"without a pace and without reserves: {unpaced.rate:.0f} requests a second")
     print(f"processor time of a request: {1000 * statistics.median(costs):.2f} ms")
     print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms (must {MAX_P99_MS:.0f})")
     print(f"p99 of a reserve: alone {before:.1f} ms, beside {after:.1f} ms")

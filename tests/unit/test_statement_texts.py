@@ -232,6 +232,7 @@ def single_statements() -> dict[str, Run]:
         "roll back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1)),
         "roll back in a tree": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(3)),
         "claim capacity": lambda c: reserve(c, claimed, reserving(1), claims),
+        "claim capacity in a tree": lambda c: reserve(c, claimed, reserving(3), claims),
         "give capacity back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1), freed=[(7, 4)]),
     }
 

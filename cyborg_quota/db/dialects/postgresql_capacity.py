@@ -20,6 +20,7 @@ from cyborg_quota.types import RESERVED, ROLLED_BACK
 
 CLAIM: Final = "cyborg_quota_claim_v1"
 GIVE_BACK: Final = "cyborg_quota_give_back_v1"
+CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
 # inventories.claim_update.
@@ -97,7 +98,42 @@ BEGIN
     END LOOP; {functions.CHARGE_LOOP.replace("@refused@", functions.FAIL)} {functions.END}
 $function$"""
 
-DEFINITIONS: Final = {CLAIM: _CLAIM_V1, GIVE_BACK: _GIVE_BACK_V1}
+# The usual call: one reservation, one inventory and one usage row. As in postgresql_functions.py, with few expressions.
+_CLAIM_ONE_V1: Final = f"""
+CREATE FUNCTION @schema@.{CLAIM_ONE}(
+    p_project text, p_ttl bigint,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_provider integer, p_inventory integer,
+    {functions.CHARGE_PARAMETERS}, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE}
+    UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
+        WHERE id = p_inventory AND free >= p_delta AND (
+            min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
+        );
+    IF NOT FOUND THEN
+        RETURN {functions.REFUSED};
+    END IF;
+        {functions.CHARGE_ONE}
+                AND (
+                    SELECT 1 FROM @schema@.reservations
+                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
+                        LIMIT 1
+                ) IS NULL;
+    IF NOT FOUND THEN
+        UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = p_inventory;
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN {functions.REFUSED};
+    END IF;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) VALUES (
+        {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, p_provider
+    ); {functions.END_ONE}
+$function$"""
+
+DEFINITIONS: Final = {CLAIM: _CLAIM_V1, GIVE_BACK: _GIVE_BACK_V1, CLAIM_ONE: _CLAIM_ONE_V1}
 
 
 def claim(
@@ -108,6 +144,13 @@ def claim(
 ) -> bool:
     """Reserve with capacity, with the claims and the changes in lock order. False: it changed nothing."""
     first = rows[0]
+    if len(rows) == len(changes) == len(claims) == 1:
+        arguments = (
+            f"%s, {first.ttl_microseconds}, %s, %s, {first.delta}, %s, %s, {first.claim_ordinal or 'NULL'}, %s,"
+            f" {first.provider_id}, {claims[0].inventory_id}, {functions.charge_values(changes[0])}"
+        )
+        values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
+        return functions.call_function(connection, CLAIM_ONE, arguments, values, changes)
     listed = functions.array([functions.reservation_text(row, row.provider_id) for row in rows])
     arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
     return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed), changes)

@@ -76,7 +76,7 @@ NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 _CHARGE_COLUMNS: Final = (
     "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "max_reserved",
 )  # fmt: skip
-"""The values of a charge, as ``_charge_values`` returns them."""
+"""The values of a charge, as ``charge_values`` returns them."""
 
 
 def _charge(expressions: Iterable[str]) -> str:
@@ -198,10 +198,10 @@ $function$"""
 
 # PL/pgSQL prepares each expression for its first execution in a transaction, which takes about a microsecond. So these
 # functions have few of them.
-_CHARGE_PARAMETERS: Final = """p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+CHARGE_PARAMETERS: Final = """p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint"""
-_CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
-_BEFORE_ONE: Final = f"""
+CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
+BEFORE_ONE: Final = f"""
 DECLARE
     before bigint[];
     after bigint[];
@@ -209,7 +209,7 @@ BEGIN
     IF p_locks = {CHECK_CONTENTION} THEN
         SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
     END IF;"""
-_END_ONE: Final = f"""
+END_ONE: Final = f"""
     IF p_locks = {HOLD_LOCKS} THEN
         RETURN {DONE};
     ELSIF p_locks = {CHECK_CONTENTION} THEN
@@ -227,9 +227,9 @@ _RESERVE_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE_ONE}(
     p_project text, p_ttl bigint,
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
-    {_CHARGE_PARAMETERS}, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {_BEFORE_ONE}
-        {_CHARGE_ONE}
+    {CHARGE_PARAMETERS}, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {BEFORE_ONE}
+        {CHARGE_ONE}
                 AND (
                     SELECT 1 FROM @schema@.reservations
                         WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
@@ -244,21 +244,21 @@ CREATE FUNCTION @schema@.{RESERVE_ONE}(
     ) VALUES (
         {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
-    ); {_END_ONE}
+    ); {END_ONE}
 $function$"""
 
 _SETTLE_ONE_V2: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE_ONE}(
     p_uuid text, p_state text, p_grace bigint,
-    {_CHARGE_PARAMETERS}, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {_BEFORE_ONE} {_settle("p_uuid")}
+    {CHARGE_PARAMETERS}, p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {BEFORE_ONE} {_settle("p_uuid")}
     IF NOT FOUND THEN
         RETURN {REFUSED};
     END IF;
-        {_CHARGE_ONE};
+        {CHARGE_ONE};
     IF NOT FOUND THEN
         {FAIL}
-    END IF; {_END_ONE}
+    END IF; {END_ONE}
 $function$"""
 
 DEFINITIONS: Final = {
@@ -317,7 +317,7 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
     if is_one_row(rows, changes):
         arguments = (
             f"%s, {first.ttl_microseconds}, %s, %s, {first.delta}, %s, %s, {first.claim_ordinal or 'NULL'}, %s,"
-            f" {_charge_values(changes[0])}"
+            f" {charge_values(changes[0])}"
         )
         values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
         return call_function(connection, RESERVE_ONE, arguments, values, changes)
@@ -331,7 +331,7 @@ def settle(
 ) -> bool:
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
     if is_one_row(uuids, changes):
-        arguments = f"%s, '{after}', {grace}, {_charge_values(changes[0])}"
+        arguments = f"%s, '{after}', {grace}, {charge_values(changes[0])}"
         return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
     listed = array([element(uuid) for uuid in sorted(uuids)])
     return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,), changes)
@@ -376,7 +376,7 @@ def call_function(
     return result > 0
 
 
-def _charge_values(change: Change) -> str:
+def charge_values(change: Change) -> str:
     """The values of _CHARGE_COLUMNS, separated by commas."""
     node = change.node
     numbers = (node.usage_id, node.generation, change.reserved, change.used, change.subtree, *usages.bounds(change))
@@ -385,7 +385,7 @@ def _charge_values(change: Change) -> str:
 
 def charge_array(changes: Sequence[Change]) -> str:
     """The array ``p_charges`` as a literal."""
-    return f"'{{{','.join([f'{{{_charge_values(change)}}}' for change in changes])}}}'"
+    return f"'{{{','.join([f'{{{charge_values(change)}}}' for change in changes])}}}'"
 
 
 def reservation_text(row: NewReservation, *more: int | None) -> str:
