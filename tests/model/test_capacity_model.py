@@ -64,10 +64,14 @@ class CapacityModel:
         for resource, amount in deltas.items():
             if (provider, resource) not in self.inventories or not self.fits_units((provider, resource), amount):
                 return False
-            elsewhere = self.elsewhere.get((provider, resource), 0)
-            if self.used(provider, resource) + elsewhere + amount > self.capacity(provider, resource):
+            if amount > self.free(provider, resource):
                 return False
         return True
+
+    def free(self, provider: str, resource: str) -> int:
+        """What is left of the capacity of an inventory; negative if more is in use."""
+        elsewhere = self.elsewhere.get((provider, resource), 0)
+        return self.capacity(provider, resource) - self.used(provider, resource) - elsewhere
 
     def fits_units(self, key: tuple[str, str], amount: int) -> bool:
         inventory = self.inventories[key]
@@ -246,7 +250,7 @@ class CapacityHistories(test_model.Histories):
             if row.provider is None:
                 continue
             new, key = amounts[row.resource], (row.provider, row.resource)
-            is_over = new > row.delta and self.places.used(*key) + new - row.delta > self.places.capacity(*key)
+            is_over = new > row.delta and new - row.delta > self.places.free(*key)
             if is_over or not self.places.fits_units(key, new):
                 raise exceptions.OverCapacity([])
 
@@ -291,7 +295,7 @@ class CapacityHistories(test_model.Histories):
     def free_at(self, provider: str, resource: str) -> int:
         if (provider, resource) not in self.places.inventories:
             return 0
-        return max(0, self.places.capacity(provider, resource) - self.places.used(provider, resource))
+        return max(0, self.places.free(provider, resource))
 
     def count_bundles(self, project: str, bundle: dict[str, int], providers: tuple[str, ...]) -> int:
         at_providers = sum(
