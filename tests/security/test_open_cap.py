@@ -207,7 +207,7 @@ class TestControl(RaceTestCase):
         between = once(PROCESSES)
 
         def charge(_cap: OpenCap, connection: Connection, changes: object, counted: object, claims: object) -> bool:
-            _cap._check(connection, counted, claims)  # type: ignore[arg-type]
+            _cap.check(connection, counted, claims)  # type: ignore[arg-type]
             between()
             return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
