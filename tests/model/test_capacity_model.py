@@ -37,7 +37,7 @@ INVENTORIES = st.builds(
     max_unit=st.sampled_from([None, None, 3]),
     step_size=st.sampled_from([1, 1, 2]),
 )
-EXAMPLES = {"sqlite": 30, "mariadb": 5, "postgresql": 5}
+EXAMPLES = {"sqlite": 20, "mariadb": 3, "postgresql": 3}
 
 
 @dataclasses.dataclass
@@ -291,7 +291,8 @@ class CapacityHistories(test_model.Histories):
     def free_at(self, provider: str, resource: str) -> int:
         if (provider, resource) not in self.places.inventories:
             return 0
-        return max(0, self.places.capacity(provider, resource) - self.places.used(provider, resource))
+        key = (provider, resource)
+        return max(0, self.places.capacity(*key) - self.places.used(*key) - self.places.elsewhere.get(key, 0))
 
     def count_bundles(self, project: str, bundle: dict[str, int], providers: tuple[str, ...]) -> int:
         at_providers = sum(
