@@ -16,7 +16,7 @@ from benchmarks import floor, harness
 from benchmarks.report import Figure, Report
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import limits as limit_tables
-from cyborg_quota.db import projects, schema
+from cyborg_quota.db import path_state, projects, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
@@ -109,7 +109,7 @@ def floor_workers(url: str, leaves: dict[int, list[str]]) -> dict[str, harness.W
         query = sa.text("SELECT project_id, id FROM quota_usages WHERE resource = 'gpu'")
         ids: dict[str, int] = {row.project_id: row.id for row in connection.execute(query)}
     paths = {
-        name: database.read(lambda connection, leaf=name: projects.read_path(connection, leaf, ["gpu"]))  # type: ignore[misc]
+        name: database.read(lambda connection, leaf=name: path_state.read_path(connection, leaf, ["gpu"]))  # type: ignore[misc]
         for name in leaves[3]
     }
     database.close()

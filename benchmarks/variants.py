@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
-from cyborg_quota.db import connection_cache, moves, new_reservations, projects, reservations, schema, usages
+from cyborg_quota.db import connection_cache, moves, new_reservations, reservations, schema, usages
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.dialects import postgresql_functions
@@ -57,10 +57,10 @@ def _never(*_arguments: object) -> bool:
 
 
 def _insert_if_free(connection: Connection, row: new_reservations.NewReservation) -> bool:
-    """The two statements that ``new_reservations.insert_if_free`` replaces."""
+    """The two statements that ``reservations.insert_if_free`` replaces."""
     if reservations.any_live(connection, row.project_id, {str(row.consumer)}):
         return False
-    new_reservations.insert(connection, [row])
+    reservations.insert(connection, [row])
     return True
 
 
@@ -81,7 +81,7 @@ VARIANTS: Final = {
         [(connection_cache.ConnectionCache, "put", lambda _cache, cached: connection_cache._return_to_pool(cached))],
         "0037",
     ),
-    "no insert_if_free": Variant(("sqlite",), [(reserve.new_reservations, "insert_if_free", _insert_if_free)], "0022"),
+    "no insert_if_free": Variant(("sqlite",), [(reserve.reservations, "insert_if_free", _insert_if_free)], "0022"),
 }
 """By name; ``moves_of_many`` measures the algorithm for many moves."""
 
@@ -240,7 +240,7 @@ def moves_of_many(backend: str, rounds: int) -> float:
 
     def one_by_one(connection: Connection, parent_id: str) -> None:
         for name in names:
-            projects.move(connection, name, parent_id)
+            moves.move(connection, name, parent_id)
 
     def together(connection: Connection, parent_id: str) -> None:
         moves.place_all(connection, {}, dict.fromkeys(names, parent_id))

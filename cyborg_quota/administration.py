@@ -283,7 +283,7 @@ class Administration:
         _, tree = keeper.path(project_id)
         limits = {name: tree.limit(project_id, name) for name in tree.resources}
         records = [
-            LimitRecord(project_id, name, most, (project_id, name) in tree.overrides)
+            LimitRecord(project_id, name, most, (project_id, name) in tree.project_limits)
             for name, most in limits.items()
             if most is not None
         ]

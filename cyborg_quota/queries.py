@@ -94,7 +94,7 @@ class Queries:
         project_id = validation.project_of(context, project_id)
         _, tree = self._driver.keeper.path(project_id)
         resources = tree.resources
-        tree.overrides = {key: limit for key, limit in tree.overrides.items() if key[0] != project_id}
+        tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
         limits = {resource: tree.limit(project_id, resource) for resource in resources}
         return {resource: limit for resource, limit in limits.items() if limit is not None}
 

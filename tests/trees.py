@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, path_state, projects
 from cyborg_quota.db.database import Database
 
 
@@ -23,16 +23,16 @@ def move(database: Database, project_id: str, parent_id: str | None) -> None:
     """Move a project with its usage below another one."""
     if parent_id is not None:
         _make_rows(database, project_id, parent_id)
-    database.write(lambda connection: projects.move(connection, project_id, parent_id))
+    database.write(lambda connection: moves.move(connection, project_id, parent_id))
 
 
 def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
     """Create the usage rows that the project's resources need at every new ancestor."""
-    resources = database.read(lambda connection: projects.resources_of(connection, project_id))
+    resources = database.read(lambda connection: moves.resources_of(connection, project_id))
     if resources:
         database.write(
-            lambda connection: projects.make_rows(
-                connection, projects.read_path(connection, parent_id, resources), resources
+            lambda connection: path_state.make_rows(
+                connection, path_state.read_path(connection, parent_id, resources), resources
             )
         )
 

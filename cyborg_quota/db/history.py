@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored reservations as a sequence of events in the order of time, for an export of the ledger's history.
+"""What reservations are and were: lists of them, and their events in the order of time, for an export.
 
-One statement, so that its result is one point in time; the database sorts, and the rows are read as a stream. The time
-of a commit is stored only while the reservation is committed: that of a released one is reported at its creation.
+The events are one statement, so that its result is one point in time; the database sorts, and the rows are read as a
+stream. The time of a commit is stored only while the reservation is committed: that of a released one is reported at
+its creation.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import Allocation
+from cyborg_quota.db import clock, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
-from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, State
+from cyborg_quota.db.reservations import IS_LIVE_CLAIM
+from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, State
 
 _row = reservations.c
 _change = reservation_changes.c
@@ -227,3 +231,108 @@ def _adjustments() -> sa.Subquery:
         .group_by(_row.adjusts)
         .subquery("adjusted")
     )
+
+
+# --- Lists ---
+
+
+def list_reservations(
+    connection: sa.Connection,
+    *,
+    project_id: str | None = None,
+    state: State | None = None,
+    uuids: Collection[str] | None = None,
+    consumer: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    after: str | None = None,
+    resource: str | None = None,
+) -> list[Reservation]:
+    """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
+    query = sa.select(
+        _row.uuid,
+        _row.project_id,
+        _row.resource,
+        _row.delta,
+        _row.state,
+        _row.consumer_id,
+        _row.group_id,
+        _row.expire,
+        _row.created_at,
+        _row.deleted_at,
+        _row.source,
+        resource_providers.NAME.label("provider"),
+    ).order_by(_row.id)
+    query = query.select_from(resource_providers.join(reservations, _row.provider_id, is_outer=True))
+    for column, value in (
+        (_row.project_id, project_id),
+        (_row.state, state),
+        (_row.consumer_id, consumer),
+        (_row.group_id, group),
+        (_row.resource, resource),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if uuids is not None:
+        query = query.where(_row.uuid.in_(sorted(uuids)))
+    if after is not None:
+        after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
+        if after_id is None:
+            raise exceptions.ReservationNotFound(after)  # purged: an empty page would mean the end of the list
+        query = query.where(_row.id > after_id)
+    if limit is not None:
+        query = query.limit(limit)
+    return [
+        Reservation(
+            uuid=row.uuid,
+            project_id=row.project_id,
+            resource=row.resource,
+            delta=row.delta,
+            state=row.state,
+            consumer=row.consumer_id,
+            group=row.group_id,
+            expire=row.expire,
+            created_at=row.created_at,
+            ended_at=row.deleted_at,
+            source=row.source,
+            provider=row.provider,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def list_allocations(connection: sa.Connection, provider_id: int | None = None) -> list[Allocation]:
+    """The live reservations that name a provider, by provider, project and id."""
+    query = (
+        sa.select(
+            resource_providers.NAME,
+            _row.project_id,
+            _row.consumer_id,
+            _row.resource,
+            _row.delta,
+            _row.group_id,
+        )
+        .select_from(resource_providers.join(reservations, _row.provider_id))
+        .where(IS_LIVE_CLAIM)
+        .order_by(resource_providers.NAME, _row.project_id, _row.id)
+    )
+    if provider_id is not None:
+        query = query.where(_row.provider_id == provider_id)
+    return [Allocation(*row) for row in connection.execute(query)]
+
+
+def was_transferred(connection: sa.Connection, consumer: str, sender: str, receiver: str) -> bool:
+    """Whether ``receiver`` holds live reservations of the consumer that came from ``sender``."""
+    query = (
+        sa.select(sa.literal(1))
+        .select_from(sa.join(reservations, reservation_changes, _change.reservation_id == _row.id))
+        .where(
+            _row.project_id == receiver,
+            _row.consumer_id == consumer,
+            _row.live == 1,
+            _change.project_before == sender,
+            _change.project_after == receiver,
+        )
+        .limit(1)
+    )
+    return connection.execute(query).first() is not None

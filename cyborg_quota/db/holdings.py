@@ -5,32 +5,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
-from cyborg_quota.db.models import limit_overrides, project_limits, projects, quota_usages
+from cyborg_quota.db import limits, overrides, projects, usages
 from cyborg_quota.types import Holding
-
-_usage = quota_usages.c
-_limit = project_limits.c
-_override = limit_overrides.c
-_HAS_NOT_ENDED: Final = _override.ends_at > clock.utc_now()
 
 
 def is_known(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project is in the tree, has a usage row, or has a limit of its own or an override."""
-    sources: tuple[tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]], ...] = (
-        (projects.c.project_id, sa.true()),
-        (_usage.project_id, sa.true()),
-        (_limit.project_id, sa.true()),
-        (_override.project_id, _HAS_NOT_ENDED),
+    queries = (
+        projects.of_project_query(project_id),
+        usages.of_project_query(project_id),
+        limits.of_project_query(project_id),
+        overrides.of_project_query(project_id),
     )
-    return any(
-        connection.execute(sa.select(column).where(column == project_id, condition).limit(1)).first()
-        for column, condition in sources
-    )
+    return any(connection.execute(query).first() for query in queries)
 
 
 def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
@@ -40,13 +30,12 @@ def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
     UNION SELECT project_id FROM (the same of project_limits)
     UNION SELECT project_id FROM (the same of limit_overrides) ORDER BY project_id LIMIT :count
     """
-    has_usage = sa.or_(_usage.used > 0, _usage.reserved > 0)
     parts = [
-        sa.select(column).where(column > after, condition).distinct().order_by(column).limit(count).subquery()
-        for column, condition in (
-            (_usage.project_id, has_usage),
-            (_limit.project_id, sa.true()),
-            (_override.project_id, _HAS_NOT_ENDED),
+        query.subquery()
+        for query in (
+            usages.holders_query(after, count),
+            limits.holders_query(after, count),
+            overrides.holders_query(after, count),
         )
     ]
     union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
@@ -57,27 +46,14 @@ def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
 def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holding]:
     """The usage, the limits and the numbers of overrides of these projects by resource, sorted."""
     some = sorted(project_ids)
-    limits = {
-        (row.project_id, row.resource): row.most
-        for row in connection.execute(
-            sa.select(_limit.project_id, _limit.resource, _limit.most).where(_limit.project_id.in_(some))
-        )
+    own_limits = {
+        (row.project_id, row.resource): row.most for row in connection.execute(limits.of_projects_query(some))
     }
-    usages = {
-        (row.project_id, row.resource): (row.used, row.reserved)
-        for row in connection.execute(
-            sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
-                _usage.project_id.in_(some), sa.or_(_usage.used > 0, _usage.reserved > 0)
-            )
-        )
+    held = {
+        (row.project_id, row.resource): (row.used, row.reserved) for row in connection.execute(usages.held_query(some))
     }
-    overrides = Counter(
-        (row.project_id, row.resource)
-        for row in connection.execute(
-            sa.select(_override.project_id, _override.resource).where(_override.project_id.in_(some), _HAS_NOT_ENDED)
-        )
-    )
+    numbers = Counter((row.project_id, row.resource) for row in connection.execute(overrides.of_projects_query(some)))
     return [
-        Holding(*key, *usages.get(key, (0, 0)), limits.get(key), overrides[key])
-        for key in sorted({*usages, *limits, *overrides})
+        Holding(*key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key])
+        for key in sorted({*held, *own_limits, *numbers})
     ]

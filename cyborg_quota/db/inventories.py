@@ -17,23 +17,24 @@ from __future__ import annotations
 
 import decimal
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
-from cyborg_quota.capacity_types import Allocation, CapacityDrift, Inventory, InventoryRecord
-from cyborg_quota.db import clock
-from cyborg_quota.db.models import inventories, reservations, resource_providers
+from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord
+from cyborg_quota.db import clock, reservations, resource_providers
+from cyborg_quota.db.models import inventories
+from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
+from cyborg_quota.pod_types import ResourceUse
 
 LOG = logging.getLogger(__name__)
 
 _row = inventories.c
-_provider = resource_providers.c
-_reservation = reservations.c
+_provider = providers_table.c
 _ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 
 Key = tuple[int, str]
@@ -308,7 +309,7 @@ _RECORDS = sa.select(
     _ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
-).select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+).select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
 
 
 def read(
@@ -339,12 +340,31 @@ def read(
     }
 
 
+def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
+    """What the inventories of the providers of these pods have and use, by pod and resource."""
+    query = (
+        sa.select(
+            _provider.pod,
+            _row.resource,
+            sa.func.sum(_row.capacity),
+            sa.func.sum(_row.capacity - _row.free),
+        )
+        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .where(_provider.pod.in_(sorted(set(names))))
+        .group_by(_provider.pod, _row.resource)
+    )
+    measured: dict[str, dict[str, ResourceUse]] = {}
+    for pod, resource, capacity, used in connection.execute(query):
+        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
+    return measured
+
+
 # --- Notices ---
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
 _LEVELS = (
     sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
-    .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+    .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
     .order_by(_provider.name, _row.resource)
 )
 _CLAIM_LEVEL = (
@@ -375,39 +395,11 @@ def claim_notified_level(connection: sa.Connection, inventory_id: int, before: i
     return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
 
 
-# --- Allocations, audit and repair ---
-
-_IS_LIVE_CLAIM = sa.and_(_reservation.provider_id.is_not(None), _reservation.live == 1, _reservation.delta > 0)
-
-
-def list_allocations(connection: sa.Connection, provider_id: int | None = None) -> list[Allocation]:
-    """The live reservations that name a provider, by provider, project and id."""
-    query = (
-        sa.select(
-            _provider.name,
-            _reservation.project_id,
-            _reservation.consumer_id,
-            _reservation.resource,
-            _reservation.delta,
-            _reservation.group_id,
-        )
-        .select_from(reservations.join(resource_providers, _provider.id == _reservation.provider_id))
-        .where(_IS_LIVE_CLAIM)
-        .order_by(_provider.name, _reservation.project_id, _reservation.id)
-    )
-    if provider_id is not None:
-        query = query.where(_reservation.provider_id == provider_id)
-    return [Allocation(*row) for row in connection.execute(query)]
-
+# --- Audit and repair ---
 
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Compare counters with sums in one statement, and find reservations whose inventory does not exist."""
-    sums = (
-        sa.select(_reservation.provider_id, _reservation.resource, sa.func.sum(_reservation.delta).label("expected"))
-        .where(_IS_LIVE_CLAIM)
-        .group_by(_reservation.provider_id, _reservation.resource)
-        .subquery("sums")
-    )
+    sums = reservations.claimed_sums()
     is_same = sa.and_(sums.c.provider_id == _row.provider_id, sums.c.resource == _row.resource)
     expected = sa.func.coalesce(sums.c.expected, 0)
     drifted = (
@@ -429,7 +421,7 @@ _AUDIT = _audit_query()
 def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
     """Every inventory whose counters differ from its reservations (C1)."""
     rows = connection.execute(_AUDIT).all()
-    names = _names(connection, [row.provider_id for row in rows])
+    names = resource_providers.names(connection, [row.provider_id for row in rows])
     return {
         (row.provider_id, row.resource): CapacityDrift(
             provider=names.get(row.provider_id, str(row.provider_id)),
@@ -439,13 +431,6 @@ def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
         )
         for row in sorted(rows, key=lambda row: (row.provider_id, row.resource))
     }
-
-
-def _names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, str]:
-    if not provider_ids:
-        return {}
-    query = sa.select(_provider.id, _provider.name).where(_provider.id.in_(sorted(set(provider_ids))))
-    return {row.id: row.name for row in connection.execute(query)}
 
 
 def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
@@ -458,10 +443,7 @@ def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
     is_row = sa.and_(_row.provider_id == provider_id, _row.resource == resource)
     if connection.execute(sa.update(inventories).where(is_row).values(used=_row.used)).rowcount == 0:
         return None
-    query = sa.select(sa.func.coalesce(sa.func.sum(_reservation.delta), 0)).where(
-        _IS_LIVE_CLAIM, _reservation.provider_id == provider_id, _reservation.resource == resource
-    )
-    used = int(connection.execute(query).scalar_one())
+    used = int(connection.execute(reservations.claimed_query(provider_id, resource)).scalar_one())
     before = int(connection.execute(sa.select(_row.used).where(is_row)).scalar_one())
     connection.execute(
         sa.update(inventories)

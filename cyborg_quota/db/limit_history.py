@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, limits, overrides, prepared
+from cyborg_quota.db import clock, limits, overrides, prepared, projects
 from cyborg_quota.db.models import fences, limit_changes, limit_defaults, project_limits
-from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
@@ -105,15 +104,6 @@ def _text(value: str | int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str | None] | None:
-    """The parent of a project and the origin of this edge; None if the project is not known."""
-    query = sa.select(projects_table.c.parent_id, projects_table.c.origin).where(
-        projects_table.c.project_id == project_id
-    )
-    row = connection.execute(query).first()
-    return None if row is None else (row.parent_id, row.origin)
-
-
 def read(
     connection: sa.Connection,
     *,
@@ -180,8 +170,6 @@ def _value(text: str | None, *, is_limit: bool) -> str | int | None:
 
 def read_state(connection: sa.Connection) -> StoredState:
     """All stored limits and edges. The caller must exclude concurrent changes, or detect them (``generation``)."""
-    edge = projects_table.c
-    edges = sa.select(edge.project_id, edge.parent_id, edge.origin).where(edge.parent_id.is_not(None))
     limit = project_limits.c
     return StoredState(
         defaults=dict(
@@ -191,7 +179,7 @@ def read_state(connection: sa.Connection) -> StoredState:
             (row.project_id, row.resource): row.most
             for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.most))
         },
-        edges={row.project_id: (row.parent_id, row.origin) for row in connection.execute(edges)},
+        edges=projects.edges_with_origins(connection),
         overrides={one.id: one for one in overrides.read(connection)[0]},
     )
 

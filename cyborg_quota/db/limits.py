@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, paging, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, overrides, paging, path_state, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import fences, limit_defaults, limit_overrides, project_limits
+from cyborg_quota.db.models import fences, limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
 from cyborg_quota.types import Page
 
@@ -34,13 +34,6 @@ Rows = Mapping[tuple[str, str], int]
 _zero: sa.ColumnElement[int] = sa.literal_column("0")
 # Generation 0: a limit yields to any override.
 _LIMITS: Final = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero)
-_OVERRIDES: Final = sa.select(
-    limit_overrides.c.project_id,
-    limit_overrides.c.resource,
-    limit_overrides.c.most,
-    limit_overrides.c.generation,
-    limit_overrides.c.ordinal,
-)
 
 
 def of_path(
@@ -59,21 +52,17 @@ def of_path(
         )
     }
     is_limit = sa.and_(project_limits.c.project_id.in_(list(path)), project_limits.c.resource.in_(sorted(resources)))
-    is_override = sa.and_(
-        limit_overrides.c.project_id.in_(list(path)),
-        limit_overrides.c.resource.in_(sorted(resources)),
-        overrides.IS_ACTIVE,
-    )
-    rows = connection.execute(sa.union_all(_LIMITS.where(is_limit), _OVERRIDES.where(is_override)))
+    active = overrides.active_query(list(path), sorted(resources))
+    rows = connection.execute(sa.union_all(_LIMITS.where(is_limit), active))
     limits = overrides.latest(((row[0], row[1]), row[2], row[3], row[4]) for row in rows)
     return defaults, limits
 
 
-LimitTree = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, overrides by (project, resource), parents by project (by edges that limits follow)."""
+StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
+"""Defaults by resource, limits by (project, resource), parents by project (by edges that limits follow)."""
 
 
-def read_book(connection: Connection, project_ids: Collection[str] | None = None) -> LimitTree:
+def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
     """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
     defaults = {row.resource: row.most for row in connection.execute(query)}
@@ -120,16 +109,16 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, project_id: str) -> LimitTree:
+def read_family(connection: Connection, project_id: str) -> StoredLimits:
     """The limits that an enforcement model needs to check a limit of ``project_id``.
 
     They are those of the project, its ancestors, its siblings and all its descendants.
     """
-    path = projects.read_path(connection, project_id, []).limiting(None)
+    path = path_state.read_path(connection, project_id, []).limiting(None)
     family = projects.subtree_of(connection, project_id).union(path)
     if len(path) > 1:
         family |= projects.children_of(connection, path[1])
-    return read_book(connection, family)
+    return read_limits(connection, family)
 
 
 def set_default(connection: Connection, resource: str, limit: int | None) -> None:
@@ -138,13 +127,13 @@ def set_default(connection: Connection, resource: str, limit: int | None) -> Non
     _replace(connection, limit_defaults, key, {"resource": resource}, limit)
 
 
-def set_override(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
+def set_limit(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
     """Set the limit of a project, or remove it (None)."""
     key = sa.and_(project_limits.c.project_id == project_id, project_limits.c.resource == resource)
     _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
 
 
-def set_overrides(
+def set_limits(
     connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
 ) -> None:
     """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
@@ -159,7 +148,7 @@ def set_overrides(
     )
     for (project_id, resource), limit in sorted(limits.items()):
         if (project_id, resource) in known:
-            set_override(connection, project_id, resource, limit)
+            set_limit(connection, project_id, resource, limit)
 
 
 def _replace(
@@ -189,3 +178,23 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     overrides.forget_project(connection, project_id)
     projects.delete(connection, project_id)
     return True
+
+
+# Queries for holdings.py.
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for one limit of a project, if it has any."""
+    limit = project_limits.c
+    return sa.select(limit.project_id).where(limit.project_id == project_id).limit(1)
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with limits and with an id greater than ``after``."""
+    return paging.first_projects(project_limits.c.project_id, after, count)
+
+
+def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
+    """The query for the limits of these projects."""
+    limit = project_limits.c
+    return sa.select(limit.project_id, limit.resource, limit.most).where(limit.project_id.in_(project_ids))

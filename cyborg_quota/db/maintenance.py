@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of the ledger: purge, fold, audit, and the sums that correct a counter.
+"""Maintenance of the ledger: expire, purge, fold, audit, and the sums that correct a counter.
 
 An adjustment is a committed reservation without consumer and group. One with a positive delta names the reservation
 with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use.
@@ -7,18 +7,20 @@ with a negative delta (``adjusts``) whose effect it reduces, because less than t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import move
+from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended, move
 from cyborg_quota.db.usages import Node
 from cyborg_quota.transitions import Freed
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, RELEASED, RESERVED, Counters, Drift
+from cyborg_quota.types import COMMITTED, EXPIRED, MAX_AMOUNT, RELEASED, RESERVED, Counters, Drift
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -347,3 +349,122 @@ _FREED = (
 def freed(connection: sa.Connection, usage_id: int) -> list[Freed]:
     """The committed reservations with a negative delta, and the amount that each subtracts, less its adjustments."""
     return [Freed(row[0], int(row[1])) for row in connection.execute(_FREED, {"b_id": usage_id})]
+
+
+def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterable[Freed]) -> None:
+    """Insert an adjustment for each of these reservations that reduces the amount it subtracts."""
+    _insert_committed(connection, node, [(reduction.amount, reduction.id) for reduction in reductions])
+
+
+def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
+    """Insert rows that subtract the amount that exceeds the range of the counters."""
+    parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
+    _insert_committed(connection, node, [(-part, None) for part in parts if part])
+
+
+def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]]) -> None:
+    connection.execute(
+        sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
+        [
+            {
+                "uuid": new_uuid(),
+                "usage_id": node.usage_id,
+                "project_id": node.project_id,
+                "resource": node.resource,
+                "delta": delta,
+                "adjusts": adjusts,
+            }
+            for delta, adjusts in rows
+        ],
+    )
+
+
+_LINK = (
+    sa.update(reservations)
+    .where(
+        _row.project_id == sa.bindparam("b_project"),
+        _row.resource == sa.bindparam("b_resource"),
+        _row.live == 1,
+    )
+    .values(usage_id=sa.bindparam("b_usage_id"))
+)
+
+
+def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
+    """Link a project's live reservations to their usage row after that row was recreated."""
+    connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})
+
+
+# --- Expiry ---
+
+Overdue = tuple[int, str, str, int, int | None, int]
+"""An overdue reservation: id, project_id, resource, delta, provider_id, generation."""
+
+ExpiryPosition = tuple[datetime.datetime, int]
+"""The position of a reservation in the order of expiry: its ``expire``, and its id."""
+
+_OVERDUE = sa.select(
+    _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation")
+).where(IS_OVERDUE)
+# (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
+_NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(_LIMIT)
+_LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(_LIMIT)
+_OVERDUE_AFTER = _LONGEST_OVERDUE.where(
+    _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
+    sa.or_(
+        _row.expire > sa.bindparam("b_expire", type_=_row.expire.type),
+        _row.id > sa.bindparam("b_id", type_=_row.id.type),
+    ),
+)
+_EXPIRE_OF = sa.select(_row.expire).where(
+    _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
+)
+_OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
+_EXPIRE_BATCH = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.id, size), IS_OVERDUE, IS_SAME_GENERATION)
+        .values(ended(sa.literal_column(f"'{EXPIRED}'")))
+    )
+)
+
+
+def read_overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
+    """The next ``limit`` overdue reservations, longest overdue first."""
+    return [tuple(row) for row in connection.execute(_NEXT_OVERDUE, {"b_limit": limit, "b_grace": grace})]
+
+
+def read_overdue_after(
+    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
+) -> tuple[Sequence[Any], ExpiryPosition | None]:
+    """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
+
+    Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
+    """
+    parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
+    if position is None:
+        rows = connection.execute(_LONGEST_OVERDUE, parameters).all()
+    else:
+        rows = connection.execute(_OVERDUE_AFTER, {**parameters, "b_expire": position[0], "b_id": position[1]}).all()
+    # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
+    for row in reversed(rows):
+        moment = connection.execute(_EXPIRE_OF, {"b_id": row.id, "b_grace": grace}).scalar()
+        if moment is not None:  # None: the reservation was extended or ended concurrently
+            return rows, (moment, row.id)
+    return rows, position
+
+
+def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
+    """Those of these reservations that are still overdue."""
+    return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]
+
+
+def expire(connection: sa.Connection, rows: Sequence[Overdue], grace: int) -> bool:
+    """Expire these reservations. False: another transaction changed one, and the caller must roll back."""
+    by_generation: dict[int, list[int]] = {}
+    for row in rows:
+        by_generation.setdefault(row[5], []).append(row[0])
+    return all(
+        _EXPIRE_BATCH.changed(connection, sorted(ids), {"b_grace": grace, "b_generation": generation}) == len(ids)
+        for generation, ids in sorted(by_generation.items())
+    )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add and move many projects, with their usage, in one transaction.
+"""Move one project, or add and move many projects, with their usage, in one transaction.
 
-projects.move moves one project, and reads only its old and its new path: a reserve calls it if Keystone has another
-parent, and the cost of a reserve must not depend on the size of the tree. This module reads the whole tree once, and
-needs fewer statements for each project.
+``move`` reads only the old and the new path of its project: a reserve calls it if Keystone has another parent, and the
+cost of a reserve must not depend on the size of the tree. ``place_all`` reads the whole tree once, and needs fewer
+statements for each project.
 
-The rules are those of projects.py. The transaction has two parts:
+The rules are those of projects.py. The transaction of ``place_all`` has two parts:
 
 1.  Lock the rows of ``projects``, sorted by id, and change them; insert the missing usage rows of the new ancestors.
     Charges continue: they lock no row of ``projects``, except to insert the first usage row of a resource.
@@ -28,17 +28,51 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, projects, usages
+from cyborg_quota.db import dialects, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.models import quota_usages
-from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
+from cyborg_quota.db.prepared import ListStatement, chunks
 
 Edges = Mapping[str, "str | None"]
 Key = tuple[str, str]
 T = TypeVar("T")
-_project = projects_table.c
-_usage = quota_usages.c
+
+
+def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
+    """The resources for which the project has usage rows, sorted."""
+    return sorted(usages.read_subtrees(connection, project_id))
+
+
+def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
+    """Move an existing project and its subtree below an existing parent (None: make it a root).
+
+    ``origin`` is the limit source that requests the move; None for an operator. The same transaction subtracts the
+    subtree's usage from the totals of the old ancestors, and adds it to those of the new ones. Raises ValueError if
+    the parent is below the project; ConcurrentChange if usage rows along the new path are missing (the caller inserts
+    them, and retries), or if the tree changed concurrently.
+    """
+    resources = resources_of(connection, project_id)
+    goal = path_state.read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
+    projects.lock_project_rows(connection, {project_id, *goal})
+    old = path_state.read_path(connection, project_id, resources)
+    usages.bump_generations(connection, project_id)
+    held = usages.read_subtrees(connection, project_id)
+    changes = []
+    new = path_state.read_path(connection, parent_id, held) if parent_id is not None else None
+    if project_id in goal or (new is not None and project_id in new.project_ids):
+        raise ValueError(f"{parent_id!r} is below {project_id!r}")
+    if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
+        raise ConcurrentChange
+    if new is not None and new.missing(held):
+        raise ConcurrentChange
+    for resource, subtree in held.items():
+        leaving = (old.nodes(resource) or ())[1:]
+        entering = (new.nodes(resource) or ()) if new is not None else ()
+        changes += [usages.Change(node, subtree=-subtree) for node in leaving]
+        changes += [usages.Change(node, subtree=subtree) for node in entering]
+    for change in usages.merge(changes):
+        if change.subtree and not usages.charge(connection, change):
+            raise ConcurrentChange
+    projects.set_parent(connection, project_id, parent_id, origin)
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
@@ -49,14 +83,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
     added project was inserted concurrently, and ConcurrentChange if an edge changed concurrently.
     """
-    insert_many(
-        connection,
-        projects_table,
-        [
-            {"project_id": project_id, "parent_id": parent_id, "generation": 0}
-            for project_id, parent_id in sorted(added.items())
-        ],
-    )
+    projects.insert(connection, added)
     if not moved:
         return
     before = projects.edges(connection)
@@ -64,13 +91,13 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}
     old_ancestors = {project_id: ancestors(project_id, before) for project_id in moved}
     touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
-    _lock_projects(connection, set(moved).union(*new_ancestors.values()) - set(added))
+    projects.lock_many(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
-    _set_parents(connection, moved)
+    projects.set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
     plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors)
     order = _lock_order(connection, rows, plan, before)
@@ -93,37 +120,6 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
         path.append(parent_id)
         parent_id = edges.get(parent_id)
     return path
-
-
-@functools.cache
-def _project_lock(dialect: dialects.Dialect) -> ListStatement:
-    return ListStatement(
-        lambda size: dialect.lock_in_order(
-            sa.select(_project.project_id).where(any_of(_project.project_id, size)), _project.project_id
-        )
-    )
-
-
-_CHANGE_PROJECTS = ListStatement(
-    lambda size: (
-        sa.update(projects_table)
-        .where(any_of(_project.project_id, size))
-        .values(generation=_project.generation + sa.literal_column("1"), updated_at=clock.utc_now())
-    )
-)
-
-
-def _lock_projects(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Lock the rows of these projects until the transaction ends: like projects.lock_project_rows, for many projects.
-
-    If an UPDATE locks its rows in no known order, a SELECT locks them first.
-    """
-    dialect = dialects.of(connection)
-    for names in chunks(sorted(project_ids)):
-        if not dialect.update_locks_in_order:
-            _project_lock(dialect).rows(connection, names, {})
-        if _CHANGE_PROJECTS.changed(connection, names, {}) != len(names):
-            raise ConcurrentChange
 
 
 def _insert_missing_rows(
@@ -191,12 +187,8 @@ def _lock_order(
 
 @functools.cache
 def _usage_lock(dialect: dialects.Dialect) -> ListStatement:
-    columns = [_usage.id] if dialect.update_locks_in_order else [_usage.project_id, _usage.resource]
-    return ListStatement(
-        lambda size: dialect.lock_in_order(
-            sa.select(_usage.id, _usage.subtree).where(any_of(_usage.id, size)), *columns
-        )
-    )
+    columns = usages.lock_order_columns(by_id=dialect.update_locks_in_order)
+    return ListStatement(lambda size: dialect.lock_in_order(usages.subtrees_query(size), *columns))
 
 
 def _lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
@@ -209,19 +201,6 @@ def _lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[
     for chunk in order:
         subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
     return subtrees
-
-
-_SET_PARENTS = ListStatement(
-    lambda size: (
-        sa.update(projects_table)
-        .where(any_of(_project.project_id, size))
-        .values(parent_id=case_by_value(_project.project_id, _project.parent_id, size), origin=sa.null())
-    )
-)
-
-
-def _set_parents(connection: sa.Connection, moved: Edges) -> None:
-    update_each(connection, _SET_PARENTS, moved)
 
 
 def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import limit_overrides
 from cyborg_quota.types import LimitOverride
 
@@ -27,8 +27,11 @@ _MAX_INTEGER: Final = 2**31 - 1
 _column = limit_overrides.c
 _KEY: Final = (_column.project_id, _column.resource)
 
-IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _column.ends_at > clock.utc_now())
+_HAS_NOT_ENDED: Final = _column.ends_at > clock.utc_now()
+IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _HAS_NOT_ENDED)
 """The condition of an override that applies at this moment, by the clock of the database."""
+
+_LIMITS: Final = sa.select(*_KEY, _column.most, _column.generation, _column.ordinal)
 
 Key = tuple[str, str]
 
@@ -92,7 +95,7 @@ def _rows(
 ) -> tuple[list[LimitOverride], datetime.datetime | None]:
     query = (
         sa.select(limit_overrides, sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now"))
-        .where(condition, _column.ends_at > clock.utc_now())
+        .where(condition, _HAS_NOT_ENDED)
         .order_by(_column.generation, _column.ordinal)
         .limit(limit)
     )
@@ -114,7 +117,7 @@ def _override(row: Any) -> LimitOverride:
 
 def active(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[Key, int]:
     """The limits that overrides set at this moment."""
-    query = sa.select(*_KEY, _column.most, _column.generation, _column.ordinal).where(IS_ACTIVE)
+    query = _LIMITS.where(IS_ACTIVE)
     if project_ids is not None:
         query = query.where(_column.project_id.in_(sorted(project_ids)))
     return latest(((row[0], row[1]), row[2], row[3], row[4]) for row in connection.execute(query))
@@ -155,3 +158,26 @@ def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> Non
 def forget_project(connection: sa.Connection, project_id: str) -> None:
     """Delete all overrides of a project."""
     connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))
+
+
+def active_query(project_ids: Sequence[str], resources: Sequence[str]) -> sa.Select[Any]:
+    """The query for the columns of ``latest``: the overrides of these limits that apply at this moment."""
+    return _LIMITS.where(_column.project_id.in_(project_ids), _column.resource.in_(resources), IS_ACTIVE)
+
+
+# Queries for holdings.py.
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for one override of a project that has not ended, if it has any."""
+    return sa.select(_column.project_id).where(_column.project_id == project_id, _HAS_NOT_ENDED).limit(1)
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with such overrides and with an id greater than ``after``."""
+    return paging.first_projects(_column.project_id, after, count, _HAS_NOT_ENDED)
+
+
+def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
+    """The query for such overrides of these projects."""
+    return sa.select(*_KEY).where(_column.project_id.in_(project_ids), _HAS_NOT_ENDED)

@@ -41,3 +41,11 @@ def require(
     """Raise MarkerNotFound if no row of the table is the marker."""
     if connection.execute(sa.select(sa.literal(1)).select_from(table).where(is_marker).limit(1)).first() is None:
         raise exceptions.MarkerNotFound(marker)
+
+
+def first_projects(
+    column: sa.ColumnElement[str], after: str, count: int, condition: sa.ColumnElement[bool] | None = None
+) -> sa.Select[Any]:
+    """The query for the first ``count`` different values greater than ``after`` of a column of project ids, sorted."""
+    query = sa.select(column).where(column > after, sa.true() if condition is None else condition)
+    return query.distinct().order_by(column).limit(count)

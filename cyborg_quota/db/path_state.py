@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the path, counters and limits of a project and its ancestors in one statement.
+"""The path of a project to its root: the usage rows to charge (``read_path``), and its counters and limits (``read``).
 
-One statement reads one snapshot, also at READ COMMITTED, so that all values are from one point in time. The number of
-rows that it reads depends on the path, not on the number of projects::
+``read_path`` and ``make_rows`` follow the rules in projects.py. ``read`` is one statement, and so reads one snapshot,
+also at READ COMMITTED: all values are from one point in time. The number of rows that it reads depends on the path, not
+on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
@@ -21,14 +22,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, overrides, projects, reservations
+from cyborg_quota.db import clock, dialects, overrides, projects, reservations, usages
 from cyborg_quota.db.dialects import Dialect
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
+from cyborg_quota.db.models import projects as projects_table
+from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
@@ -46,22 +51,22 @@ MAX_PROJECTS: Final = 500
 class PathState:
     """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
 
-    ``counters`` and ``overrides`` (the limits of the projects, or the overrides of them that apply at that moment) are
-    keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not stored are
-    missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they were counted.
-    The states of ``read_many`` share these mappings.
+    ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
+    moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
+    stored are missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they
+    were counted. The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
     counters: Mapping[tuple[str, str], Counters]
-    overrides: Mapping[tuple[str, str], int]
+    project_limits: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
     open_reservations: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
-        return sorted({resource for _, resource in [*self.counters, *self.overrides]} | set(self.defaults))
+        return sorted({resource for _, resource in [*self.counters, *self.project_limits]} | set(self.defaults))
 
 
 def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:
@@ -183,3 +188,157 @@ def _columns(
             for label, amount in zip(("value_1", "value_2", "value_3"), padded, strict=True)
         ),
     )
+
+
+# --- The path, and the usage rows to charge ---
+
+
+class ProjectPath:
+    """The path of one project, leaf first, and the usage rows along it, by resource.
+
+    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root).
+    """
+
+    __slots__ = ("_rows", "origins", "project_ids")
+
+    def __init__(
+        self,
+        project_ids: Sequence[str],
+        rows: dict[str, tuple[usages.Node, ...]],
+        origins: Sequence[str | None] | None = None,
+    ) -> None:
+        self.project_ids = tuple(project_ids)
+        self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
+        self._rows = rows
+
+    def limiting(self, origin: str | None) -> tuple[str, ...]:
+        """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
+        for index, edge_origin in enumerate(self.origins):
+            if edge_origin is not None and edge_origin != origin:
+                return self.project_ids[: index + 1]
+        return self.project_ids
+
+    def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
+        """The rows to charge, leaf first; None if one of them does not exist yet."""
+        nodes = self._rows.get(resource, ())
+        return nodes if len(nodes) == len(self.project_ids) else None
+
+    @property
+    def resources(self) -> list[str]:
+        """The resources with usage rows along this path, sorted."""
+        return sorted(self._rows)
+
+    def lacking(self, resource: str) -> set[str]:
+        """The projects along the path that have no usage row for ``resource``."""
+        return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
+
+    def missing(self, resources: Iterable[str]) -> list[str]:
+        """Those of the resources for which a project along this path has no usage row."""
+        return [resource for resource in resources if self.nodes(resource) is None]
+
+
+@functools.cache
+def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    """The project, its ancestors, and their usage rows, in one statement and thus one snapshot."""
+    path = projects.path_cte()
+    usage = quota_usages.c
+    number = sa.cast(sa.null(), sa.Integer)
+    name = sa.cast(sa.null(), usage.resource.type)
+    origin = (
+        sa.select(projects_table.c.origin).where(projects_table.c.project_id == path.c.project_id).scalar_subquery()
+    )
+    no_origin = sa.cast(sa.null(), projects_table.c.origin.type)
+    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin).where(
+        dialect.is_on_path(usage.project_id, sa.select(path.c.project_id)),
+        usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
+    )
+    return sa.union_all(
+        sa.select(
+            path.c.project_id,
+            path.c.distance,
+            number.label("id"),
+            name.label("resource"),
+            number.label("generation"),
+            origin.label("origin"),
+        ),
+        rows,
+    )
+
+
+def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
+    """Read the current path of ``project_id``. An unknown project is a root."""
+    statement = _path_query(dialects.of(connection))
+    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
+    distances: dict[str, int] = {}
+    origins: dict[str, str | None] = {}
+    for row in sorted((row for row in rows if row.id is None), key=lambda row: int(row.distance)):
+        distances.setdefault(row.project_id, row.distance)
+        origins.setdefault(row.project_id, row.origin)
+    height = len(distances) - 1
+    nodes_by_resource: dict[str, list[usages.Node]] = {}
+    for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
+        node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
+        nodes_by_resource.setdefault(row.resource, []).append(node)
+    rows_by_resource = {name: tuple(nodes) for name, nodes in nodes_by_resource.items()}
+    return ProjectPath(list(distances), rows_by_resource, list(origins.values()))
+
+
+_ROOTS = ListStatement(
+    lambda size: (
+        sa.select(quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation)
+        .select_from(
+            sa.outerjoin(quota_usages, projects_table, projects_table.c.project_id == quota_usages.c.project_id)
+        )
+        .where(any_of(quota_usages.c.project_id, size), projects_table.c.parent_id.is_(None))
+    )
+)
+
+
+def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
+    """The paths, by project, of those of these projects that have a usage row and no parent."""
+    nodes: dict[str, dict[str, tuple[usages.Node, ...]]] = {}
+    for row in _ROOTS.rows(connection, sorted(project_ids), {}):
+        node = usages.Node(row.id, row.project_id, row.resource, row.generation, 0)
+        nodes.setdefault(row.project_id, {})[row.resource] = (node,)
+    return {project_id: ProjectPath([project_id], rows) for project_id, rows in nodes.items()}
+
+
+_ZERO_ROW: Final = {
+    "project_id": sa.bindparam("b_project"),
+    "resource": sa.bindparam("b_resource"),
+    "reserved": 0,
+    "used": 0,
+    "subtree": 0,
+    "generation": sa.bindparam("b_generation"),
+    "created_at": clock.utc_now(),
+}
+"""The values of a new usage row; ``_zero_row`` returns the parameters."""
+
+_GENERATION_BITS: Final = 30
+"""Leaves room for a billion moves in the column's 32 bits."""
+
+
+def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
+    """The parameters of _ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
+    return {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)}
+
+
+def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
+    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_project_rows``)."""
+    parameters = _zero_row(project_id, resource)
+    dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, parameters)
+
+
+def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
+    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
+
+    It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
+    retry after ConcurrentChange must therefore read the path again.
+    """
+    leaf = path.project_ids[0]
+    lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
+    projects.lock_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
+    if read_path(connection, leaf, resources).project_ids != path.project_ids:
+        raise ConcurrentChange
+    for project_id, resource in sorted(lacking):
+        make_row(connection, project_id, resource)

@@ -10,13 +10,13 @@ runs this statement first, so that no binding is created after the switch to mai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock
-from cyborg_quota.db.models import inventories, pod_usages, pods, resource_providers
+from cyborg_quota.db.models import pod_usages, pods
 from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
 
 _pod = pods.c
@@ -114,33 +114,7 @@ def hold_available(connection: sa.Connection, pod_id: int) -> bool:
     return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
 
 
-def has_providers(connection: sa.Connection, name: str) -> bool:
-    """Whether providers belong to the pod."""
-    query = sa.select(sa.literal(1)).where(resource_providers.c.pod == name).limit(1)
-    return connection.execute(query).first() is not None
-
-
 # --- measurements ---
-
-
-def measure_inventories(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
-    """What the inventories of the providers of these pods have and use, by pod and resource."""
-    inventory, provider = inventories.c, resource_providers.c
-    query = (
-        sa.select(
-            provider.pod,
-            inventory.resource,
-            sa.func.sum(inventory.capacity),
-            sa.func.sum(inventory.capacity - inventory.free),
-        )
-        .select_from(inventories.join(resource_providers, provider.id == inventory.provider_id))
-        .where(provider.pod.in_(sorted(set(names))))
-        .group_by(provider.pod, inventory.resource)
-    )
-    measured: dict[str, dict[str, ResourceUse]] = {}
-    for pod, resource, capacity, used in connection.execute(query):
-        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
-    return measured
 
 
 def set_usage(connection: sa.Connection, pod_id: int, usage: Mapping[str, ResourceUse]) -> None:

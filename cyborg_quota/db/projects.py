@@ -22,16 +22,16 @@ origin is a move, even if the parent does not change: a charge that was checked 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, paging, usages
+from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import projects, quota_usages
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.models import projects
+from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunks, insert_many, update_each
 
 MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
@@ -93,124 +93,24 @@ def _limits_follow() -> sa.ColumnElement[bool]:
     return sa.or_(projects.c.origin.is_(None), same_origin)
 
 
-@functools.cache
-def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    """The project, its ancestors, and their usage rows, in one statement and thus one snapshot."""
-    path = path_cte()
-    usage = quota_usages.c
-    number = sa.cast(sa.null(), sa.Integer)
-    name = sa.cast(sa.null(), usage.resource.type)
-    origin = sa.select(projects.c.origin).where(projects.c.project_id == path.c.project_id).scalar_subquery()
-    no_origin = sa.cast(sa.null(), projects.c.origin.type)
-    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin).where(
-        dialect.is_on_path(usage.project_id, sa.select(path.c.project_id)),
-        usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
-    )
-    return sa.union_all(
-        sa.select(
-            path.c.project_id,
-            path.c.distance,
-            number.label("id"),
-            name.label("resource"),
-            number.label("generation"),
-            origin.label("origin"),
-        ),
-        rows,
-    )
-
-
-class ProjectPath:
-    """The path of one project, leaf first, and the usage rows along it, by resource.
-
-    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root).
-    """
-
-    __slots__ = ("_rows", "origins", "project_ids")
-
-    def __init__(
-        self,
-        project_ids: Sequence[str],
-        rows: dict[str, tuple[usages.Node, ...]],
-        origins: Sequence[str | None] | None = None,
-    ) -> None:
-        self.project_ids = tuple(project_ids)
-        self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
-        self._rows = rows
-
-    def limiting(self, origin: str | None) -> tuple[str, ...]:
-        """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
-        for index, edge_origin in enumerate(self.origins):
-            if edge_origin is not None and edge_origin != origin:
-                return self.project_ids[: index + 1]
-        return self.project_ids
-
-    def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
-        """The rows to charge, leaf first; None if one of them does not exist yet."""
-        nodes = self._rows.get(resource, ())
-        return nodes if len(nodes) == len(self.project_ids) else None
-
-    @property
-    def resources(self) -> list[str]:
-        """The resources with usage rows along this path, sorted."""
-        return sorted(self._rows)
-
-    def lacking(self, resource: str) -> set[str]:
-        """The projects along the path that have no usage row for ``resource``."""
-        return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
-
-    def missing(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources for which a project along this path has no usage row."""
-        return [resource for resource in resources if self.nodes(resource) is None]
-
-
-def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
-    """Read the current path of ``project_id``. An unknown project is a root."""
-    statement = _path_query(dialects.of(connection))
-    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
-    distances: dict[str, int] = {}
-    origins: dict[str, str | None] = {}
-    for row in sorted((row for row in rows if row.id is None), key=lambda row: int(row.distance)):
-        distances.setdefault(row.project_id, row.distance)
-        origins.setdefault(row.project_id, row.origin)
-    height = len(distances) - 1
-    nodes_by_resource: dict[str, list[usages.Node]] = {}
-    for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
-        node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
-        nodes_by_resource.setdefault(row.resource, []).append(node)
-    rows_by_resource = {name: tuple(nodes) for name, nodes in nodes_by_resource.items()}
-    return ProjectPath(list(distances), rows_by_resource, list(origins.values()))
-
-
-_ROOTS = ListStatement(
-    lambda size: (
-        sa.select(quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation)
-        .select_from(sa.outerjoin(quota_usages, projects, projects.c.project_id == quota_usages.c.project_id))
-        .where(any_of(quota_usages.c.project_id, size), projects.c.parent_id.is_(None))
-    )
-)
-
-
-def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
-    """The paths, by project, of those of these projects that have a usage row and no parent."""
-    nodes: dict[str, dict[str, tuple[usages.Node, ...]]] = {}
-    for row in _ROOTS.rows(connection, sorted(project_ids), {}):
-        node = usages.Node(row.id, row.project_id, row.resource, row.generation, 0)
-        nodes.setdefault(row.project_id, {})[row.resource] = (node,)
-    return {project_id: ProjectPath([project_id], rows) for project_id, rows in nodes.items()}
-
-
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
-
-
-def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
-    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_project_rows``)."""
-    parameters = usages.zero_row(project_id, resource)
-    dialects.of(connection).insert_or_ignore(connection, quota_usages, usages.ZERO_ROW, parameters)
 
 
 def ensure(connection: sa.Connection, project_id: str) -> None:
     """Insert the project as a root if it does not exist."""
     dialects.of(connection).insert_or_ignore(connection, projects, _ensure, {"b_project": project_id})
+
+
+def insert(connection: sa.Connection, added: Mapping[str, str | None]) -> None:
+    """Insert projects, with edges of the operator. Raises DBDuplicateEntry if one of them exists."""
+    insert_many(
+        connection,
+        projects,
+        [
+            {"project_id": project_id, "parent_id": parent_id, "generation": 0}
+            for project_id, parent_id in sorted(added.items())
+        ],
+    )
 
 
 _LOCK = (
@@ -230,7 +130,38 @@ def lock_project_rows(connection: sa.Connection, project_ids: Iterable[str]) -> 
             raise ConcurrentChange
 
 
-def _lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
+@functools.cache
+def _many_lock(dialect: Dialect) -> ListStatement:
+    return ListStatement(
+        lambda size: dialect.lock_in_order(
+            sa.select(projects.c.project_id).where(any_of(projects.c.project_id, size)), projects.c.project_id
+        )
+    )
+
+
+_LOCK_MANY = ListStatement(
+    lambda size: (
+        sa.update(projects)
+        .where(any_of(projects.c.project_id, size))
+        .values(generation=projects.c.generation + sa.literal_column("1"), updated_at=clock.utc_now())
+    )
+)
+
+
+def lock_many(connection: sa.Connection, project_ids: Iterable[str]) -> None:
+    """Lock the rows of these projects until the transaction ends: like lock_project_rows, for many projects.
+
+    If an UPDATE locks its rows in no known order, a SELECT locks them first.
+    """
+    dialect = dialects.of(connection)
+    for names in chunks(sorted(project_ids)):
+        if not dialect.update_locks_in_order:
+            _many_lock(dialect).rows(connection, names, {})
+        if _LOCK_MANY.changed(connection, names, {}) != len(names):
+            raise ConcurrentChange
+
+
+def lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
     """Like ``lock_project_rows``, in the same order, but insert ``leaf`` as a root if it does not exist."""
     for project_id in sorted(project_ids):
         if connection.execute(_LOCK, {"b_project": project_id}).rowcount == 1:
@@ -241,21 +172,6 @@ def _lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: st
         lock_project_rows(connection, [leaf])
 
 
-def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
-    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
-
-    It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
-    retry after ConcurrentChange must therefore read the path again.
-    """
-    leaf = path.project_ids[0]
-    lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
-    _lock_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
-    if read_path(connection, leaf, resources).project_ids != path.project_ids:
-        raise ConcurrentChange
-    for project_id, resource in sorted(lacking):
-        make_row(connection, project_id, resource)
-
-
 _SET_PARENT = (
     sa.update(projects)
     .where(projects.c.project_id == sa.bindparam("b_project"))
@@ -263,47 +179,23 @@ _SET_PARENT = (
 )
 
 
-def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
-    """The resources for which the project has usage rows, sorted."""
-    return sorted(usages.read_subtrees(connection, project_id))
-
-
-def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
-    """Move an existing project and its subtree below an existing parent (None: make it a root).
-
-    ``origin`` is the limit source that requests the move; None for an operator. The same transaction subtracts the
-    subtree's usage from the totals of the old ancestors, and adds it to those of the new ones. Raises ValueError if
-    the parent is below the project; ConcurrentChange if usage rows along the new path are missing (the caller inserts
-    them, and retries), or if the tree changed concurrently.
-    """
-    resources = resources_of(connection, project_id)
-    goal = read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
-    lock_project_rows(connection, {project_id, *goal})
-    old = read_path(connection, project_id, resources)
-    usages.bump_generations(connection, project_id)
-    held = usages.read_subtrees(connection, project_id)
-    changes = []
-    new = read_path(connection, parent_id, held) if parent_id is not None else None
-    if project_id in goal or (new is not None and project_id in new.project_ids):
-        raise ValueError(f"{parent_id!r} is below {project_id!r}")
-    if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
-        raise ConcurrentChange
-    if new is not None and new.missing(held):
-        raise ConcurrentChange
-    for resource, subtree in held.items():
-        leaving = (old.nodes(resource) or ())[1:]
-        entering = (new.nodes(resource) or ()) if new is not None else ()
-        changes += [usages.Change(node, subtree=-subtree) for node in leaving]
-        changes += [usages.Change(node, subtree=subtree) for node in entering]
-    for change in usages.merge(changes):
-        if change.subtree and not usages.charge(connection, change):
-            raise ConcurrentChange
-    set_parent(connection, project_id, parent_id, origin)
-
-
 def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
     """Change an edge only. The caller's transaction must lock the project and update the totals."""
     connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id, "b_origin": origin})
+
+
+_SET_PARENTS = ListStatement(
+    lambda size: (
+        sa.update(projects)
+        .where(any_of(projects.c.project_id, size))
+        .values(parent_id=case_by_value(projects.c.project_id, projects.c.parent_id, size), origin=sa.null())
+    )
+)
+
+
+def set_parents(connection: sa.Connection, moved: Mapping[str, str | None]) -> None:
+    """Change many edges to edges of the operator. The caller must lock the projects, and update the totals."""
+    update_each(connection, _SET_PARENTS, moved)
 
 
 def delete(connection: sa.Connection, project_id: str) -> None:
@@ -382,9 +274,7 @@ def children_of(connection: sa.Connection, project_id: str) -> set[str]:
     return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
 
 
-def list_children(
-    connection: sa.Connection, project_id: str, origin: str | None, after: str, count: int
-) -> list[str]:
+def list_children(connection: sa.Connection, project_id: str, origin: str | None, after: str, count: int) -> list[str]:
     """The first children with an id greater than ``after``, sorted; by edges of operators or of ``origin``.
 
     Sorted by an expression: to sort by the column, SQLite would read all projects by their ids, and skip those with
@@ -418,3 +308,22 @@ _PARENT = sa.select(projects.c.parent_id).where(
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
     """The parent, by an edge that an operator made; None for a root and for an unknown project."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for the row of a project, if it has one."""
+    return sa.select(projects.c.project_id).where(projects.c.project_id == project_id).limit(1)
+
+
+def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str | None] | None:
+    """The parent of a project and the origin of this edge; None if the project is not known."""
+    query = sa.select(projects.c.parent_id, projects.c.origin).where(projects.c.project_id == project_id)
+    row = connection.execute(query).first()
+    return None if row is None else (row.parent_id, row.origin)
+
+
+def edges_with_origins(connection: sa.Connection) -> dict[str, tuple[str, str | None]]:
+    """The parent of each project that has one, and the origin of this edge."""
+    query = sa.select(projects.c.project_id, projects.c.parent_id, projects.c.origin)
+    rows = connection.execute(query.where(projects.c.parent_id.is_not(None)))
+    return {row.project_id: (row.parent_id, row.origin) for row in rows}

@@ -10,7 +10,7 @@ transaction: otherwise writers of the inventories of a busy provider would starv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -122,3 +122,26 @@ def has_children(connection: sa.Connection, provider_id: int) -> bool:
 def delete(connection: sa.Connection, provider_id: int) -> None:
     """Delete a provider, which the transaction has locked, and which has neither inventories nor children."""
     connection.execute(sa.delete(resource_providers).where(_row.id == provider_id))
+
+
+NAME: Final = _row.name
+"""The name of the provider that ``join`` adds to each row."""
+
+
+def join(source: sa.FromClause, provider_id: sa.ColumnElement[Any], *, is_outer: bool = False) -> sa.Join:
+    """``source`` joined with the provider that each row names."""
+    return source.join(resource_providers, _row.id == provider_id, isouter=is_outer)
+
+
+def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, str]:
+    """The names of these providers, by id."""
+    if not provider_ids:
+        return {}
+    query = sa.select(_row.id, _row.name).where(_row.id.in_(sorted(set(provider_ids))))
+    return {row.id: row.name for row in connection.execute(query)}
+
+
+def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:
+    """Whether providers belong to the pod."""
+    query = sa.select(sa.literal(1)).where(_row.pod == pod).limit(1)
+    return connection.execute(query).first() is not None

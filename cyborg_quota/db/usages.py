@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -352,26 +351,6 @@ def claim_notified_level(connection: sa.Connection, project_id: str, resource: s
     return connection.execute(_CLAIM_LEVEL, parameters).rowcount == 1
 
 
-ZERO_ROW: Final = {
-    "project_id": sa.bindparam("b_project"),
-    "resource": sa.bindparam("b_resource"),
-    "reserved": 0,
-    "used": 0,
-    "subtree": 0,
-    "generation": sa.bindparam("b_generation"),
-    "created_at": clock.utc_now(),
-}
-"""The values of a new usage row; ``zero_row`` returns the parameters."""
-
-_GENERATION_BITS: Final = 30
-"""Leaves room for a billion moves in the column's 32 bits."""
-
-
-def zero_row(project_id: str, resource: str) -> dict[str, Any]:
-    """The parameters of ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
-    return {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)}
-
-
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project or a descendant has usage."""
     query = sa.select(sa.literal(1)).where(_usage.project_id == project_id, _usage.subtree != 0)
@@ -456,3 +435,35 @@ def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]
     """Add 1 to the generations of these rows: rule 1 in projects.py."""
     for chunk in chunks(sorted(usage_ids)):
         _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {})
+
+
+def subtrees_query(size: int) -> sa.Select[Any]:
+    """The query for the id and the ``subtree`` of rows, by a list of ids: moves.py locks the rows with it."""
+    return sa.select(_usage.id, _usage.subtree).where(any_of(_usage.id, size))
+
+
+def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
+    """The columns by which ``subtrees_query`` is sorted: the id, or the names."""
+    return [_usage.id] if by_id else [_usage.project_id, _usage.resource]
+
+
+# Queries for holdings.py.
+
+_IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
+
+
+def of_project_query(project_id: str) -> sa.Select[Any]:
+    """The query for one row of a project, if it has any."""
+    return sa.select(_usage.project_id).where(_usage.project_id == project_id).limit(1)
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with usage and with an id greater than ``after``."""
+    return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
+
+
+def held_query(project_ids: Sequence[str]) -> sa.Select[Any]:
+    """The query for the rows of these projects that are not zero."""
+    return sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
+        _usage.project_id.in_(project_ids), _IS_HELD
+    )

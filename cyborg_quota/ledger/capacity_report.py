@@ -48,7 +48,7 @@ class CapacityReporter:
         known = {project_id for project_id, _ in counters}
         parents: Mapping[str, str | None] = {}
         if isinstance(self._limits, DatabaseLimitDriver):
-            _, limits, parents = limit_tables.read_book(connection)
+            _, limits, parents = limit_tables.read_limits(connection)
             known |= {project_id for project_id, _ in (*limits, *overrides.active(connection))}
         elif self._limits.bounds_subtree:
             parents = projects.edges(connection)

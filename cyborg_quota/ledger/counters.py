@@ -14,7 +14,7 @@ from typing import NoReturn
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import dialects, maintenance, new_reservations, reservations, usages
+from cyborg_quota.db import dialects, maintenance, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
@@ -205,13 +205,13 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
     reserved, used = maintenance.sums_from_reservations(connection, node)
     if used < 0:
         reductions = transitions.adjust(-used, maintenance.freed(connection, node.usage_id), committed)
-        new_reservations.insert_adjustments(connection, node, reductions)
+        maintenance.insert_adjustments(connection, node, reductions)
         used = 0
     excess = used + reserved - MAX_AMOUNT
     if excess > used:
         raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
     if excess > 0:
-        new_reservations.insert_excess(connection, node, excess)
+        maintenance.insert_excess(connection, node, excess)
         used -= excess
     after = Counters(
         used=used,
@@ -276,7 +276,7 @@ class Healer:
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
-                reservations.link(connection, nodes[0].usage_id, project_id, resource)
+                maintenance.link(connection, nodes[0].usage_id, project_id, resource)
             before, after = recount(connection, nodes[0])
             return None if before == after else Drift(project_id, resource, before, after)
 

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
-from cyborg_quota.db import holdings, maintenance, projects, reservations, schema
+from cyborg_quota.db import history, holdings, maintenance, path_state, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base
@@ -223,7 +223,7 @@ class DbQuotaDriver(base.QuotaDriver):
         return self._headroom.read_many(project_ids, resources)
 
     def get_parent(self, project_id: str) -> str | None:
-        path = self._database.read(lambda connection: projects.read_path(connection, project_id, []))
+        path = self._database.read(lambda connection: path_state.read_path(connection, project_id, []))
         return next(iter(path.limiting(self._limits.origin)[1:]), None)
 
     def list_children(self, project_id: str, after: str, count: int) -> list[str]:
@@ -251,7 +251,7 @@ class DbQuotaDriver(base.QuotaDriver):
         # A consumer or a group has few rows, also where a project's own user asks.
         database = self._untimed if consumer is None and group is None else self._database
         return database.read(
-            lambda connection: reservations.list_reservations(
+            lambda connection: history.list_reservations(
                 connection,
                 project_id=project_id,
                 state=state,

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from cyborg_quota.db import inventories, maintenance, reservations
+from cyborg_quota.db import inventories, maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.reservations import ExpiryPosition, Overdue
+from cyborg_quota.db.maintenance import ExpiryPosition, Overdue
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
 
@@ -45,7 +45,7 @@ _READ_BATCHES: Final = 5
 """The number of batches that one statement reads: it must end well before the statement timeout."""
 
 Read = Callable[[ExpiryPosition | None, int], tuple[Sequence[Any], ExpiryPosition | None]]
-"""Reads the next overdue reservations after a position: see reservations.read_overdue_after."""
+"""Reads the next overdue reservations after a position: see maintenance.read_overdue_after."""
 
 _MAX_WORKERS: Final = 3
 _READ_AHEAD_BATCHES: Final = 40
@@ -71,7 +71,7 @@ class Expirer:
         """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
 
         def work(connection: Connection, counting: Counting) -> int:
-            rows = reservations.read_overdue(connection, limit, self._settler.grace)
+            rows = maintenance.read_overdue(connection, limit, self._settler.grace)
             return self._expire_rows(connection, counting, rows)
 
         return self._settler.write(work)
@@ -79,10 +79,10 @@ class Expirer:
     def overdue(self, position: ExpiryPosition | None, limit: int) -> tuple[Sequence[Any], ExpiryPosition | None]:
         """Read up to ``limit`` overdue reservations after a position, for ``expire_read``, and the position after them.
 
-        See reservations.read_overdue_after.
+        See maintenance.read_overdue_after.
         """
         return self._database.read(
-            lambda connection: reservations.read_overdue_after(connection, position, limit, self._settler.grace)
+            lambda connection: maintenance.read_overdue_after(connection, position, limit, self._settler.grace)
         )
 
     def expire_read(self, rows: Sequence[Overdue]) -> int:
@@ -93,7 +93,7 @@ class Expirer:
             if next(attempts) == 0:
                 return self._expire_rows(connection, counting, rows)
             # Another transaction has settled some of them: read which are still overdue.
-            still_overdue = reservations.still_overdue(connection, [row[0] for row in rows], self._settler.grace)
+            still_overdue = maintenance.still_overdue(connection, [row[0] for row in rows], self._settler.grace)
             return self._expire_rows(connection, counting, still_overdue)
 
         return self._settler.write(work)
@@ -101,7 +101,7 @@ class Expirer:
     def _expire_rows(self, connection: Connection, counting: Counting, rows: Sequence[Overdue]) -> int:
         """Raises ConcurrentChange if another transaction has settled one of the rows."""
         if rows:
-            if not reservations.expire(connection, rows, self._settler.grace):
+            if not maintenance.expire(connection, rows, self._settler.grace):
                 raise ConcurrentChange
             freed: dict[inventories.Key, int] = {}
             for _, _, resource, delta, provider_id, _ in rows:

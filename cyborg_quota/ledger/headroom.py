@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cyborg_quota import exceptions, headroom
 from cyborg_quota.capacity_types import FreeInventories
-from cyborg_quota.db import free_capacity, path_state, projects, resource_providers
+from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.headroom import Bundles, OpenReservations
@@ -123,7 +123,7 @@ class HeadroomReader:
         if parent_id is None or state.project_ids[1:2] == [parent_id]:
             return state
         parent = path_state.read(connection, parent_id, origin)
-        counted_by = projects.read_path(connection, project_id, []).project_ids
+        counted_by = path_state.read_path(connection, project_id, []).project_ids
         return _moved(state, parent, counted_by)
 
     def _headrooms(self, state: PathState, limits: PathLimits, resources: Collection[str]) -> dict[str, Headroom]:
@@ -156,7 +156,7 @@ def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> Pa
         state,
         project_ids=[project_id, *parent.project_ids],
         counters=counters,
-        overrides={**state.overrides, **parent.overrides},
+        project_limits={**state.project_limits, **parent.project_limits},
     )
 
 

@@ -61,7 +61,7 @@ class LimitKeeper:
 
         def work(connection: Connection) -> LimitTree:
             tree = self._read(connection)
-            tree.overrides.update(overrides.active(connection))
+            tree.project_limits.update(overrides.active(connection))
             return tree
 
         return self._database.read(work)
@@ -126,9 +126,9 @@ class LimitKeeper:
             live = overrides.read(connection, {project_id, *tree.projects})
             changes = []
             for resource, limit in sorted(limits.items()):
-                changes += _change(project_id, resource, tree.overrides.get((project_id, resource)), limit)
-                _set_or_remove(tree.overrides, (project_id, resource), limit)
-                tables.set_override(connection, project_id, resource, limit)
+                changes += _change(project_id, resource, tree.project_limits.get((project_id, resource)), limit)
+                _set_or_remove(tree.project_limits, (project_id, resource), limit)
+                tables.set_limit(connection, project_id, resource, limit)
             self._refuse(Timeline(tree, *live), [project_id], list(limits))
             return True, limit_history.record(connection, author, changes)
 
@@ -187,7 +187,7 @@ class LimitKeeper:
             raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> LimitTree:
-        return LimitTree(*tables.read_book(connection), self._limits.initial_limits)
+        return LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
 
 
 def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
@@ -216,7 +216,7 @@ def import_document(
     def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
         if not dry_run:
             tables.serialize_tree_changes(connection)
-        before = LimitTree(*tables.read_book(connection), limits.initial_limits, projects.marked_edges(connection))
+        before = LimitTree(*tables.read_limits(connection), limits.initial_limits, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
         live, now = overrides.read(connection)
         new: list[LimitOverride] = []
@@ -269,9 +269,9 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
             key = (change.project_id, str(change.resource))
-            changed[key] = after.overrides.get(key)
+            changed[key] = after.project_limits.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
-    tables.set_overrides(connection, changed, before.overrides)
+    tables.set_limits(connection, changed, before.project_limits)
     moves.place_all(connection, added, moved)
 
 
@@ -373,7 +373,7 @@ class OriginClearing:
         """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
         if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
             return
-        limit_tree = LimitTree(*tables.read_book(connection), self._limits.initial_limits)
+        limit_tree = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
         for project_id, parent_id in edges.items():
             limit_tree.set_parent(project_id, parent_id)
         changes = [

@@ -104,7 +104,7 @@ class Overrides:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in live if one not in ended]
-            tree = LimitTree(*limit_tables.read_book(connection), self._limits.initial_limits)
+            tree = LimitTree(*limit_tables.read_limits(connection), self._limits.initial_limits)
             names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
             self._refuse(Timeline(tree, left, now), names, resources)
             tables.delete(connection, ended)

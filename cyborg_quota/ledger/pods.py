@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import pod_bindings, pods
+from cyborg_quota.db import inventories, pod_bindings, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
@@ -76,7 +76,7 @@ class PodManager:
             stored = self._lock(connection, name)
             if pod_bindings.is_bound(connection, name):
                 raise exceptions.PodInUse(name, "projects are bound to it (see `pod binding list`)")
-            if pods.has_providers(connection, name):
+            if resource_providers.is_any_of_pod(connection, name):
                 raise exceptions.PodInUse(name, "providers belong to it")
             pods.delete(connection, stored.id)
 
@@ -166,7 +166,7 @@ class PodManager:
 
     def measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of these pods have and use now. A pod without inventories has an empty measurement."""
-        measured = self._untimed.read(lambda connection: pods.measure_inventories(connection, names))
+        measured = self._untimed.read(lambda connection: inventories.sums_of_pods(connection, names))
         return {name: measured.get(name, {}) for name in names}
 
     def set_usage(self, name: str, usage: Mapping[str, ResourceUse]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, overrides, projects, usages
+from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -36,9 +36,9 @@ class PathCache:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._cached_paths: dict[str, projects.ProjectPath] = {}
+        self._cached_paths: dict[str, path_state.ProjectPath] = {}
 
-    def get(self, project_id: str, resources: Collection[str]) -> projects.ProjectPath:
+    def get(self, project_id: str, resources: Collection[str]) -> path_state.ProjectPath:
         """The path of ``project_id``, with usage rows for all ``resources``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
         if path is not None and not path.missing(resources):
@@ -51,13 +51,13 @@ class PathCache:
             self._make(project_id, resources)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> projects.ProjectPath:
+    def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> path_state.ProjectPath:
         """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
         known = self._cached_paths.get(project_id)
         if known is not None and not known.missing(resources):
             return known
         wanted = set(resources) | (set(known.resources) if known is not None else set())
-        path = projects.read_path(connection, project_id, wanted)
+        path = path_state.read_path(connection, project_id, wanted)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
             self._cached_paths.clear()
         self._cached_paths[project_id] = path
@@ -69,7 +69,7 @@ class PathCache:
         if unknown:
             if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
                 self._cached_paths.clear()
-            self._cached_paths.update(projects.read_roots(connection, unknown))
+            self._cached_paths.update(path_state.read_roots(connection, unknown))
 
     def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
         """The usage rows to charge, from the project to its root; None if they are not cached."""
@@ -86,8 +86,8 @@ class PathCache:
 
     def _make(self, project_id: str, resources: Collection[str]) -> None:
         self._database.write(
-            lambda connection: projects.make_rows(
-                connection, projects.read_path(connection, project_id, resources), resources
+            lambda connection: path_state.make_rows(
+                connection, path_state.read_path(connection, project_id, resources), resources
             )
         )
         self.forget(project_id)
@@ -151,7 +151,7 @@ class Tree:
             self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)
 
     def _make_rows(self, project_id: str, parent_id: str) -> None:
-        resources = self._database.read(lambda connection: projects.resources_of(connection, project_id))
+        resources = self._database.read(lambda connection: moves.resources_of(connection, project_id))
         self._paths.forget(parent_id)
         self._paths.get(parent_id, resources)
 
@@ -168,7 +168,7 @@ class Tree:
                 raise exceptions.ProjectRefused(
                     project_id, f"has children ({', '.join(children[:5])}); move them first"
                 )
-            _, limits, _ = tables.read_book(connection, [project_id])
+            _, limits, _ = tables.read_limits(connection, [project_id])
             live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
@@ -196,16 +196,16 @@ def _set_parent(
     tables.serialize_tree_changes(connection)
     if check is not None:
         check(connection)
-    before = limit_history.edge_of(connection, project_id)
+    before = projects.edge_of(connection, project_id)
     projects.ensure(connection, project_id)
     if parent_id is not None:
         projects.ensure(connection, parent_id)
-        resources = projects.resources_of(connection, project_id)
-        if projects.read_path(connection, parent_id, resources).missing(resources):
+        resources = moves.resources_of(connection, project_id)
+        if path_state.read_path(connection, parent_id, resources).missing(resources):
             raise _RowsMissing
     recorded = limit_history.record(connection, author, _changes(project_id, before, parent_id, origin), origin=origin)
     try:
-        projects.move(connection, project_id, parent_id, origin)
+        moves.move(connection, project_id, parent_id, origin)
     except ValueError:
         raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None
     return recorded

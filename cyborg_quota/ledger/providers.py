@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
-from cyborg_quota.db import features, inventories, pods, resource_providers
+from cyborg_quota.db import features, history, inventories, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.thresholds import level
@@ -175,7 +175,7 @@ class ProviderManager:
         """The live claims at one provider, or at all. Raises ProviderNotFound."""
 
         def work(connection: Connection) -> list[Allocation]:
-            return inventories.list_allocations(connection, None if name is None else self._find(connection, name).id)
+            return history.list_allocations(connection, None if name is None else self._find(connection, name).id)
 
         return self._untimed.read_synced(work)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import dialects, new_reservations, projects, reservations, usages
+from cyborg_quota.db import dialects, new_reservations, path_state, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, PendingClaim, Placement
 from cyborg_quota.ledger.project_tree import PathCache, Tree
@@ -278,7 +278,7 @@ class Reserver:
     def _refuse_unplaced(
         self,
         request: ReserveRequest,
-        path: projects.ProjectPath,
+        path: path_state.ProjectPath,
         constraints: Sequence[Constraint],
         pending: Sequence[PendingClaim],
     ) -> bool:
@@ -292,7 +292,7 @@ class Reserver:
     def _refuse(
         self,
         request: ReserveRequest,
-        path: projects.ProjectPath,
+        path: path_state.ProjectPath,
         constraints: Sequence[Constraint],
         pending: Sequence[PendingClaim],
         refusal: Exception,
@@ -321,7 +321,7 @@ class Reserver:
         reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
         return lambda connection: reserve(connection, rows, changes, claims)
 
-    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> projects.ProjectPath:
+    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> path_state.ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
         Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
@@ -332,7 +332,7 @@ class Reserver:
         return self._paths.get(request.project_id, resources)
 
     def constraints(
-        self, request: ReserveRequest, path: projects.ProjectPath, amounts: dict[str, int]
+        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int]
     ) -> list[Constraint]:
         if request.ttl_microseconds is None or not amounts:
             return []
@@ -349,7 +349,7 @@ class Reserver:
     def raise_refusal(
         self,
         request: ReserveRequest,
-        charged: projects.ProjectPath,
+        charged: path_state.ProjectPath,
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> bool:
@@ -424,11 +424,11 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
     """Insert all rows. False: one of their consumers already holds live reservations."""
     first = rows[0]
     if len(rows) == 1 and first.consumer is not None and first.ttl_microseconds is not None:
-        return new_reservations.insert_if_free(connection, rows[0])
+        return reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
         return False
-    new_reservations.insert(connection, rows)
+    reservations.insert(connection, rows)
     return True
 
 
@@ -449,7 +449,7 @@ def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
 
 
 def changes_within(
-    path: projects.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
+    path: path_state.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
     """The changes of the usage rows on the path, in lock order, with their bounds.
 
@@ -479,7 +479,7 @@ def changes_within(
 
 
 def _rows(
-    request: ReserveRequest, path: projects.ProjectPath, pending: Sequence[PendingClaim]
+    request: ReserveRequest, path: path_state.ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     return [

@@ -19,7 +19,7 @@ from cyborg_quota import exceptions, transitions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.reservation_changes import Amendment
+from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_within
@@ -193,7 +193,7 @@ def amend(connection: Connection, settler: Settler, changes: Iterable[Amendment]
     Raises ReservationChanged if a row is not as it was read, or is overdue.
     """
     for change in changes:
-        if not reservation_changes.amend(connection, change, settler.grace):
+        if not reservations.amend(connection, change, settler.grace):
             raise ReservationChanged
         reservation_changes.record(connection, change)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import new_reservations, reservation_changes, reservations
+from cyborg_quota.db import history, new_reservations, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.reservation_changes import Amendment
+from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
@@ -90,7 +90,7 @@ class Transferrer:
 
         def work(connection: Connection) -> bool:
             self._database.ensure_durable(connection)
-            return reservation_changes.was_transferred(connection, *request[2:], *request[:2])
+            return history.was_transferred(connection, *request[2:], *request[:2])
 
         if self._database.read_synced(work):
             return

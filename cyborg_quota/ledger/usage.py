@@ -9,7 +9,7 @@ from typing import TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import enforcement, exceptions
-from cyborg_quota.db import path_state, projects, usages
+from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
@@ -30,7 +30,7 @@ class UsageReader:
 
     def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
         # Read the current path: only a charge detects that a cached path is stale, and a check charges nothing.
-        project_path = self._database.read(lambda connection: projects.read_path(connection, project_id, request))
+        project_path = self._database.read(lambda connection: path_state.read_path(connection, project_id, request))
         path = project_path.limiting(self._limits.origin)
         parent_id = self._limits.parent_of(project_id)
         if parent_id is not None and path[1:2] != (parent_id,):

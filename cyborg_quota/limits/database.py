@@ -72,7 +72,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         return list(limits.constraints)
 
     def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        return self._path_limits(state.project_ids, resources, state.defaults, state.overrides)
+        return self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)
 
     def _path_limits(
         self,
@@ -101,8 +101,8 @@ class DatabaseLimitDriver(base.LimitDriver):
         names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
 
         def work(connection: Connection) -> LimitTree:
-            found = LimitTree(*tables.read_book(connection, names), self.initial_limits)
-            found.overrides.update(overrides.active(connection, names))
+            found = LimitTree(*tables.read_limits(connection, names), self.initial_limits)
+            found.project_limits.update(overrides.active(connection, names))
             return found
 
         tree = self._tables.long_transactions.read(work)
@@ -122,4 +122,4 @@ class DatabaseLimitDriver(base.LimitDriver):
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
-        return LimitTree(dict(state.defaults), dict(state.overrides), parents, self.initial_limits)
+        return LimitTree(dict(state.defaults), dict(state.project_limits), parents, self.initial_limits)

@@ -120,7 +120,7 @@ class Document:
     """The contents of a document. ``parents`` has parents before their children. A limit of None is to be removed."""
 
     defaults: Mapping[str, int | None]
-    overrides: Mapping[tuple[str, str], int | None]
+    project_limits: Mapping[tuple[str, str], int | None]
     parents: Mapping[str, str | None]
     new_overrides: Sequence[NewOverride] = ()
 
@@ -128,7 +128,7 @@ class Document:
     def resources(self) -> set[str]:
         """The resources for which the document sets a limit."""
         given = [(resource, limit) for resource, limit in self.defaults.items()]
-        given += [(resource, limit) for (_, resource), limit in self.overrides.items()]
+        given += [(resource, limit) for (_, resource), limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
         return limited | {one.resource for one in self.new_overrides}
 
@@ -176,7 +176,7 @@ def render(value: Mapping[str, Any]) -> str:
 def read(value: object) -> Document:
     """The content of a parsed document. Raises InvalidDocument, which names the first error."""
     top = _validate("", value, "document")
-    overrides: dict[tuple[str, str], int | None] = {}
+    project_limits: dict[tuple[str, str], int | None] = {}
     parents: dict[str, str | None] = {}
     new_overrides: list[NewOverride] = []
     locations: dict[str, str] = {}
@@ -192,13 +192,13 @@ def read(value: object) -> Document:
         locations[project_id] = location
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
-            overrides[project_id, resource] = limit
+            project_limits[project_id, resource] = limit
         new_overrides += [
             _override(f"{location}.overrides[{index}]", entry, project_id)
             for index, entry in enumerate(project.get("overrides") or ())
         ]
         todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
-    return Document(top.get("defaults") or {}, overrides, parents, new_overrides)
+    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides)
 
 
 def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:
@@ -323,7 +323,7 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, An
     spans: dict[str, list[dict[str, Any]]] = {}
     for one in live:
         spans.setdefault(one.project_id, []).append(_written(one))
-    for (project_id, resource), limit in sorted(tree.overrides.items()):
+    for (project_id, resource), limit in sorted(tree.project_limits.items()):
         limits.setdefault(project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
     for resource, limit in document.defaults.items():
         changes += _put(after.defaults, resource, limit, None, resource)
     by_project: dict[str, list[tuple[str, int | None]]] = {}
-    for (project_id, resource), limit in document.overrides.items():
+    for (project_id, resource), limit in document.project_limits.items():
         by_project.setdefault(project_id, []).append((resource, limit))
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents:
@@ -366,7 +366,7 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
             changes.append(LimitChange("move project", project_id, None, before, parent_id))
         after.parents[project_id] = parent_id
         for resource, limit in by_project.get(project_id, ()):
-            changes += _put(after.overrides, (project_id, resource), limit, project_id, resource)
+            changes += _put(after.project_limits, (project_id, resource), limit, project_id, resource)
     return after, changes
 
 

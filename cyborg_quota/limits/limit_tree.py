@@ -42,10 +42,12 @@ def _parse_initial_limit(option: str, value: str) -> int | None:
     return limit
 
 
-def effective(is_root: bool, override: int | None, default: int | None, initial_limits: InitialLimits) -> int | None:
-    """The limit of a project: ``override`` (set for the project), or else the initial limit. None: no limit applies."""
-    if override is not None:
-        return override
+def effective(
+    is_root: bool, project_limit: int | None, default: int | None, initial_limits: InitialLimits
+) -> int | None:
+    """The limit of a project: ``project_limit`` (set for it), or else the initial limit. None: no limit applies."""
+    if project_limit is not None:
+        return project_limit
     initial_limit = initial_limits.root if is_root else initial_limits.child
     return default if initial_limit is None else initial_limit
 
@@ -59,7 +61,7 @@ class LimitTree:
     """
 
     defaults: dict[str, int]
-    overrides: dict[tuple[str, str], int]
+    project_limits: dict[tuple[str, str], int]
     parents: dict[str, str | None]
     initial_limits: InitialLimits
     ignored: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -68,18 +70,18 @@ class LimitTree:
     def copy(self) -> LimitTree:
         """A copy that can be changed without changing this tree."""
         return LimitTree(
-            dict(self.defaults), dict(self.overrides), dict(self.parents), self.initial_limits, dict(self.ignored)
+            dict(self.defaults), dict(self.project_limits), dict(self.parents), self.initial_limits, dict(self.ignored)
         )
 
     @property
     def resources(self) -> list[str]:
         """The resources that have a default or a limit of a project, sorted."""
-        return sorted(set(self.defaults) | {resource for _, resource in self.overrides})
+        return sorted(set(self.defaults) | {resource for _, resource in self.project_limits})
 
     @property
     def projects(self) -> list[str]:
         """The projects that are in the tree or have a limit, sorted."""
-        return sorted(set(self.parents) | {project_id for project_id, _ in self.overrides})
+        return sorted(set(self.parents) | {project_id for project_id, _ in self.project_limits})
 
     @property
     def children_of(self) -> Mapping[str, Sequence[str]]:
@@ -123,7 +125,7 @@ class LimitTree:
         """The limit of the project for the resource; None if no limit applies."""
         return effective(
             self.parents.get(project_id) is None,
-            self.overrides.get((project_id, resource)),
+            self.project_limits.get((project_id, resource)),
             self.defaults.get(resource),
             self.initial_limits,
         )

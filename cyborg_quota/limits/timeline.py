@@ -29,11 +29,11 @@ class Timeline:
 
     def at(self, moment: datetime.datetime) -> LimitTree:
         """The limits that apply at ``moment``."""
-        limits = dict(self.tree.overrides)
+        limits = dict(self.tree.project_limits)
         for one in self.overrides:
             if one.starts_at <= moment < one.until:
                 limits[one.project_id, one.resource] = one.limit
-        return dataclasses.replace(self.tree, overrides=limits)
+        return dataclasses.replace(self.tree, project_limits=limits)
 
     def only(self, resources: Collection[str]) -> Timeline:
         """The same, with the overrides of these resources only."""

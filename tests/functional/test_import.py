@@ -11,7 +11,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import moves, projects
+from cyborg_quota.db import projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.flat import Flat
@@ -159,14 +159,14 @@ class TestImport(ImportTestCase):
     def test_a_project_that_is_first_charged_during_the_import(self) -> None:
         """It becomes known after the comparison and before the INSERT: then it is moved instead."""
         others = iter(["higgs"])
-        bare = moves.insert_many
+        bare = projects.insert_many
 
         def insert_after_charge(connection: Any, *args: Any) -> None:
             for project_id in others:
                 projects.ensure(connection, project_id)
             bare(connection, *args)
 
-        self.patch(moves, "insert_many", insert_after_charge)
+        self.patch(projects, "insert_many", insert_after_charge)
         self.take(EXAMPLE)
         self.assertIn(("higgs", "physics"), self.admin.list_projects(base.ADMIN))
 

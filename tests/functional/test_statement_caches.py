@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota.db import maintenance, new_reservations, usages
+from cyborg_quota.db import maintenance, new_reservations, reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks, statement_cache
@@ -165,5 +165,5 @@ class TestCaches(base.LedgerTestCase):
         self.assert_bounded(batch, [1 + (number * 7) % 33 for number in range(7)] * 2)
         self.assert_invariants()
         # Statements that depend on the number of rows are cached for a bounded set of numbers.
-        for cache in (mariadb._charge_many, usages._argument_names, new_reservations._insert_of):
+        for cache in (mariadb._charge_many, usages._argument_names, reservations._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)

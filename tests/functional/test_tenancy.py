@@ -6,7 +6,7 @@ from __future__ import annotations
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, projects
 from tests import base, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -223,7 +223,7 @@ class TestAncestors(base.LedgerTestCase):
         for name in ("p1", "aunt", "root"):
             database.write(lambda connection, name=name: projects.ensure(connection, name))
         for name in ("p1", "aunt"):
-            database.write(lambda connection, name=name: projects.move(connection, name, "root"))
+            database.write(lambda connection, name=name: moves.move(connection, name, "root"))
         self.quotas.commit(
             base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="aunt")
         )

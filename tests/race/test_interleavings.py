@@ -13,7 +13,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.counters import Counting
 from tests import base, fixtures, trees
@@ -48,7 +48,7 @@ class TestFence(InterleavingTestCase):
 
     def test_no_usage_row_is_missed_by_a_move(self) -> None:
         """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
-        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
         self.assertTrue(charge.waits, "a usage row was made behind the move's back")
         may_end.set()
@@ -60,11 +60,11 @@ class TestFence(InterleavingTestCase):
 
     def test_usage_rows_are_made_after_the_move_along_the_new_path(self) -> None:
         """The same, immediately after the project was found to be known."""
-        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
         making = BackgroundCall(
             lambda: self.database.write(
-                lambda connection: projects.make_rows(
-                    connection, projects.read_path(connection, "left", ["gpu"]), ["gpu"]
+                lambda connection: path_state.make_rows(
+                    connection, path_state.read_path(connection, "left", ["gpu"]), ["gpu"]
                 )
             )
         )
@@ -79,7 +79,7 @@ class TestFence(InterleavingTestCase):
         """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
         self.assertTrue(charge.waits)
         may_end.set()
@@ -91,7 +91,7 @@ class TestFence(InterleavingTestCase):
         self.limits.subtree_limits["right", "gpu"] = 2
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
         self.assertTrue(charge.waits)
         may_end.set()
@@ -103,7 +103,7 @@ class TestFence(InterleavingTestCase):
 
     def test_two_moves_make_no_cycle(self) -> None:
         """Two concurrent moves, left below right and right below left: the second one finds the edge of the first."""
-        moving, may_end = self.open_transaction(lambda connection: projects.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
         second = BackgroundCall(lambda: trees.move(self.database, "right", "left"))
         self.assertTrue(second.waits)
         may_end.set()

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import reservations
+from cyborg_quota.db import maintenance, reservations
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants, trees
@@ -202,13 +202,15 @@ class TestNaive(ResizeRaceTestCase):
         """Statements that settle and expire, and do not compare the generation; as before resizes existed."""
         always = sa.literal_column("1") == sa.literal_column("1")
         with contextlib.ExitStack() as stack:
-            patch = functools.partial(mock.patch.object, reservations)
-            stack.enter_context(patch("IS_SAME_GENERATION", always))
-            for name in ("_COMMIT", "_END", "_EXPIRE_BATCH"):
-                stack.enter_context(patch(name, ListStatement(getattr(reservations, name)._build)))
+            for module, names in ((reservations, ("_COMMIT", "_END")), (maintenance, ("_EXPIRE_BATCH",))):
+                stack.enter_context(mock.patch.object(module, "IS_SAME_GENERATION", always))
+                for name in names:
+                    naive = ListStatement(getattr(module, name)._build)
+                    stack.enter_context(mock.patch.object(module, name, naive))
             settle = mock.Mock()
             settle.changed = self.settle_naively
-            stack.enter_context(patch("_SETTLE_IN_FLIGHT", {"committed": settle, "rolled_back": settle}))
+            naive_settles = {"committed": settle, "rolled_back": settle}
+            stack.enter_context(mock.patch.object(reservations, "_SETTLE_IN_FLIGHT", naive_settles))
             stack.enter_context(mock.patch.object(Database, "supports_single_statement", lambda *_: False))
             yield
 

@@ -58,7 +58,7 @@ def read_document(data: bytes, _path: pathlib.Path) -> None:
         return
     tree, _ = document.apply(LimitTree({}, {}, {}, InitialLimits()), found)
     again = document.read(document.parse(document.render(document.write(tree))))
-    assert (again.parents, again.overrides, again.defaults) == (tree.parents, tree.overrides, tree.defaults)
+    assert (again.parents, again.project_limits, again.defaults) == (tree.parents, tree.project_limits, tree.defaults)
 
 
 def child(reader: str, options: list[str]) -> None:

@@ -50,7 +50,7 @@ class TestRead(base.BaseTestCase):
     def test_an_example(self) -> None:
         found = read(EXAMPLE)
         self.assertEqual({"gpu": 10, "fpga": -1}, found.defaults)
-        self.assertEqual({("atlas", "gpu"): 100, ("physics", "gpu"): 30, ("physics", "fpga"): 0}, found.overrides)
+        self.assertEqual({("atlas", "gpu"): 100, ("physics", "gpu"): 30, ("physics", "fpga"): 0}, found.project_limits)
         self.assertEqual(
             [("atlas", None), ("physics", "atlas"), ("higgs", "physics"), ("operations", "atlas"), ("alone", None)],
             list(found.parents.items()),
@@ -101,7 +101,7 @@ class TestRead(base.BaseTestCase):
 
     def test_an_alias_may_avoid_repetition(self) -> None:
         found = read("projects: [{id: a, limits: &std {gpu: 1}}, {id: b, limits: *std}]")
-        self.assertEqual({("a", "gpu"): 1, ("b", "gpu"): 1}, found.overrides)
+        self.assertEqual({("a", "gpu"): 1, ("b", "gpu"): 1}, found.project_limits)
 
     def test_a_few_lines_that_expand_without_end(self) -> None:
         text = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
@@ -167,18 +167,18 @@ class TestFuzz(base.BaseTestCase):
         """With any names: yes, null, 1e5, -, a quote or an emoji."""
         known: list[str | None] = [None]
         parents: dict[str, str | None] = {}
-        overrides = {}
+        limits = {}
         for project_id, above, limit in rows:
             if project_id not in parents:
                 parents[project_id] = known[above % len(known)]
                 known.append(project_id)
-            overrides[project_id, "gpu"] = limit
-        before = LimitTree({"gpu": 1}, overrides, parents, InitialLimits())
+            limits[project_id, "gpu"] = limit
+        before = LimitTree({"gpu": 1}, limits, parents, InitialLimits())
         text = document.render(document.write(before))
         after, changes = document.apply(before, document.read(document.parse(text)))
-        self.assertEqual((before.parents, before.overrides, []), (after.parents, after.overrides, changes))
+        self.assertEqual((before.parents, before.project_limits, []), (after.parents, after.project_limits, changes))
         empty, _ = document.apply(tree(), document.read(document.parse(text.encode())))
-        self.assertEqual((parents, overrides), (empty.parents, empty.overrides))
+        self.assertEqual((parents, limits), (empty.parents, empty.project_limits))
 
 
 class TestApply(base.BaseTestCase):
@@ -188,7 +188,7 @@ class TestApply(base.BaseTestCase):
         )
         after, changes = document.apply(before, read("projects: [{id: b, limits: {gpu: 5, fpga: }}, {id: d}]"))
         self.assertEqual({"a": None, "b": None, "c": "b", "d": None}, after.parents)
-        self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.overrides))
+        self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.project_limits))
         self.assertEqual(
             [
                 LimitChange("move project", "b", None, "a", None),

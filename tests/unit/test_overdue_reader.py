@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.db.reservations import ExpiryPosition, Overdue
+from cyborg_quota.db.maintenance import ExpiryPosition, Overdue
 from cyborg_quota.ledger.expire import OverdueReader
 
 BATCH = 3

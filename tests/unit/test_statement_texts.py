@@ -25,11 +25,9 @@ from cyborg_quota.db import (
     limits,
     maintenance,
     moves,
-    new_reservations,
     path_state,
     prepared,
     projects,
-    reservation_changes,
     reservations,
     usages,
 )
@@ -263,12 +261,12 @@ def charges() -> Iterator[tuple[str, Run]]:
 
 
 def inserts() -> Iterator[tuple[str, Run]]:
-    yield "insert if free", lambda c: new_reservations.insert_if_free(c, new_rows(1)[0])
-    yield "insert if free with a source", lambda c: new_reservations.insert_if_free(c, new_rows(1, source=True)[0])
-    yield "insert 1", lambda c: new_reservations.insert(c, new_rows(1))
-    yield "insert 5", lambda c: new_reservations.insert(c, new_rows(5))
-    yield "insert 2 with a source", lambda c: new_reservations.insert(c, new_rows(2, source=True))
-    yield "insert 2 committed", lambda c: new_reservations.insert(c, new_rows(2, ttl=None))
+    yield "insert if free", lambda c: reservations.insert_if_free(c, new_rows(1)[0])
+    yield "insert if free with a source", lambda c: reservations.insert_if_free(c, new_rows(1, source=True)[0])
+    yield "insert 1", lambda c: reservations.insert(c, new_rows(1))
+    yield "insert 5", lambda c: reservations.insert(c, new_rows(5))
+    yield "insert 2 with a source", lambda c: reservations.insert(c, new_rows(2, source=True))
+    yield "insert 2 committed", lambda c: reservations.insert(c, new_rows(2, ttl=None))
 
 
 def settles() -> Iterator[tuple[str, Run]]:
@@ -285,23 +283,23 @@ def settles() -> Iterator[tuple[str, Run]]:
     yield "roll back in flight", lambda c: reservations.settle_in_flight(c, ["u1", "u2"], ROLLED_BACK, 0)
     yield "extend", lambda c: reservations.extend(c, [1], 1000, 0)
     row = transitions.Row(1, "u1", 7, "p1", "gpu", 2, RESERVED, False)
-    yield "amend", lambda c: reservation_changes.amend(c, reservation_changes.Amendment(row, "u9", "p2", 8, 3), 0)
+    yield "amend", lambda c: reservations.amend(c, reservations.Amendment(row, "u9", "p2", 8, 3), 0)
     yield "name", lambda c: reservations.name(c, row, "c1", 1)
-    yield "link", lambda c: reservations.link(c, 1, "p1", "gpu")
+    yield "link", lambda c: maintenance.link(c, 1, "p1", "gpu")
 
 
 def expiry() -> Iterator[tuple[str, Run]]:
     def behind(connection: Any, place: Any) -> None:
         row = collections.namedtuple("row", "id project_id resource delta")(1, "p1", "gpu", 1)
-        connection.answers = {"reservations.delta": [row], "SELECT reservations.expire": [(LATER,)]}
-        reservations.read_overdue_after(connection, place, 10, 0)
+        connection.answers = {"reservations.delta": [row], "SELECT maintenance.expire": [(LATER,)]}
+        maintenance.read_overdue_after(connection, place, 10, 0)
 
-    yield "overdue", lambda c: reservations.read_overdue(c, 10, 0)
+    yield "overdue", lambda c: maintenance.read_overdue(c, 10, 0)
     yield "overdue from the first", lambda c: behind(c, None)
     yield "overdue from a position", lambda c: behind(c, (LATER, 7))
-    yield "overdue of", lambda c: reservations.still_overdue(c, [1, 2, 3], 0)
-    yield "expire", lambda c: reservations.expire(c, [(number, "p", "gpu", 1, None, 0) for number in range(1, 6)], 0)
-    yield "paths of roots", lambda c: projects.read_roots(c, ["p1", "p2"])
+    yield "overdue of", lambda c: maintenance.still_overdue(c, [1, 2, 3], 0)
+    yield "expire", lambda c: maintenance.expire(c, [(number, "p", "gpu", 1, None, 0) for number in range(1, 6)], 0)
+    yield "paths of roots", lambda c: path_state.read_roots(c, ["p1", "p2"])
 
 
 def figures() -> Iterator[tuple[str, Run]]:
@@ -317,7 +315,7 @@ def figures() -> Iterator[tuple[str, Run]]:
     yield "figures", lambda c: _ignore_empty(lambda: usages.read_row(c, 1))
     yield "end adjustments", lambda c: maintenance.end_adjustments(c, 1)
     yield "freed", lambda c: maintenance.freed(c, 1)
-    yield "excess", lambda c: new_reservations.insert_excess(c, node(1), 2**32)
+    yield "excess", lambda c: maintenance.insert_excess(c, node(1), 2**32)
     yield "set figures", lambda c: usages.set_counters(c, 1, counters)
     yield "purge", lambda c: maintenance.purge_ended(c, 10, 100)
     yield "foldable", lambda c: maintenance.foldable(c, 10)
@@ -334,13 +332,13 @@ def _ignore_empty(run: Callable[[], object]) -> None:
 def paths() -> Iterator[tuple[str, Run]]:
     zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
     row = {"project_id": "p1", "resource": "gpu", **zeros}
-    yield "read path", lambda c: projects.read_path(c, "p1", ["gpu", "fpga"])
+    yield "read path", lambda c: path_state.read_path(c, "p1", ["gpu", "fpga"])
     yield "read path state", lambda c: path_state.read(c, "p1", None)
     yield "add project", lambda c: projects.ensure(c, "p1")
-    yield "add usage row", lambda c: projects.make_row(c, "p1", "gpu")
+    yield "add usage row", lambda c: path_state.make_row(c, "p1", "gpu")
     yield "add many usage rows", lambda c: prepared.insert_many(c, usages.quota_usages, [row] * 101)
     yield "lock projects", lambda c: projects.lock_project_rows(c, ["p1", "p2"])
-    yield "move", lambda c: projects.move(c, "p1", None)
+    yield "move", lambda c: moves.move(c, "p1", None)
     yield "edges", projects.edges
     yield "limiting edges", lambda c: projects.limiting_edges(c, ["p1"])
     yield "edges with an origin", lambda c: projects.marked_edges(c, "keystone", 10)
@@ -379,9 +377,9 @@ def imports() -> Iterator[tuple[str, Run]]:
     yield "add and move many", place_all
     yield "count usage rows", lambda c: moves.count_rows(c, ["p1", "p2"])
     yield "serialize tree changes", serialize
-    yield "read limits", limits.read_book
+    yield "read limits", limits.read_limits
     yield "set a default", lambda c: limits.set_default(c, "gpu", 3)
-    yield "set overrides", lambda c: limits.set_overrides(c, {("p1", "gpu"): 3, ("p2", "gpu"): None}, [("p2", "gpu")])
+    yield "set overrides", lambda c: limits.set_limits(c, {("p1", "gpu"): 3, ("p2", "gpu"): None}, [("p2", "gpu")])
 
 
 def capacity() -> Iterator[tuple[str, Run]]:

@@ -403,11 +403,11 @@ def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple
 
 def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
     """The values of the rows that a single-statement reserve inserts."""
-    shared = new_reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
+    shared = reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
     return [
         {
             **shared,
-            **new_reservations.row_values(index, has_source=form.has_source, has_provider=form.claims > 0),
+            **reservations.row_values(index, has_source=form.has_source, has_provider=form.claims > 0),
         }
         for index in range(form.size)
     ]
@@ -418,7 +418,7 @@ def _reserve_block(form: _ReserveForm) -> _Block:
     def build() -> tuple[sa.Select[Any] | None, Sequence[_Step]]:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
-        guard = new_reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
+        guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
         claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
         return guard, [(insert, form.size), *claims, *_charge_steps(form.shapes)]
 

@@ -3,32 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from cyborg_quota.db.migrations import column_types
 
 revision = "d9e0"
 down_revision = "c7e0"
 branch_labels = None
 depends_on = None
-
-_TABLE: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-}
-
-
-def _name() -> Any:
-    return sa.String(255).with_variant(
-        mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
-
-
-def _moment() -> Any:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def upgrade() -> None:
@@ -41,9 +24,9 @@ def upgrade() -> None:
             "pod_usages",
             sa.Column("pod_id", sa.Integer, nullable=False, autoincrement=False),
             sa.Column("usage", sa.Text),
-            sa.Column("measured_at", _moment()),
+            sa.Column("measured_at", column_types.moment()),
             sa.PrimaryKeyConstraint("pod_id", name=op.f("pk_pod_usages")),
-            **_TABLE,
+            **column_types.TABLE,
         )
     if "pod_bindings" not in present:
         _create_bindings()
@@ -54,21 +37,21 @@ def upgrade() -> None:
 def _create_pods() -> None:
     op.create_table(
         "pods",
-        sa.Column("created_at", _moment()),
-        sa.Column("updated_at", _moment()),
+        sa.Column("created_at", column_types.moment()),
+        sa.Column("updated_at", column_types.moment()),
         sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        sa.Column("name", _name(), nullable=False),
-        sa.Column("availability_zone", _name(), nullable=False),
+        sa.Column("name", column_types.name(), nullable=False),
+        sa.Column("availability_zone", column_types.name(), nullable=False),
         sa.Column("resource_affinity", sa.Text, nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("weight", sa.Integer, nullable=False),
         sa.Column("threshold", sa.SmallInteger, nullable=False),
-        sa.Column("endpoint", _name()),
+        sa.Column("endpoint", column_types.name()),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_pods")),
         sa.UniqueConstraint("name", name=op.f("uq_pods_name")),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
 
 
@@ -76,13 +59,13 @@ def _create_bindings() -> None:
     op.create_table(
         "pod_bindings",
         sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        sa.Column("project_id", _name(), nullable=False),
-        sa.Column("availability_zone", _name(), nullable=False),
+        sa.Column("project_id", column_types.name(), nullable=False),
+        sa.Column("availability_zone", column_types.name(), nullable=False),
         sa.Column("resource_affinity", sa.Text, nullable=False),
         sa.Column("affinity_hash", sa.String(64), nullable=False),
-        sa.Column("pod", _name(), nullable=False),
-        sa.Column("starts_at", _moment(), nullable=False),
-        sa.Column("ends_at", _moment()),
+        sa.Column("pod", column_types.name(), nullable=False),
+        sa.Column("starts_at", column_types.moment(), nullable=False),
+        sa.Column("ends_at", column_types.moment()),
         sa.Column("reason", sa.String(16), nullable=False),
         sa.Column("current", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_pod_bindings")),
@@ -90,5 +73,5 @@ def _create_bindings() -> None:
             "project_id", "availability_zone", "affinity_hash", "current", name=op.f("uq_pod_bindings_current")
         ),
         sqlite_autoincrement=True,
-        **_TABLE,
+        **column_types.TABLE,
     )
