@@ -300,8 +300,7 @@ class Reserver:
         """Raise the reason of a refusal, OverQuota before all others. Returns if there is none now: retry."""
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
-        amounts = enforcement.requested(item.claim for item in pending)
-        if not self.raise_refusal(request, path, constraints, amounts):
+        if not self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending)):
             return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
@@ -353,10 +352,9 @@ class Reserver:
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> bool:
-        """Raise OverQuota or UsageOverflow if the counters explain the refusal.
+        """Raise OverQuota or UsageOverflow if the counters explain the refusal. (``from None``: without its cause.)
 
         True: they are within all limits. False: the path is no longer the one that was charged; the caller must retry.
-        ``from None``: the internal exception is not part of the answer.
         """
         self._paths.forget(request.project_id)
         path = self._paths.get(request.project_id, sorted(amounts))

@@ -17,6 +17,7 @@ from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, clouds, hooks
 from tests.functional import test_limits
 
@@ -526,13 +527,17 @@ class TestViolated(CapacityTestCase):
 
 
 class TestQuotaFirst(test_limits.LimitsTestCase):
+    policy = StrictTwoLevel
+
     def test_after_a_move_of_the_project(self) -> None:
         """The engine has cached the path of a root; the limit of its new parent refuses the claim, too."""
         self.engine.capacity.enable(ADMIN)
         self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2)})
-        self.make_tree({"above": None, "p1": None})
-        self.set("above", 1)
+        self.make_tree({"above": None, "sibling": "above", "p1": None})
+        for project, limit in (("above", 5), ("sibling", 4), ("p1", 4)):
+            self.set(project, limit)
+        self.engine.reserve(base.Context("sibling"), {"gpu": 4})
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         self.make_limited().administration.move_project(ADMIN, "p1", "above")
         self.assertRaises(
