@@ -54,7 +54,8 @@ class Capacity:
         """Add a provider without inventories, and return it.
 
         ``uuid`` None: a random one. ``parent``: the provider that contains this one. ``can_host`` False: a shared pool,
-        which only claims that name it use. Raises ProviderExists, ProviderNotFound (the parent), InvalidName.
+        which only claims that name it use. ``pod``: the pod to which it belongs. Raises ProviderExists,
+        ProviderNotFound (the parent), PodNotFound, InvalidName.
         """
         validation.admin_only(context, "add_provider")
         provider = Provider(
@@ -77,6 +78,21 @@ class Capacity:
         """One provider. Raises ProviderNotFound."""
         validation.admin_only(context, "show_provider")
         return self._providers.show(validation.check_name("provider", provider))
+
+    def set_pod(self, context: Context, provider: str, pod: str | None) -> Provider:
+        """Put a provider that has no claims into a pod, or into none (None), and return it.
+
+        Raises ProviderNotFound, PodNotFound, ProviderInUse.
+        """
+        validation.admin_only(context, "set_pod")
+        return self._providers.set_pod(
+            validation.check_name("provider", provider), validation.optional_name("pod", pod)
+        )
+
+    def require_pods(self, context: Context, pods: Collection[str]) -> None:
+        """Raise PodNotFound if one of these pods does not exist."""
+        validation.admin_only(context, "require_pods")
+        self._providers.require_pods([validation.check_name("pod", pod) for pod in sorted(pods)])
 
     def remove_provider(self, context: Context, provider: str) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""

@@ -82,7 +82,8 @@ class CapacityImporter:
     ) -> list[Change]:
         """Read the source and apply it; returns the changes. ``progress``: called with the number of providers done.
 
-        Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound.
+        Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
+        PodNotFound.
         """
         claims = _Claims(self._capacity.list_allocations(self._context))
         wanted = read()
@@ -90,6 +91,7 @@ class CapacityImporter:
         stored = _Stored(self._capacity, self._context)
         matched = [(one, stored.find(one)) for one in wanted]
         self._check_parents(wanted, stored)
+        self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
         if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
             self._settle()
             claims.add(self._capacity.list_allocations(self._context))

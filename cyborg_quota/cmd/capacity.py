@@ -113,6 +113,24 @@ class ProviderShow(base.ShowOne):
         return PROVIDER_COLUMNS, provider_values(provider)
 
 
+class ProviderSet(base.ShowOne):
+    """Put a provider into a pod, or into none. A provider that has claims stays in its pod."""
+
+    example = "cyborg-quota capacity provider set node1 --pod pod1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_provider(parser)
+        pod = parser.add_mutually_exclusive_group(required=True)
+        pod.add_argument("--pod", metavar="POD", help="the pod to which it belongs")
+        pod.add_argument("--no-pod", action="store_true", help="it belongs to no pod")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        provider = self.engine.capacity.set_pod(self.context, parsed_args.provider, parsed_args.pod)
+        return PROVIDER_COLUMNS, provider_values(provider)
+
+
 class ProviderRemove(base.Command):
     """Remove a provider that has no claims, together with its inventories."""
 

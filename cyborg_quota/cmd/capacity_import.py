@@ -87,10 +87,14 @@ class Import(base.Lister):
         providers = _read(parsed_args.file)
         present = self.engine.capacity.list_providers(self.context)
         known = {name for provider in present for name in (provider.name, provider.uuid)}
+        pods = {pod.name for pod in self.engine.pods.list_pods(self.context)}
         for name, wanted in providers.items():
             parent = wanted.details["parent"]
             if parent is not None and parent not in known:
                 raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
+            pod = wanted.details["pod"]
+            if pod is not None and pod not in pods:
+                raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod add`.")
             known.add(name)
         wanted_providers = [
             WantedProvider(

@@ -282,6 +282,19 @@ def delete_unused(connection: sa.Connection, provider_id: int, resource: str | N
     connection.execute(sa.delete(inventories).where(*conditions))
 
 
+def lock_unused(connection: sa.Connection, provider_id: int) -> bool:
+    """Lock all inventories of the provider against claims. False: one of them has claims (C5).
+
+    The UPDATE changes the rows, because Galera does not compare rows that a transaction has only locked.
+    """
+    ids = connection.execute(sa.select(_row.id).where(_row.provider_id == provider_id).order_by(_row.id)).scalars()
+    for inventory_id in ids.all():
+        touch = sa.update(inventories).where(_row.id == inventory_id, _row.used == 0)
+        if connection.execute(touch.values(updated_at=clock.utc_now())).rowcount == 0:
+            return False
+    return True
+
+
 _RECORDS = sa.select(
     _provider.name,
     _row.resource,

@@ -108,6 +108,11 @@ def lock(connection: sa.Connection, provider_id: int) -> bool:
     return connection.execute(_LOCK, {"b_id": provider_id}).rowcount == 1
 
 
+def set_pod(connection: sa.Connection, provider_id: int, pod: str | None) -> None:
+    """Set the pod of a provider, which the transaction has locked."""
+    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(pod=pod))
+
+
 def has_children(connection: sa.Connection, provider_id: int) -> bool:
     """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
     query = sa.select(sa.literal(1)).where(_row.parent_id == provider_id).limit(1)

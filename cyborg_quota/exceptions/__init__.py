@@ -358,17 +358,17 @@ class ProviderExists(QuotaError):
 
 
 class ProviderInUse(QuotaError):
-    """A provider, or one of its inventories, cannot be removed: it has claims or children. Nothing was changed.
+    """A provider, or one of its inventories, has claims or children, and cannot be removed. Nothing was changed.
 
-    ``resource`` None: the provider has children.
+    ``resource`` None: the provider has children. ``change``: what was refused.
     """
 
-    def __init__(self, provider: str, resource: str | None, reason: str) -> None:
+    def __init__(self, provider: str, resource: str | None, reason: str, *, change: str = "removed") -> None:
         self.provider, self.resource, self.reason = provider, resource, reason
         what = f"Provider {safe_repr(provider)}"
         if resource is not None:
             what = f"The inventory of {safe_repr(resource)} at provider {safe_repr(provider)}"
-        super().__init__(f"{what} cannot be removed: {reason}.")
+        super().__init__(f"{what} cannot be {change}: {reason}.")
 
 
 class ProviderConflict(QuotaError):

@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
-from cyborg_quota.db import features, history, inventories, resource_providers
+from cyborg_quota.db import features, history, inventories, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.thresholds import level
@@ -29,9 +29,10 @@ class ProviderManager:
     # --- providers ---
 
     def add(self, provider: Provider) -> None:
-        """Add a provider. Raises ProviderExists, ProviderNotFound (the parent)."""
+        """Add a provider. Raises ProviderExists, ProviderNotFound (the parent), PodNotFound."""
 
         def work(connection: Connection) -> None:
+            _lock_pod(connection, provider.pod)
             parent_id = None
             if provider.parent is not None:
                 parent_id = self._find(connection, provider.parent).id
@@ -61,6 +62,29 @@ class ProviderManager:
     def show(self, name: str) -> Provider:
         """The provider with this UUID or name. Raises ProviderNotFound."""
         return self._database.read_synced(lambda connection: self._find(connection, name)).provider
+
+    def require_pods(self, names: Sequence[str]) -> None:
+        """Raise PodNotFound if one of these pods does not exist."""
+        if names:
+            known = {stored.pod.name for stored in self._database.read_synced(pods.list_pods)}
+            for name in names:
+                if name not in known:
+                    raise exceptions.PodNotFound(name)
+
+    def set_pod(self, name: str, pod: str | None) -> Provider:
+        """Put a provider into a pod, or into none (None). Raises ProviderNotFound, PodNotFound, ProviderInUse."""
+
+        def work(connection: Connection) -> Provider:
+            _lock_pod(connection, pod)
+            provider_id, provider = self._lock(connection, name, None)
+            if provider.pod != pod:
+                if not inventories.lock_unused(connection, provider_id):
+                    change = "moved to another pod"
+                    raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
+                resource_providers.set_pod(connection, provider_id, pod)
+            return self._find(connection, name).provider
+
+        return self._database.write(work)
 
     def remove(self, name: str) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse."""
@@ -230,3 +254,9 @@ class ProviderManager:
         left = inventories.read(connection, [provider_id], None if resource is None else [resource])
         for record in left.values():
             raise exceptions.ProviderInUse(record.provider, record.resource, f"claims use {record.used}")
+
+
+def _lock_pod(connection: Connection, name: str | None) -> None:
+    """Lock the pod that a provider gets, so that it is not removed in the meantime. Raises PodNotFound."""
+    if name is not None and pods.lock(connection, name) is None:
+        raise exceptions.PodNotFound(name)

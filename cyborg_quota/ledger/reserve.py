@@ -300,7 +300,8 @@ class Reserver:
         """Raise the reason of a refusal, OverQuota before all others. Returns if there is none now: retry."""
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
-        self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending))
+        if not self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending)):
+            return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
@@ -350,16 +351,15 @@ class Reserver:
         charged: path_state.ProjectPath,
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
-    ) -> None:
-        """Raise OverQuota or UsageOverflow if the counters explain the refusal.
+    ) -> bool:
+        """Raise OverQuota or UsageOverflow if the counters explain the refusal. (``from None``: without its cause.)
 
-        Returns if they are within all limits, or if the path is no longer the one that was charged: the caller retries.
-        ``from None``: the internal exception is not part of the answer.
+        True: they are within all limits. False: the path is no longer the one that was charged; the caller must retry.
         """
         self._paths.forget(request.project_id)
         path = self._paths.get(request.project_id, sorted(amounts))
         if (path.project_ids, path.origins) != (charged.project_ids, charged.origins):
-            return
+            return False
         counters = self._database.read_synced(lambda connection: usages.read(connection, path.project_ids, amounts))
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
         if violations:
@@ -370,6 +370,7 @@ class Reserver:
         for resource in enforcement.overflowing(own_counters, amounts):
             raise exceptions.UsageOverflow(request.project_id, resource, amounts[resource]) from None
         self._cap.record_refusal(request.project_id, own_counters, amounts)
+        return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Find the rows that caused a duplicate key. True: they are those of an earlier attempt of this call.

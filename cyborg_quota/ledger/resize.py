@@ -117,8 +117,8 @@ class Resizer:
         except ReservationChanged:
             return False
         except (ChargeRefused, CapacityRefused) as refusal:
-            self._reserver.raise_refusal(charge, path, constraints, amounts)
-            if isinstance(refusal, CapacityRefused):
+            is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
+            if is_current and isinstance(refusal, CapacityRefused):
                 self._raise_capacity_refusal(request, rows)
             return False
 

@@ -27,11 +27,15 @@ class CapacityTest(base.CliTestCase):
     def test_providers(self) -> None:
         given = str(uuid.uuid4())
         options = ("--uuid", given, "--parent", "n1", "--pod", "east", "--shared")
+        self.assertIn("Pod 'east' was not found", self.refused(1, "capacity", "provider", "add", "n2", *options))
+        self.good("pod", "add", "east")
         shown = self.good("capacity", "provider", "add", "n2", *options)
+        self.assertIsNone(self.good("capacity", "provider", "set", "n2", "--no-pod")["pod"])
+        self.good("capacity", "provider", "set", "n2", "--pod", "east")
         self.assertEqual(
             {"name": "n2", "uuid": given, "parent": "n1", "can_host": False, "pod": "east", "generation": 0}, shown
         )
-        self.assertEqual(shown, self.good("capacity", "provider", "show", given))
+        self.assertEqual({**shown, "generation": 2}, self.good("capacity", "provider", "show", given))
         self.assertEqual(["n1", "n2"], [one["name"] for one in self.good("capacity", "provider", "list")])
         self.assertIn("nested", self.refused(1, "capacity", "provider", "remove", "n1"))
         for name in ("n2", "n1"):
@@ -147,6 +151,7 @@ class CapacityTest(base.CliTestCase):
             ("provider,resource,total\nn2,gpu,1\nn2,gpu,2\n", "two inventories"),
             ("provider,resource,total\nn2,nope,1\n", "nope"),
             ("provider,resource,total,parent\nn2,gpu,1,n9\n", "n9"),
+            ("provider,resource,total,pod\nn2,gpu,1,p9\n", "p9"),
             ("provider,resource,total,pod\nn2,gpu,1,a\nn2,fpga,1,b\n", "differ"),
             ("provider,resource,total,allocation_ratio\nn2,gpu,1,1.23456\n", "decimal places"),
             ("provider,resource,total\nn2,gpu,99999999999\n", "line 2"),

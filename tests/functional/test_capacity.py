@@ -17,7 +17,9 @@ from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, clouds, hooks
+from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -522,3 +524,22 @@ class TestViolated(CapacityTestCase):
     def test_the_check_constraint(self) -> None:
         update = "UPDATE inventories SET used = -1"
         self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, update)
+
+
+class TestQuotaFirst(test_limits.LimitsTestCase):
+    policy = StrictTwoLevel
+
+    def test_after_a_move_of_the_project(self) -> None:
+        """The engine has cached the path of a root; the limit of its new parent refuses the claim, too."""
+        self.engine.capacity.enable(ADMIN)
+        self.engine.capacity.add_provider(ADMIN, "n1")
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2)})
+        self.make_tree({"above": None, "sibling": "above", "p1": None})
+        for project, limit in (("above", 5), ("sibling", 4), ("p1", 4)):
+            self.set(project, limit)
+        self.engine.reserve(base.Context("sibling"), {"gpu": 4})
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
+        self.make_limited().administration.move_project(ADMIN, "p1", "above")
+        self.assertRaises(
+            exceptions.OverQuota, self.engine.reserve, self.context, {"gpu": 3}, consumer="c", provider="n1"
+        )

@@ -19,6 +19,8 @@ class TestProviders(test_capacity.CapacityTestCase):
     def test_add_list_show_remove(self) -> None:
         name = "N1 \u00e9"
         given = str(uuid.uuid4())
+        self.assertRaises(exceptions.PodNotFound, self.capacity.add_provider, ADMIN, name, pod="east")
+        self.engine.pods.add(ADMIN, "east")
         added = self.capacity.add_provider(ADMIN, name, uuid=given.upper(), parent="n1", pod="east", can_host=False)
         self.assertEqual((given, name, 0, "n1", "east", False), (
             added.uuid, added.name, added.generation, added.parent, added.pod, added.can_host,
@@ -32,6 +34,18 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.capacity.remove_provider(ADMIN, "n1")
         self.assertEqual([], self.capacity.list_providers(ADMIN))
         self.assertEqual([], self.capacity.list_inventories(ADMIN))
+
+    def test_a_provider_with_claims_stays_in_its_pod(self) -> None:
+        for pod in ("east", "west"):
+            self.engine.pods.add(ADMIN, pod)
+        self.assertEqual("east", self.capacity.set_pod(ADMIN, "n1", "east").pod)
+        (uuid,) = self.claim()
+        self.assertRaises(exceptions.PodNotFound, self.capacity.set_pod, ADMIN, "n1", "north")
+        error = self.assertRaises(exceptions.ProviderInUse, self.capacity.set_pod, ADMIN, "n1", "west")
+        self.assertEqual("Provider 'n1' cannot be moved to another pod: it has claims.", str(error))
+        self.assertEqual("east", self.capacity.set_pod(ADMIN, "n1", "east").pod)
+        self.quotas.rollback(self.context, [uuid])
+        self.assertIsNone(self.capacity.set_pod(ADMIN, "n1", None).pod)
 
     def test_equal_names_and_uuids_are_refused(self) -> None:
         shown = self.capacity.show_provider(ADMIN, "n1")

@@ -37,7 +37,7 @@ INVENTORIES = st.builds(
     max_unit=st.sampled_from([None, None, 3]),
     step_size=st.sampled_from([1, 1, 2]),
 )
-EXAMPLES = {"sqlite": 30, "mariadb": 5, "postgresql": 5}
+EXAMPLES = {"sqlite": 20, "mariadb": 3, "postgresql": 3}
 
 
 @dataclasses.dataclass

@@ -24,6 +24,7 @@ import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.pods import Pods
 from tests import base, hooks
 from tests.functional import test_limits
 
@@ -113,6 +114,8 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
     "find_provider": {"names": ["n1"], "resources": ["gpu"]},
     "report": {},
+    "require_pods": {"pods": ["pod1"]},
+    "set_pod": {"provider": "n1", "pod": "pod1"},
     "enable": {},
     "is_enabled": {},
     "notices": {},
@@ -120,6 +123,21 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "heal": {},
 }
 """Every call is an admin's."""
+
+PODS: dict[str, dict[str, Any]] = {
+    "add": {"name": "pod1"},
+    "list_pods": {},
+    "show": {"name": "pod1"},
+    "change": {"name": "pod1", "weight": 1},
+    "remove": {"name": "pod1"},
+    "list_bindings": {},
+    "move_binding": {"project_id": VICTIM, "pod": "pod1"},
+    "end_binding": {"project_id": VICTIM},
+    "list_usages": {},
+    "measure": {"names": ["pod1"]},
+    "set_usage": {"name": "pod1", "usage": {}},
+}
+"""Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
 
 OF_OWN_PROJECT = {"limit_history"}
 """Calls of the administration that a project's own users may make; see TestHistory."""
@@ -254,6 +272,7 @@ class TestTheTable(EveryCallTestCase):
         others = OF_OWN_PROJECT | BY_RULE_AND_ID
         self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
+        self.assertEqual(public(Pods), PODS.keys() | {"select"})
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
 
@@ -263,6 +282,11 @@ class TestTheTable(EveryCallTestCase):
                 method = getattr(self.engine.capacity, call)
                 error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
                 self.assertEqual(call, error.action, who)
+
+    def test_every_call_of_pods_needs_an_admin(self) -> None:
+        for call, given in PODS.items():
+            for context in STRANGERS.values():
+                self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.pods, call), context, **given)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""

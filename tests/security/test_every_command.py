@@ -42,6 +42,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "limit show": ("--project", OTHER),
     "limit tree": ("--project", OTHER),
     "limit unset": ("--project", OTHER, "gpu"),
+    "pod binding list": ("--project", OTHER),
     "project add": ("new",),
     "project move": (OTHER, "--root"),
     "project remove": ("empty",),
@@ -50,7 +51,9 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 OF_ALL = {
     "capacity allocation list", "capacity audit", "capacity enable", "capacity heal", "capacity import",
     "capacity inventory list", "capacity inventory remove", "capacity inventory set", "capacity provider add",
-    "capacity provider list", "capacity provider remove", "capacity provider show", "capacity report",
+    "capacity provider list", "capacity provider remove", "capacity provider set", "capacity provider show",
+    "capacity report", "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
+    "pod remove", "pod select", "pod set", "pod show", "pod usage show",
     "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",
