@@ -55,9 +55,14 @@ class Journal:
         os.write(self._fd, f"{line}\n".encode())
 
     def entries(self, begin: int = 0) -> Iterator[Entry]:
-        """Return all lines in order, or those written when the journal had ``begin`` bytes (see ``size``)."""
+        """Return all lines in order, or those begun when the journal had ``begin`` bytes (see ``size``).
+
+        ``begin`` may lie within a line: the file system may show a line that crosses a page in two parts.
+        """
         with self._path.open("rb") as lines:
-            lines.seek(begin)
+            if begin:
+                lines.seek(begin - 1)
+                lines.readline()
             for line in lines:
                 if line.endswith(b"\n"):
                     yield Entry(*json.loads(line))

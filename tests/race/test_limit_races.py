@@ -133,7 +133,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
         self.start()
         jobs = [functools.partial(reserve_and_settle, self.engine, seed) for seed in range(5)]
         *answers, moves, changes, imports, seen = race(*jobs, self.move, self.change, self.take, self.watch)
-        for count in (moves, changes, imports, *(admitted for admitted, _ in answers)):
+        for count in (moves, changes, imports, sum(admitted for admitted, _ in answers)):
             self.assertGreater(count, 0)
         self.assertGreater(sum(refused for _, refused in answers), 0)
         self.assert_invariants()
