@@ -8,18 +8,16 @@ capacity (C2), and what was refused did not fit (C2, C4) or had claims (C5). All
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import hypothesis
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
 from tests import base
-from tests.model import test_model
+from tests.model import histories, test_model
 from tests.model.model import ENDED, Model, Row
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -331,16 +329,4 @@ class CapacityHistories(test_model.Histories):
 
 class TestCapacityModel(base.BackendTestCase):
     def test_histories(self) -> None:
-        machine = type("CapacityHistories", (CapacityHistories,), {"backend": self.backend})
-        stateful.run_state_machine_as_test(
-            machine,
-            settings=hypothesis.settings(
-                max_examples=EXAMPLES[self.backend] * test_model.MORE,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=bool(os.environ.get("CI")),
-                suppress_health_check=list(hypothesis.HealthCheck),
-                print_blob=True,
-                phases=[phase for phase in hypothesis.Phase if phase != hypothesis.Phase.explain],
-            ),
-        )
+        histories.run(CapacityHistories, EXAMPLES[self.backend] * test_model.MORE, backend=self.backend)

@@ -8,10 +8,8 @@ passes, a reserve of ``fits`` + 1 is refused, and its error names the project an
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Any
 
-import hypothesis
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -23,6 +21,7 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures
+from tests.model import histories
 from tests.model.test_limit_model import MORE, PARENTS, POLICIES, PROJECTS
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -158,14 +157,4 @@ class TestHeadroomModel(base.BackendTestCase):
     policy = ""
 
     def test_headrooms(self) -> None:
-        stateful.run_state_machine_as_test(
-            type("Headrooms", (Headrooms,), {"backend": self.backend, "policy": self.policy}),
-            settings=hypothesis.settings(
-                max_examples=EXAMPLES[self.backend] * MORE,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=bool(os.environ.get("CI")),
-                suppress_health_check=list(hypothesis.HealthCheck),
-                print_blob=True,
-            ),
-        )
+        histories.run(Headrooms, EXAMPLES[self.backend] * MORE, backend=self.backend, policy=self.policy)

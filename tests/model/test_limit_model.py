@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import hypothesis
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, fixtures
+from tests.model import histories
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -235,14 +235,4 @@ class TestLimitModel(base.BackendTestCase):
 
     def test_trees(self) -> None:
         examples = EXAMPLES[self.backend] * MORE // (1 if self.policy == "strict_hierarchy" else 2)
-        stateful.run_state_machine_as_test(
-            type("Trees", (Trees,), {"backend": self.backend, "policy": self.policy}),
-            settings=hypothesis.settings(
-                max_examples=examples,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=bool(os.environ.get("CI")),
-                suppress_health_check=list(hypothesis.HealthCheck),
-                print_blob=True,
-            ),
-        )
+        histories.run(Trees, examples, backend=self.backend, policy=self.policy)

@@ -11,7 +11,6 @@ import os
 import random
 from typing import Any
 
-import hypothesis
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
+from tests.model import histories
 from tests.model.model import Model, Row
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -311,16 +311,4 @@ class Histories(stateful.RuleBasedStateMachine):
 
 class TestModel(base.BackendTestCase):
     def test_histories(self) -> None:
-        machine = type("Histories", (Histories,), {"backend": self.backend})
-        stateful.run_state_machine_as_test(
-            machine,
-            settings=hypothesis.settings(
-                max_examples=EXAMPLES[self.backend] * MORE,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=bool(os.environ.get("CI")),
-                suppress_health_check=list(hypothesis.HealthCheck),
-                print_blob=True,
-                phases=[phase for phase in hypothesis.Phase if MORE > 1 or phase != hypothesis.Phase.explain],
-            ),
-        )
+        histories.run(Histories, EXAMPLES[self.backend] * MORE, backend=self.backend)

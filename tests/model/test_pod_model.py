@@ -8,10 +8,8 @@ project has at most one current binding for a zone and a set of tags.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
-import hypothesis
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 from cyborg_quota import exceptions
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures
+from tests.model import histories
 from tests.model.test_model import MORE
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -169,16 +168,4 @@ class PodHistories(stateful.RuleBasedStateMachine):
 
 class TestPodModel(base.BackendTestCase):
     def test_histories(self) -> None:
-        machine = type("PodHistories", (PodHistories,), {"backend": self.backend})
-        stateful.run_state_machine_as_test(
-            machine,
-            settings=hypothesis.settings(
-                max_examples=EXAMPLES[self.backend] * MORE,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=bool(os.environ.get("CI")),
-                suppress_health_check=list(hypothesis.HealthCheck),
-                print_blob=True,
-                phases=[phase for phase in hypothesis.Phase if phase != hypothesis.Phase.explain],
-            ),
-        )
+        histories.run(PodHistories, EXAMPLES[self.backend] * MORE, backend=self.backend)

@@ -51,13 +51,7 @@ CREATE FUNCTION @schema@.{CLAIM}(
     claim bigint[];
     claimed integer := 0;
 BEGIN
-    IF EXISTS (
-        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
-            SELECT FROM @schema@.reservations
-                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
-                LIMIT 1
-        ) AS live_rows
-    ) THEN
+    IF {functions.IS_HELD} THEN
         RETURN {functions.REFUSED};
     END IF; {_CLAIM_LOOP.replace("@refused@", _UNDO_CLAIMS)}
     {functions.CHARGE_LOOP.replace("@refused@", functions.UNDO.replace(f"RETURN {functions.REFUSED};", _UNDO_CLAIMS))}

@@ -138,20 +138,23 @@ END: Final = f"""
     RETURN {DONE};
 END"""
 
-# The elements of a row: UUID, usage_id, resource, delta, consumer, group, place, source. (One lookup per consumer, so
-# that each uses a unique key: PostgreSQL would search ``consumer_id = ANY (...)`` by the project alone.)
-_RESERVE_V1: Final = f"""
-CREATE FUNCTION @schema@.{RESERVE}(
-    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
-BEGIN
-    IF EXISTS (
+# Whether a consumer of the rows has live reservations. (One lookup per consumer, so that each uses a unique key:
+# PostgreSQL would search ``consumer_id = ANY (...)`` by the project alone.)
+IS_HELD: Final = """EXISTS (
         SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
             SELECT FROM @schema@.reservations
                 WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
                 LIMIT 1
         ) AS live_rows
-    ) THEN
+    )"""
+
+# The elements of a row: UUID, usage_id, resource, delta, consumer, group, place, source.
+_RESERVE_V1: Final = f"""
+CREATE FUNCTION @schema@.{RESERVE}(
+    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
+BEGIN
+    IF {IS_HELD} THEN
         RETURN {REFUSED};
     END IF; {CHARGE_LOOP.replace("@refused@", UNDO)}
     INSERT INTO @schema@.reservations (

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headroom at providers: what the quota and a provider permit together."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import ANY, Headroom, Inventory, exceptions
+from tests import base, clouds
+from tests.functional.test_capacity import ADMIN, CapacityTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestHeadroom(CapacityTestCase):
+    """tests/model/test_capacity_model.py compares it with reserves."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("n2", gpu=6)
+        self.add("pool", can_host=False, gpu=100)
+
+    def headroom(self, provider: str | None = ANY, context: Any = ADMIN) -> Headroom:
+        return self.engine.headroom(context, "p1", provider=provider)["gpu"]
+
+    def test_any(self) -> None:
+        self.assertEqual(Headroom(None), self.headroom(None))
+        self.claim(3, "n1")
+        self.assertEqual(Headroom(6, ANY, "provider", None, 11), self.headroom())
+        self.assertEqual(0, self.engine.headroom(ADMIN, "p1", provider=ANY)["gpu.A100"].fits)
+
+    def test_a_named_provider(self) -> None:
+        self.assertEqual(Headroom(100, "pool", "provider", None, 100), self.headroom("pool"))
+        uuid_of_n2 = self.capacity.show_provider(ADMIN, "n2").uuid
+        self.assertEqual(Headroom(6, "n2", "provider", None, 6), self.headroom(uuid_of_n2))
+        self.assertRaises(exceptions.ProviderNotFound, self.headroom, "n9")
+
+    def test_units_and_quota_together(self) -> None:
+        """The quota permits 7; in steps of 3, that is 6. With a quota of 6, it is the quota that binds."""
+        self.set("n1", gpu=Inventory(8, min_unit=2, step_size=3))
+        self.set("n2", gpu=Inventory(0))
+        self.limits.limits["p1", "gpu"] = 7
+        self.assertEqual(Headroom(6, ANY, "provider", None, 8), self.headroom())
+        self.limits.limits["p1", "gpu"] = 6
+        self.assertEqual(Headroom(6, "p1", "project", 6, 8), self.headroom())
+        self.limits.limits["p1", "gpu"] = 2
+        self.assertEqual(2, self.headroom().fits)
+        self.limits.limits["p1", "gpu"] = 1
+        self.assertEqual(Headroom(0, ANY, "provider", None, 8), self.headroom())
+
+    def test_an_inventory_below_its_use(self) -> None:
+        self.claim(8, "n1")
+        self.set("n1", gpu=Inventory(2))
+        self.assertEqual(Headroom(0, "n1", "provider", None, 0), self.headroom("n1"))
+        self.assertEqual(6, self.headroom().free_total)
+
+    def test_a_user_gets_quota_only(self) -> None:
+        """Not even whether the provider exists, or whether capacity is enabled."""
+        user = base.Context("p1")
+        self.limits.limits["p1", "gpu"] = 40
+        for provider in (ANY, "n1", "n9"):
+            self.assertEqual(Headroom(40, "p1", "project", 40), self.headroom(provider, user))
+            self.assertEqual((40, "gpu"), self.engine.how_many(user, {"gpu": 1}, provider=provider))
+        self.execute("DELETE FROM features")
+        self.assertEqual(40, self.make_engine().headroom(user, provider=ANY)["gpu"].fits)
+        self.assertRaises(exceptions.CapacityNotEnabled, self.make_engine().headroom, ADMIN, "p1", provider=ANY)
+
+    def test_bundles(self) -> None:
+        """n1 takes two of gpu=3,fpga=1 and n2 none, because it has no fpga."""
+        count = functools.partial(self.engine.how_many, ADMIN, project_id="p1")
+        self.assertEqual((2, None), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        self.assertEqual((4, None), count({"gpu": 3}, provider=ANY))
+        self.assertEqual((2, None), count({"gpu": 3}, provider="n2"))
+        self.assertEqual((None, None), count({"gpu": 3}))
+        self.limits.limits["p1", "gpu"] = 5
+        self.assertEqual((1, "gpu"), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
+            self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
+        self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
+
+    def test_any_is_one_more_statement(self) -> None:
+        def queries(provider: str | None) -> int:
+            with clouds.captured() as statements:
+                self.headroom(provider)
+            return len(clouds.queries(statements))
+
+        self.headroom()
+        self.assertEqual(queries(None) + 1, queries(ANY))
