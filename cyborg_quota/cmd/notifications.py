@@ -13,7 +13,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import messaging
 from cyborg_quota.capacity_types import CapacityNotice
-from cyborg_quota.types import Notice
+from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ def _fields(notice: AnyNotice) -> str:
         names = {"provider": notice.provider, "resource": notice.resource}
         figures = {"capacity": notice.capacity, "used": notice.used}
     else:
-        names = {"project_id": notice.project_id, "resource": notice.resource}
+        project_id = "(total)" if notice.project_id == TOTAL else notice.project_id
+        names = {"project_id": project_id, "resource": notice.resource}
         figures = {"limit": notice.limit, "held": notice.held}
     return " ".join(f"{name}={value}" for name, value in {**names, **figures}.items())
 

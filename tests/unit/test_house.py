@@ -52,13 +52,14 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins", "keystone_auth"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
-    "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods", "queries"},
+    "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods", "queries", "total_limits"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
     "capacity": LEAVES | {"ledger"},
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
+    "total_limits": LEAVES | {"ledger"},
     "pods": LEAVES | {"ledger", "policy"},
     "queries": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
@@ -234,7 +235,7 @@ DB = "cyborg_quota.db"
 DB_LEVELS = (
     {"history", "holdings", "limits", "limit_history", "schema"},
     {"database"},
-    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
+    {"connect", "connection_cache", "features", "moves", "path_state", "projects", "totals"},
     {"dialects"},
     {
         "free_capacity",
