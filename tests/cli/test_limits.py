@@ -141,7 +141,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual([(TOTAL, "as bought")], [(row["project_id"], row["reason"]) for row in history])
         self.assertIn("| (total)    | gpu", self.call("limit", "history", "-c", "project_id", "-c", "resource").out)
         self.assertIn("total:", self.call("limit", "export").out)
-        self.assertEqual([], self.good("limit", "history", "verify"))
+        self.assertEqual([], self.good("limit", "history", "--verify"))
         self.done("limit", "unset", "--total", "gpu")
         self.assertIn("no total limit for gpu", self.refused(1, "limit", "unset", "--total", "gpu"))
         self.assertIn("must be an integer from 0", self.refused(2, "limit", "set", "--total", "gpu=-1"))
