@@ -210,6 +210,7 @@ class TestKilledChanges(CrashTestCase):
 
         def naive(connection: Any, change: usages.Change) -> bool:
             connection.connection.commit()
+            connection.exec_driver_sql("BEGIN")  # a statement after which the process can be killed
             return charge(connection, change)
 
         found = []
