@@ -212,6 +212,9 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_query``."""
     resources = _largest_first(amounts)
+    if len(resources) == 1:  # the usual claim, without the loops
+        name = resources[0]
+        return [Candidate(row[0], {name: row[1]}, {name: row[2]}) for row in rows]
     return [
         Candidate(
             provider_id=row[0],

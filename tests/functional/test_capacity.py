@@ -460,6 +460,24 @@ class TestStatements(CapacityTestCase):
         self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
         self.assertEqual([], [text for text in texts if features.features.name in text])
 
+    def test_a_lost_race_costs_one_more_query_and_claim(self) -> None:
+        """On MariaDB: the refused statement tells which inventory refused."""
+        if self.backend != "mariadb":
+            self.skipTest("only MariaDB's statement tells it")
+        self.add("n2", gpu=9)
+        for provider in ("n1", ANY):
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+        other = self.make_engine()
+        act = hooks.Interleaved(
+            self.engine, "EXECUTE", lambda: other.reserve(base.Context("other"), {"gpu": 8}, provider="n1"), after=True
+        )
+        with act:
+            texts = self.statements(lambda engine: engine.reserve(self.context, {"gpu": 8}, provider=ANY))
+        own = [text for text in texts if text.startswith("EXECUTE")]
+        self.assertEqual((True, 5), (act.happened, len(own)), texts)  # one of them is the other call
+        self.assertEqual([], [text for text in texts if text.startswith("INSERT")])
+        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
+        self.assert_invariants()
 
     def test_a_claim_is_one_statement(self) -> None:
         """On a server: a claim with a given provider, its commit and its rollback; ANY needs a query before it."""
