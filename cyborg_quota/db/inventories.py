@@ -212,6 +212,9 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_query``."""
     resources = _largest_first(amounts)
+    if len(resources) == 1:  # the usual claim, without the loops
+        name = resources[0]
+        return [Candidate(row[0], {name: row[1]}, {name: row[2]}) for row in rows]
     return [
         Candidate(
             provider_id=row[0],
@@ -363,7 +366,14 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
 _LEVELS = (
-    sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
+    sa.select(
+        _row.id,
+        _provider.name,
+        _row.resource,
+        _row.capacity,
+        (_row.capacity - _row.free).label("used"),
+        _LEVEL.label("level"),
+    )
     .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
     .order_by(_provider.name, _row.resource)
 )
@@ -375,7 +385,7 @@ _CLAIM_LEVEL = (
 
 
 class NotifiedInventory(NamedTuple):
-    """What is in use of an inventory, and the level that was last reported."""
+    """What is in use of an inventory, here and elsewhere, and the level that was last reported."""
 
     id: int
     provider: str
@@ -393,6 +403,22 @@ def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
+
+
+_FREE_OR_0: Final = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+_SUMS = (
+    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
+    .group_by(_row.resource)
+    .order_by(_row.resource)
+)
+
+
+def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
+    """The capacity of all providers together, and what is free of it, by resource.
+
+    A provider whose use exceeds its capacity has nothing free.
+    """
+    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
 
 
 # --- Audit and repair ---

@@ -27,8 +27,12 @@ from cyborg_quota.types import ANY, Claim
 
 LOG = logging.getLogger(__name__)
 
-_CANDIDATES: Final = 16
+_CANDIDATES: Final = 8
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
+
+
+ReserveResult = bool | InventoryClaim | None
+"""The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
 
 
 class CapacityRefused(Exception):
@@ -81,6 +85,12 @@ class Placement:
         return sorted(
             (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
         )
+
+    def is_done(self, result: ReserveResult) -> bool:
+        """Whether a reserve with these claims was done. Raises CapacityRefused if ``result`` is the refused claim."""
+        if isinstance(result, InventoryClaim):
+            raise CapacityRefused(next(key for change, key in self.claims if change == result))
+        return bool(result)
 
     @property
     def inventory_claims(self) -> Sequence[InventoryClaim]:

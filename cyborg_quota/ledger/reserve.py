@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import dialects, new_reservations, path_state, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, PendingClaim, Placement
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, PendingClaim, Placement, ReserveResult
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
@@ -257,7 +257,7 @@ class Reserver:
 
         single_statement = None if counted else self._single_statement(request, rows, changes, placement)
         try:
-            if self._database.write(work, single_statement):
+            if placement.is_done(self._database.write(work, single_statement)):
                 self._after_charge(request, rows, placement)
                 return True
         except DuplicateEntry:
@@ -313,7 +313,7 @@ class Reserver:
         rows: Sequence[new_reservations.NewReservation],
         changes: Sequence[usages.Change],
         placement: Placement,
-    ) -> Callable[[Connection], bool | None] | None:
+    ) -> Callable[[Connection], ReserveResult] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None
