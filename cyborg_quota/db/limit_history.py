@@ -133,6 +133,12 @@ def read(
     return [_entry(row) for row in connection.execute(query)]
 
 
+def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:
+    """The entries of overrides whose span ends after ``since`` (naive UTC), oldest first."""
+    is_selected = sa.and_(_column.override_id.is_not(None), _column.ends_at > since)
+    return [_entry(row) for row in connection.execute(sa.select(limit_changes).where(is_selected).order_by(*_ORDER))]
+
+
 def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[HistoryEntry]:
     """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
     is_earlier = sa.true() if before is None else _column.generation < before
