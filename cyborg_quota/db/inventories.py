@@ -25,17 +25,20 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord
-from cyborg_quota.db import clock, reservations, resource_providers
+from cyborg_quota.db import clock, paging, reservations, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import Page
 
 LOG = logging.getLogger(__name__)
 
 _row = inventories.c
 _provider = providers_table.c
 _ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
+
+_HEAL: Final = "cyborg-quota capacity heal"
 
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
@@ -144,14 +147,14 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
 def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
     """Subtract the amounts of reservations that this transaction has ended. Never refused.
 
-    An inventory that has drifted so far that it holds less is set to 0; ``heal`` repairs it.
+    A counter that is below the amount, because it has drifted, is set to 0; ``heal`` repairs it.
     """
     ids = ids_of(connection, amounts)
     for key in amounts.keys() - ids.keys():
-        LOG.warning("Provider %s has no inventory of %s, to which a claim that ends would give back.", *key)
+        LOG.warning("Provider with the id %s: it has no inventory of %s, to which a claim could give back.", *key)
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
         if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
-            LOG.warning("Provider %s uses less %s than a reservation that ends. Run: cyborg-quota capacity heal", *key)
+            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s. Run: %s", *key, _HEAL)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 
@@ -298,6 +301,7 @@ def lock_unused(connection: sa.Connection, provider_id: int) -> bool:
     return True
 
 
+_WITH_PROVIDER: Final = inventories.join(providers_table, _provider.id == _row.provider_id)
 _RECORDS = sa.select(
     _provider.name,
     _row.resource,
@@ -312,14 +316,21 @@ _RECORDS = sa.select(
     _ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
-).select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+).select_from(_WITH_PROVIDER)
+_WHOLE_LIST: Final = Page()
 
 
 def read(
-    connection: sa.Connection, provider_ids: Collection[int] | None = None, resources: Collection[str] | None = None
+    connection: sa.Connection,
+    provider_ids: Collection[int] | None = None,
+    resources: Collection[str] | None = None,
+    page: Page = _WHOLE_LIST,
 ) -> dict[Key, InventoryRecord]:
-    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations."""
-    query = _RECORDS.order_by(_provider.name, _row.resource)
+    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations.
+
+    ``page``: its marker is (name of the provider, resource). Raises MarkerNotFound.
+    """
+    query = paging.of_rows(connection, _RECORDS, _WITH_PROVIDER, (_provider.name, _row.resource), page)
     if provider_ids is not None:
         query = query.where(_row.provider_id.in_(sorted(provider_ids)))
     if resources is not None:
@@ -352,7 +363,7 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
             sa.func.sum(_row.capacity),
             sa.func.sum(_row.capacity - _row.free),
         )
-        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .select_from(_WITH_PROVIDER)
         .where(_provider.pod.in_(sorted(set(names))))
         .group_by(_provider.pod, _row.resource)
     )
@@ -374,7 +385,7 @@ _LEVELS = (
         (_row.capacity - _row.free).label("used"),
         _LEVEL.label("level"),
     )
-    .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+    .select_from(_WITH_PROVIDER)
     .order_by(_provider.name, _row.resource)
 )
 _CLAIM_LEVEL = (

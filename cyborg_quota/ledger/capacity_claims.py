@@ -140,7 +140,7 @@ class CapacityClaimer:
                 raise CapacityRefused(key)
 
     def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
-        """After ``refused`` refused: whether claims with ANY had chosen it. They choose another one when retried."""
+        """Whether claims with ANY had chosen the inventory ``refused``. If so, a retry chooses another one."""
         self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
         losers = [
             item
@@ -287,7 +287,7 @@ class CapacityClaimer:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
             overs = [
-                CapacityOver(None, resource, amount, f"no provider that can host fits {_text(item.claim.deltas)}")
+                CapacityOver(None, resource, amount, f"no single provider can take {_text(item.claim.deltas)}")
                 for item in pending
                 if item.claim.provider == ANY
                 for resource, amount in item.claim.deltas.items()
