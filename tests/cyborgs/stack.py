@@ -27,6 +27,22 @@ PREFIX = "cyborg-quota-cyborg-"
 CONDUCTOR = ("cyborg-conductor",)
 API = "cyborg.wsgi.api:application"
 API_THREADS, PLACEMENT_THREADS = 16, 4
+QUOTA = "cyborg_quota.integrations.cyborg"
+STOCK_CONDUCTOR = ("cyborg.cmd.conductor", "cyborg.conductor.manager", "cyborg.objects:register_all")
+STOCK_API = ("cyborg.api.wsgi_app", "cyborg.objects:register_all", "cyborg.api.controllers.root")
+COMMAND = (f"{QUOTA}.cyborg_host", f"{QUOTA}.arq_records")
+TEMPLATES = {
+    "cyborg-conductor": STOCK_CONDUCTOR,
+    "naive.py": STOCK_CONDUCTOR,
+    "points.py": STOCK_CONDUCTOR,
+    "cyborg-quota-conductor": ("cyborg_quota.cmd.conductor", *STOCK_CONDUCTOR, f"{QUOTA}.conductor"),
+    "cyborg.wsgi.api:application": STOCK_API,
+    f"{QUOTA}.wsgi:application": (*STOCK_API, f"{QUOTA}.objects", "cyborg_quota.api.deploy"),
+    "cyborg-quota": ("cyborg_quota.cmd.main", *COMMAND),
+    "cyborg-quota-status": ("cyborg_quota.cmd.status", *COMMAND),
+}
+"""The programs that tests start often, and what each loads when it starts; see starter.py."""
+USUAL = ("cyborg-quota-conductor", f"{QUOTA}.wsgi:application")
 _numbers = itertools.count()
 
 
@@ -49,7 +65,7 @@ class Stack:
         self.agents: list[Service] = []
         self.further: list[Service] = []
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
-        self.starter = Starter(self.programs / "python", self.workdir)
+        self.starter = Starter(self.programs / "python", self.workdir, templates=TEMPLATES)
         self.bus = RabbitMQ()
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
@@ -112,10 +128,17 @@ class Stack:
 
     def start(self) -> None:
         """Return when every host's devices can be bound. Raises NotAvailable, ServiceError."""
+        self.start_base()
+        self.use()
+        self.need_hosts(len(self.hosts))
+
+    def start_base(self) -> None:
+        """Start what is the same for all conductors and APIs. Raises NotAvailable, ServiceError."""
         try:
             self.bus.prepare()
             self.bus.launch()
             self._start_beside_the_bus()
+            self.bus.wait()
         except ServerError as error:
             raise NotAvailable(str(error)) from error
 
@@ -123,18 +146,13 @@ class Stack:
         """While the bus starts, which takes longest, do everything that does not need it."""
         urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
         configuration.write(self.workdir, **urls)
+        self.starter.prepare(*USUAL)
         self.placement.launch()
         sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
         Service("dbsync", sync, self.workdir, bool, starter=self.starter).finish()
-        self.api.launch()
         self.placement.wait()
         for host in self.hosts:
             self._create_provider(host)
-        self.bus.wait()
-        # An agent reports when it starts, and if no conductor listens, not again for a minute.
-        _start(self.conductor, self.api)
-        _start(*self.agents)
-        self.records.wait_for_devices(self.hosts)
 
     def end_further(self) -> None:
         """End the conductors that were added."""
@@ -142,11 +160,12 @@ class Stack:
             self.further.pop().kill()
 
     def need_hosts(self, count: int) -> None:
-        """Make sure that there are this many hosts; hosts may be added, none is removed."""
+        """Make sure that this many hosts' devices can be bound; hosts may be added, none is removed."""
         known = len(self.hosts)
         self._name_hosts(count)
         for host in self.hosts[known:]:
             self._create_provider(host)
+        # An agent reports when it starts, and if no conductor listens, not again for a minute.
         _start(*self.agents)
         self.records.wait_for_devices(self.hosts)
 
@@ -205,14 +224,17 @@ def _serves(url: str) -> bool:
 
 @functools.cache
 def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
-    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test."""
+    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test.
+
+    It has no conductor, API or agent yet.
+    """
     try:
         made = Stack(version=version)
     except NotAvailable as reason:
         return reason
     fixtures.at_exit(made.close)
     try:
-        made.start()
+        made.start_base()
     except (NotAvailable, ServiceError) as reason:
         made.close()
         return reason
