@@ -21,7 +21,7 @@ from tests.cyborgs.service import Service, ServiceError
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.servers import ServerError, machine
-from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.rabbitmq import VHOSTS, RabbitMQ
 
 PREFIX = "cyborg-quota-cyborg-"
 CONDUCTOR = ("cyborg-conductor",)
@@ -54,9 +54,10 @@ class Stack:
 
     :param hosts: the number of fake hosts, with 16 attach handles each.
     :param version: Cyborg's, one of environment.VERSIONS.
+    :param bus: a running one, whose second virtual host is used; by default the stack has a bus of its own.
     """
 
-    def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0]) -> None:
+    def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0], bus: RabbitMQ | None = None) -> None:
         self.programs = environment.ensure(version)
         self.isolated = [str(self.programs / "python"), "-I"]
         if reason := fixtures.missing_server("mariadb"):
@@ -66,7 +67,7 @@ class Stack:
         self.further: list[Service] = []
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
         self.starter = Starter(self.programs / "python", self.workdir, templates=TEMPLATES)
-        self.bus = RabbitMQ()
+        self.bus, self._has_own_bus = bus or RabbitMQ(), bus is None
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
         self.records = Records(self.url)
@@ -135,8 +136,9 @@ class Stack:
     def start_base(self) -> None:
         """Start what is the same for all conductors and APIs. Raises NotAvailable, ServiceError."""
         try:
-            self.bus.prepare()
-            self.bus.launch()
+            if self._has_own_bus:
+                self.bus.prepare()
+                self.bus.launch()
             self._start_beside_the_bus()
             self.bus.wait()
         except ServerError as error:
@@ -144,7 +146,8 @@ class Stack:
 
     def _start_beside_the_bus(self) -> None:
         """While the bus starts, which takes longest, do everything that does not need it."""
-        urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
+        bus = self.bus.url_of(VHOSTS[0 if self._has_own_bus else 1])
+        urls = {"bus": bus, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
         configuration.write(self.workdir, **urls)
         self.starter.prepare(*USUAL)
         self.placement.launch()
@@ -195,7 +198,8 @@ class Stack:
         for service in (self.api, self.conductor, *self.agents, self.placement):
             service.kill()
         self.starter.close()
-        self.bus.close()
+        if self._has_own_bus:
+            self.bus.close()
         self.nova.close()
         self.records.close()
         shutil.rmtree(self.workdir, ignore_errors=True)
@@ -226,10 +230,11 @@ def _serves(url: str) -> bool:
 def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
     """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test.
 
-    It has no conductor, API or agent yet.
+    It has no conductor, API or agent yet. The stack of an older Cyborg uses the bus of the first one.
     """
+    first = of_this_process(_pid, environment.VERSIONS[0]) if version != environment.VERSIONS[0] else None
     try:
-        made = Stack(version=version)
+        made = Stack(version=version, bus=first.bus if isinstance(first, Stack) else None)
     except NotAvailable as reason:
         return reason
     fixtures.at_exit(made.close)

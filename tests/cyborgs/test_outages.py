@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from tests import base as ledger_base
@@ -14,6 +15,7 @@ from tests.servers import machine
 BACK_SECONDS = 30.0
 CLOSED = "http://127.0.0.1:1/v3"
 """The URL of a Keystone that is not running."""
+ADDRESS = re.compile(r"0x[0-9a-f]+")
 CREDENTIALS = f"""\
 auth_type = password
 auth_url = {CLOSED}
@@ -102,6 +104,7 @@ class TestKeystoneDown(quota.QuotaTestCase):
         files = [f"--config-file={name}" for name in (path, self.stack.workdir / "extra.conf")]
         ended = [self.run_program(program, *files) for program in ("cyborg-conductor", "cyborg-quota-conductor")]
         self.assertEqual([1, 1], [output.status for output in ended], ended)
-        [cyborgs, ours] = [output.err.splitlines()[-1] for output in ended]
-        self.assertIn(CLOSED, cyborgs)
-        self.assertEqual(cyborgs.partition(": ")[0], ours.partition(": ")[0])
+        # The log's last line has the error, after its time and process.
+        [cyborgs, ours] = [output.out.strip().splitlines()[-2].partition(" ERROR ")[2] for output in ended]
+        self.assertIn(f"Unable to establish connection to {CLOSED}", cyborgs)
+        self.assertEqual(ADDRESS.sub("", cyborgs), ADDRESS.sub("", ours))
