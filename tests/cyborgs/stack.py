@@ -168,9 +168,11 @@ class Stack:
         self._name_hosts(count)
         for host in self.hosts[known:]:
             self._create_provider(host)
-        # An agent reports when it starts, and if no conductor listens, not again for a minute.
-        _start(*self.agents)
-        self.records.wait_for_devices(self.hosts)
+        # An agent reports when it starts, and if no conductor listens, not again for a minute. One by one: of several
+        # that report concurrently, Cyborg sometimes loses one.
+        for host, agent in zip(self.hosts, self.agents, strict=True):
+            agent.start()
+            self.records.wait_for_devices([host])
 
     def _create_provider(self, host: str) -> None:
         """Make the root provider of a host, as nova-compute does."""
