@@ -228,21 +228,15 @@ class ReservationReleased(ReservationError):
 class ReservationConflict(QuotaError):
     """The consumer already has live reservations with other deltas, or without the requested provider or pod.
 
-    ``held`` and ``requested`` map resources to deltas. ``provider`` and ``pod`` are the requested ones, if only the
-    provider or its pod differs.
+    ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
     """
 
     pod: str | None = None
 
     def __init__(
-        self,
-        consumer: str,
-        held: Mapping[str, int],
-        requested: Mapping[str, int],
-        *,
-        provider: str | None = None,
-        pod: str | None = None,
-    ) -> None:
+        self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *,
+        provider: str | None = None, pod: str | None = None,
+    ) -> None:  # fmt: skip
         self.consumer = consumer
         self.held = dict(held)
         self.requested = dict(requested)

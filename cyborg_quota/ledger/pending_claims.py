@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import new_reservations
 from cyborg_quota.types import ANY, RESERVED, Claim
 
 
@@ -28,16 +27,6 @@ class PendingClaim:
     reserved: tuple[str, ...] = ()
     provider_id: int | None = None
     tried: set[int] = dataclasses.field(default_factory=set)
-
-    @classmethod
-    def of(cls, claim: Claim, project_id: str, group: str | None) -> PendingClaim:
-        """``group``: that of the call."""
-        uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
-        return cls(claim, project_id, group if claim.group is None else claim.group, uuids)
-
-    def renewed(self) -> PendingClaim:
-        """The same claim with new UUIDs, to be charged again."""
-        return PendingClaim.of(self.claim, self.project_id, self.group)
 
     def use_held(self, held: Sequence[transitions.Row], pods: Collection[str | None]) -> None:
         """Use the rows that the consumer already holds; ``pods``: those of their providers, if the claim names a pod.

@@ -29,16 +29,10 @@ from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
-"""The most attempts of one request.
-
-An attempt is repeated if it was refused, but the counters that are read afterwards would allow it.
-"""
+"""The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
 
 _MAX_ADOPTION_ATTEMPTS: Final = 20
-"""The most attempts of one adoption.
-
-An attempt is repeated if the consumer's reservation ended before it could be committed.
-"""
+"""The most attempts of one adoption. One is repeated if the consumer's reservation ended before its commit."""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -193,7 +187,7 @@ class Reserver:
 
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
-        pending = [PendingClaim.of(claim, request.project_id, request.group) for claim in request.claims]
+        pending = [_to_pending(request, claim) for claim in request.claims]
         self._charge_pending(request, pending)
         return [uuid for item in pending for uuid in item.uuids.values()]
 
@@ -204,7 +198,7 @@ class Reserver:
         Claims that an earlier attempt of this call has charged are skipped: if they have been released since, that
         release was later than this call's charge.
         """
-        pending = [PendingClaim.of(claim, request.project_id, request.group) for claim in request.claims]
+        pending = [_to_pending(request, claim) for claim in request.claims]
         began = time.monotonic()
         for _ in range(_MAX_ADOPTION_ATTEMPTS):
             self._charge_pending(request, pending)
@@ -213,7 +207,7 @@ class Reserver:
                 if uuids:
                     self._settler.settle("commit", Selection(request.project_id, uuids=uuids))
             except _ENDED:
-                pending = [item.renewed() if item.reserved else item for item in pending]
+                pending = [_to_pending(request, item.claim) if item.reserved else item for item in pending]
             else:
                 return [uuid for item in pending for uuid in item.uuids.values()]
         raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
@@ -251,10 +245,7 @@ class Reserver:
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> bool:
-            pod_claims.bind(connection, placement.binding_changes)
-            if not _insert(connection, request, rows):
-                if placement.binding_changes:
-                    raise BindingChanged  # roll back: a repeated call does not move the binding
+            if not _bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
             if not cap.charge_and_count(connection, changes, nodes, claims):
@@ -280,7 +271,7 @@ class Reserver:
         if request.state == COMMITTED:
             self._capacity.warn_if_exceeded(placement)
         else:
-            self._settler.reservation_cache.remember(_to_row(row) for row in rows)
+            self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
 
     def _refuse_unplaced(
         self,
@@ -415,6 +406,26 @@ class Reserver:
         item.use_held(held, pods)
 
 
+def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
+    uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
+    return PendingClaim(claim, request.project_id, request.group if claim.group is None else claim.group, uuids)
+
+
+def _bind_and_insert(
+    connection: Connection,
+    request: ReserveRequest,
+    rows: Sequence[new_reservations.NewReservation],
+    placement: Placement,
+) -> bool:
+    """Change bindings, then insert all rows. With changes, it raises BindingChanged instead of a result of False."""
+    if not placement.binding_changes:
+        return _insert(connection, request, rows)
+    pod_claims.bind(connection, placement.binding_changes)
+    if not _insert(connection, request, rows):
+        raise BindingChanged
+    return True
+
+
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
     first = rows[0]
@@ -425,22 +436,6 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
         return False
     reservations.insert(connection, rows)
     return True
-
-
-def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
-    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
-    return transitions.Row(
-        id=0,
-        uuid=row.uuid,
-        usage_id=row.usage_id,
-        project_id=row.project_id,
-        resource=row.resource,
-        delta=row.delta,
-        state=RESERVED,
-        overdue=False,
-        consumer=row.consumer,
-        provider_id=row.provider_id,
-    )
 
 
 def changes_within(

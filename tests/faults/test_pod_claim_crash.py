@@ -17,6 +17,8 @@ from tests.faults import test_capacity_crash as capacity_crash
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
+CONSISTENT = (("full", 0), ("free", 2))
+"""The pod of the project and what it holds, before and after the claim."""
 
 
 class TestCrash(capacity_crash.CrashTestCase):
@@ -39,9 +41,10 @@ class TestCrash(capacity_crash.CrashTestCase):
         self.engine.pods.move_binding(ADMIN, "p1", "full")
 
     def state(self) -> tuple[str | None, int]:
-        """The pod to which the project is bound, and what it holds."""
-        ((_, binding),) = self.engine.pods.list_bindings(ADMIN, "p1")
-        return binding.pod, self.used() - 1
+        """The pod to which the project is bound (None: none), and what it holds."""
+        bindings = self.engine.pods.list_bindings(ADMIN, "p1")
+        self.assertLessEqual(len(bindings), 1)
+        return (bindings[0][1].pod if bindings else None), self.used() - 1
 
     def test_a_move(self) -> None:
         for number in itertools.count(1):
@@ -49,7 +52,7 @@ class TestCrash(capacity_crash.CrashTestCase):
             self.begin()
             is_killed = self.crash_after(number, self.claim)
             self.assert_invariants()
-            self.assertIn(self.state(), [("full", 0), ("free", 2)], f"after a kill at statement {number}")
+            self.assertIn(self.state(), CONSISTENT, f"after a kill at statement {number}")
             self.claim(self.engine)
             self.assert_invariants()
             self.assertEqual(("free", 2), self.state(), f"after a kill at statement {number}")
@@ -77,6 +80,6 @@ class TestCrash(capacity_crash.CrashTestCase):
         for number in range(1, capacity_crash.MOST_STATEMENTS):
             self.begin()
             self.assertTrue(self.crash_after(number, self.claim, is_naive=True), "no kill was detected")
-            if self.state() == ("free", 0):
+            if self.state() not in CONSISTENT:
                 return
         self.fail("no kill was detected")
