@@ -49,7 +49,7 @@ class PodTest(base.CliTestCase):
         )
 
     def test_claims(self) -> None:
-        self.good("capacity", "enable")
+        self.assertEqual(0, self.call("capacity", "enable").status)
         for name, zone in (("p1", "a"), ("p2", "b")):
             self.good("pod", "add", name, "--zone", zone)
             self.good("capacity", "provider", "add", f"n-{name}", "--pod", name)
