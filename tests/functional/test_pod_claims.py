@@ -70,69 +70,55 @@ class TestSpecification(PodClaimTestCase):
 
 
 class TestBinding(PodClaimTestCase):
-    def test_the_bound_pod_comes_first(self) -> None:
-        self.add("p1", 4)
-        self.assertEqual("p1", self.claim())
-        self.add("p2", 9, weight=5)
-        self.assertEqual("p1", self.claim())
-        self.assertEqual("p1", self.pod_of(), "a selection and a claim agree")
-        self.assertEqual("p2", self.claim(context=base.Context("tenant2")))
-        self.assertEqual([("p1", "first")], self.history())
-
     def test_a_binding_moves_with_the_claim_that_needs_it(self) -> None:
         self.add("p1", 4)
-        self.add("p2", 2, 2)
+        self.assertEqual("p1", self.claim(3))
+        self.add("p2", 2, 2, weight=5)
         self.add("p3", 9)
-        self.claim(3)
+        self.assertEqual("p1", self.claim(), "the bound pod comes first")
+        self.assertEqual("p1", self.pod_of(), "a selection and a claim agree")
         self.assertEqual("p3", self.claim(3), "no provider of p2 fits it")
-        self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
+        self.engine.release(ADMIN, [one.uuid for one in self.engine.get_reservations(TENANT)][:1])
         self.assertEqual("p3", self.claim(1), "p1 would fit it, but the binding has moved")
+        self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
 
-    def test_if_no_pod_fits_the_binding_stays(self) -> None:
-        self.add("p1", 4)
-        self.add("p2", 4)
-        self.claim()
-        error = self.refused(5)
-        self.assertEqual(
-            "Capacity exceeded: any provider, resource gpu: requested 5: "
-            "no pod that the project may use has a provider that fits gpu=5",
-            str(error),
-        )
-        self.assertEqual([("p1", "first")], self.history())
-        self.refused(5, context=base.Context("tenant2"))
-        self.refused(pod=PodChoice(zone="x"))
-        self.assertEqual([], self.history("tenant2"))
-
-    def test_a_quota_refusal_comes_first_and_changes_no_binding(self) -> None:
+    def test_a_refused_claim_changes_no_binding(self) -> None:
+        """A quota refusal comes first."""
         self.add("p1", 4)
         self.add("p2", 9)
         self.limits.limits["tenant1", "gpu"] = 4
-        self.assertRaises(exceptions.OverQuota, self.claim, 5)
-        self.assertRaises(exceptions.OverQuota, self.claim, 99)
+        for amount in (5, 99):
+            self.assertRaises(exceptions.OverQuota, self.claim, amount)
         self.assertEqual([], self.history())
         self.claim(3)
         self.assertRaises(exceptions.OverQuota, self.claim, 9)
+        self.limits.limits["tenant1", "gpu"] = 99
+        self.assertEqual(
+            "Capacity exceeded: any provider, resource gpu: requested 10: "
+            "no pod that the project may use has a provider that fits gpu=10",
+            str(self.refused(10)),
+        )
         self.assertEqual([("p1", "first")], self.history())
+        self.refused(10, context=base.Context("tenant2"))
+        self.refused(pod=PodChoice(zone="x"))
+        self.assertEqual([], self.history("tenant2"))
 
-    def test_a_measured_pod_that_is_full_is_left(self) -> None:
+    def test_a_full_pod_and_one_in_maintenance_are_left(self) -> None:
         self.add("p1", 9, threshold=50)
         self.assertEqual("p1", self.claim())
         self.fill("p1", 5)
         self.refused()
         self.add("p2", 1)
         self.assertEqual("p2", self.claim())
+        self.refused()
+        self.fill("p1", 4)
+        self.pods.change(ADMIN, "p2", state="maintenance")
+        self.pods.change(ADMIN, "p1", state="disabled")
+        self.refused()
         self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
-        self.refused()
-        self.assertEqual("p2", self.pod_of())
-
-    def test_maintenance_without_another_pod(self) -> None:
-        self.add("p1", 9)
-        self.claim()
-        self.pods.change(ADMIN, "p1", state="maintenance")
-        self.refused()
-        self.assertEqual([("p1", "first")], self.history())
         self.pods.change(ADMIN, "p1", state="available")
         self.assertEqual("p1", self.claim())
+        self.assertEqual(("p1", "maintenance"), self.history()[-1])
 
     def test_a_repeat_returns_the_first_rows(self) -> None:
         """Also if another pod would be selected now: the binding does not move."""
@@ -147,25 +133,17 @@ class TestBinding(PodClaimTestCase):
         self.assertEqual([("p1", "first")], self.history())
         self.assertRaises(exceptions.ReservationConflict, self.claim, 1, consumer="c")
 
-    def test_zones_and_tags_have_bindings_of_their_own(self) -> None:
+    def test_attachments_in_zones(self) -> None:
+        """Each zone and each set of tags has a binding of its own."""
         self.add("a1", 9, zone="a")
         self.add("b1", 9, zone="b", affinity=CAD)
-        self.assertEqual("b1", self.claim(pod=PodChoice("b", CAD)))
-        self.assertEqual("a1", self.claim())
+        for pod, choice in (("b1", PodChoice("b", CAD)), ("a1", SELECT)):
+            with attachment(self.engine, TENANT, {"gpu": 1}, consumer=pod, provider=ANY, pod=choice) as uuids:
+                self.engine.rollback(TENANT, uuids)  # it is charged again, at the same provider
+            (row,) = [one for one in self.engine.get_reservations(TENANT, consumer=pod) if one.ended_at is None]
+            self.assertEqual((pod, "committed"), (row.provider, row.state))
         self.refused(pod=PodChoice("b"))
         self.assertEqual([("b1", "first"), ("a1", "first")], self.history())
-
-    def test_an_attachment(self) -> None:
-        self.add("p1", 1)
-        self.add("p2", 9)
-        for pod in ("p1", "p2"):
-            with attachment(self.engine, TENANT, {"gpu": 1}, consumer=pod, provider=ANY, pod=SELECT) as uuids:
-                pass
-            (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
-            self.assertEqual((pod, "committed"), (row.provider, row.state))
-        with attachment(self.engine, TENANT, {"gpu": 1}, consumer="lost", provider=ANY, pod=SELECT) as uuids:
-            self.engine.rollback(TENANT, uuids)
-        self.assertEqual([("p1", "first"), ("p2", "claim")], self.history())
 
 
 class TestGroup(PodClaimTestCase):
@@ -184,19 +162,15 @@ class TestGroup(PodClaimTestCase):
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertEqual("p1", self.claim(group="vm", pod=PodChoice(affinity=CAD)))
         self.refused(group="vm")
-        self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
-
-    def test_a_group_that_holds_nothing_follows_the_binding(self) -> None:
-        self.claim(group="vm")
         self.engine.release(TENANT, group="vm")
         self.engine.reserve(TENANT, {"gpu": 1}, group="vm")  # without a provider: in no pod
         self.claim(group="vm", context=base.Context("tenant2"))
-        self.pods.move_binding(ADMIN, "tenant1", "p3")
-        self.assertEqual("p3", self.claim(group="vm"))
+        self.assertEqual("p3", self.claim(group="vm"), "it holds nothing in p1")
+        self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
 
     def test_a_group_in_two_pods_prefers_the_first(self) -> None:
-        self.claim(2, group="vm", pod="p3", context=ADMIN, project_id="tenant1")
-        self.claim(2, group="vm", pod="p1", context=ADMIN, project_id="tenant1")
+        for pod in ("p3", "p1"):
+            self.claim(2, group="vm", pod=pod, context=ADMIN, project_id="tenant1")
         self.assertEqual("p3", self.claim(group="vm"))
         self.claim(6, group="vm")
         self.assertEqual("p1", self.claim(group="vm"), "p3 is full")
@@ -211,16 +185,20 @@ class TestOneCall(PodClaimTestCase):
         return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
 
     @staticmethod
-    def in_pod(amount: int, pod: str | PodChoice = SELECT, **names: str) -> Claim:
-        return Claim(names.get("consumer"), {"gpu": amount}, group=names.get("group"), provider=ANY, pod=pod)
+    def in_pod(amount: int, pod: str | PodChoice = SELECT, consumer: str | None = None) -> Claim:
+        return Claim(consumer, {"gpu": amount}, provider=ANY, pod=pod)
 
     def test_equal_choices_go_to_one_pod(self) -> None:
         self.add("p1", 3)
         self.add("p2", 2, 2)
-        found = self.reserve_all(self.in_pod(2), self.in_pod(2))
-        self.assertEqual({"p2", "p2-1"}, set(found))
-        self.assertEqual([("p2", "first")], self.history())
+        self.assertEqual({"p2", "p2-1"}, set(self.reserve_all(self.in_pod(2), self.in_pod(2))))
         self.assertRaises(exceptions.OverCapacity, self.reserve_all, self.in_pod(1), self.in_pod(3))
+        named = Claim(None, {"gpu": 2}, provider="p1")
+        self.add("p3", 9)
+        claims = [Claim(None, {"gpu": 1}, provider=ANY), self.in_pod(2, consumer="c"), named]
+        self.assertEqual(["p1", "p3", "p1"], self.reserve_all(*claims), "the named one first, then those in pods")
+        self.assertEqual(["p3", "p3"], self.reserve_all(self.in_pod(1), claims[1]), "a repeat of one of them")
+        self.assertEqual([("p2", "first"), ("p3", "claim")], self.history())
 
     def test_different_choices_move_several_bindings(self) -> None:
         self.add("p1", 1)
@@ -229,32 +207,11 @@ class TestOneCall(PodClaimTestCase):
         self.reserve_all(*(self.in_pod(1, choice) for choice in choices))
         self.add("p3", 4, affinity=CAD)
         self.add("p4", 4)
-        found = self.reserve_all(*(self.in_pod(1, choice) for choice in choices))
-        self.assertEqual({"p3", "p4"}, set(found))
+        self.assertEqual({"p3", "p4"}, set(self.reserve_all(*(self.in_pod(1, choice) for choice in choices))))
         expected = [("p1", "first"), ("p2", "first"), ("p3", "claim"), ("p4", "claim")]
         self.assertEqual(expected, sorted(self.history(), key=str))
-
-    def test_a_group_goes_to_the_pod_of_its_first_claim(self) -> None:
-        self.add("p1", 4)
-        self.add("p2", 4, affinity=CAD)
-        claims = [self.in_pod(1), self.in_pod(1, PodChoice(affinity=CAD))]
-        self.assertEqual(["p1", "p1"], self.reserve_all(*claims, group="vm"))
-        self.assertEqual([("p1", "first")], self.history())
-
-    def test_other_claims_take_part(self) -> None:
-        """Claims with a named provider come before, and those in any pod after the others."""
-        self.add("p1", 3)
-        self.add("p2", 9)
-        claims = [Claim(None, {"gpu": 1}, provider=ANY), self.in_pod(2), Claim(None, {"gpu": 2}, provider="p1")]
-        self.assertEqual(["p1", "p2", "p1"], self.reserve_all(*claims))
-
-    def test_a_repeat_of_some(self) -> None:
-        self.add("p1", 2)
-        self.add("p2", 9)
-        claims = [self.in_pod(1, consumer=name) for name in ("a", "b")]
-        self.assertEqual(["p1", "p1"], self.reserve_all(*claims))
-        self.assertEqual(["p1", "p1"], self.reserve_all(*reversed(claims)))
-        self.assertEqual(["p1", "p2"], self.reserve_all(claims[0], self.in_pod(1, consumer="c")))
+        claims = [self.in_pod(1, choice) for choice in reversed(choices)]
+        self.assertEqual(["p3", "p3"], self.reserve_all(*claims, group="vm"), "the pod of the group's first claim")
 
 
 class TestNamedPod(PodClaimTestCase):
@@ -265,8 +222,8 @@ class TestNamedPod(PodClaimTestCase):
         admin: dict[str, Any] = {"context": ADMIN, "project_id": "tenant1"}
         self.claim(**admin)
         self.assertEqual("p2", self.claim(2, **admin, pod="p2", consumer="c"), "whatever the filters say")
-        self.assertEqual("p2", self.claim(2, **admin, pod="p2", consumer="c"))
-        self.assertEqual("p2", self.claim(2, **admin, pod="select", consumer="c"))
+        for pod in ("p2", "select"):
+            self.assertEqual("p2", self.claim(2, **admin, pod=pod, consumer="c"))
         error = self.assertRaises(exceptions.ReservationConflict, self.claim, 2, **admin, pod="p1", consumer="c")
         self.assertEqual(("p1", None), (error.pod, error.provider))
         self.assertIn("but not in pod 'p1'", str(error))
@@ -277,18 +234,16 @@ class TestNamedPod(PodClaimTestCase):
         self.assertRaises(exceptions.PodNotAvailable, self.claim, **admin, pod="p2")
         self.assertEqual("p2", self.claim(2, **admin, pod="p2", consumer="c"), "a repeat")
 
-    def test_a_user_may_select_but_not_name_a_pod(self) -> None:
+    def test_bad_input_writes_nothing(self) -> None:
+        """A user may select a pod, but neither name one nor learn whether it exists."""
         self.add("p1", 4)
-        self.assertEqual("p1", self.claim())
+        self.claim()
+        self.assertNotIn("p1", str(self.refused(9)))
+        before = hooks.tables(self.sql)
         for pod in ("p1", "p9"):
             error = self.assertRaises(exceptions.NotAuthorized, self.claim, pod=pod)
             self.assertEqual("naming the pod of a claim", error.action)
-        self.assertNotIn("p1", str(self.refused(9)))
-
-    def test_bad_input_writes_nothing(self) -> None:
-        self.add("p1", 4)
-        before = hooks.tables(self.sql)
-        for arguments, error in (
+        for arguments, kind in (
             ({"provider": None}, exceptions.InvalidClaim),
             ({"provider": "p1"}, exceptions.InvalidClaim),
             ({"pod": ""}, exceptions.InvalidName),
@@ -298,7 +253,7 @@ class TestNamedPod(PodClaimTestCase):
             ({"pod": PodChoice(affinity="CAD")}, exceptions.InvalidPod),  # type: ignore[arg-type]
             ({"amount": -1}, exceptions.InvalidDelta),
         ):
-            self.assertRaises(error, self.claim, **arguments)  # type: ignore[arg-type]
+            self.assertRaises(kind, self.claim, **arguments)  # type: ignore[arg-type]
         self.assertRaises(exceptions.InvalidName, self.pods.add, ADMIN, "Select")
         adoption = Claim("c", {"gpu": 1}, provider=ANY, pod=SELECT)
         self.assertRaises(exceptions.InvalidClaim, self.engine.adopt, ADMIN, [adoption], "tenant1")
@@ -360,21 +315,13 @@ class TestConcurrency(PodClaimTestCase):
         self.assertEqual("p3", self.between(drain))
         self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
 
-    def test_another_call_moves_the_binding(self) -> None:
+    def test_another_call_changes_the_binding(self) -> None:
         move = lambda: self.other.pods.move_binding(ADMIN, "tenant1", "p3")  # noqa: E731
         self.assertEqual("p3", self.between(move))
         self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
-
-    def test_another_call_creates_the_first_binding(self) -> None:
-        new = base.Context("tenant2")
-        move = lambda: self.other.pods.move_binding(ADMIN, "tenant2", "p3")  # noqa: E731
-        self.assertEqual("p3", self.between(move, context=new))
-        self.assertEqual([("p3", "operator")], self.history("tenant2"))
-
-    def test_another_call_takes_the_capacity_of_the_next_pod(self) -> None:
-        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p2")  # noqa: E731
-        self.assertEqual("p3", self.between(take))
-        self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
+        create = lambda: self.other.pods.move_binding(ADMIN, "tenant2", "p1")  # noqa: E731
+        self.assertEqual("p1", self.between(create, 3, context=base.Context("tenant2")))
+        self.assertEqual([("p1", "operator")], self.history("tenant2"))
 
     def test_another_call_takes_the_capacity_of_the_bound_pod(self) -> None:
         """The claim takes another provider of the pod, if one fits; the binding moves only if none does."""
@@ -386,6 +333,10 @@ class TestConcurrency(PodClaimTestCase):
         take = lambda: self.other.reserve(base.Context("x"), {"gpu": 6}, provider="p1-1")  # noqa: E731
         self.assertEqual("p2", self.between(take, 3))
         self.assertEqual([("p1", "first"), ("p2", "claim")], self.history())
+        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p3")  # noqa: E731
+        self.capacity.add_provider(ADMIN, "p3-1", pod="p3")
+        self.capacity.set_inventories(ADMIN, "p3-1", {"gpu": Inventory(9)})
+        self.assertEqual("p3-1", self.between(take), "the next pod")
 
     def test_the_last_capacity_is_freed_in_the_meantime(self) -> None:
         """A refused provider is tried again before the binding moves."""
