@@ -170,7 +170,8 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 # --- Selection of a provider ---
 
 
-def candidates_query(size: int, order: Order) -> sa.Select[Any]:
+@functools.lru_cache(maxsize=64)
+def candidates_statement(size: int, order: Order) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters."""
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     first = tables[0]
@@ -188,16 +189,11 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
-    return query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer))
-
-
-@functools.lru_cache(maxsize=64)
-def _candidates(size: int, order: Order) -> Statement:
-    return Statement(candidates_query(size, order))
+    return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """The parameters of ``candidates_query``."""
+    """The parameters of ``candidates_statement``."""
     parameters: dict[str, Any] = {"b_limit": limit}
     for index, resource in enumerate(_largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
@@ -210,7 +206,7 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 
 
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
-    """The rows of ``candidates_query``."""
+    """The rows of ``candidates_statement``."""
     resources = _largest_first(amounts)
     return [
         Candidate(
@@ -227,7 +223,7 @@ def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order
 
     The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
     """
-    rows = _candidates(len(amounts), order)(connection, candidates_arguments(amounts, limit))
+    rows = candidates_statement(len(amounts), order)(connection, candidates_arguments(amounts, limit))
     return to_candidates(rows, amounts)
 
 
