@@ -179,7 +179,7 @@ def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
         _columns(_DEFAULT, None, default.resource, default.most),
         _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.most, usage.subtree)
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
-        .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == 1),
+        .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
     ]
 
 

@@ -438,7 +438,7 @@ WHERE limit_overrides.starts_at <= UTC_TIMESTAMP(6) AND limit_overrides.ends_at 
 FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS SIGNED INTEGER) AS value_1, CAST(quota_usages.subtree AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM limit_totals INNER JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
-WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = %(is_enforced_1)s
+WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1
 ;
 
 -- add project

@@ -900,7 +900,7 @@ WHERE limit_overrides.starts_at <= (statement_timestamp() AT TIME ZONE 'UTC') AN
 FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS BIGINT) AS value_1, CAST(quota_usages.subtree AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_totals JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
-WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = %(is_enforced_1)s
+WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1
 ;
 
 -- add project
