@@ -359,6 +359,20 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
     return measured
 
 
+def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]:
+    """What all inventories have and use, by resource and pod. The pod of a provider without one is ""."""
+    pod = sa.func.coalesce(_provider.pod, "")
+    query = (
+        sa.select(_row.resource, pod, sa.func.sum(_row.capacity), sa.func.sum(_row.capacity - _row.free))
+        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .group_by(_row.resource, pod)
+    )
+    return {
+        (resource, name): ResourceUse(int(capacity), int(used))
+        for resource, name, capacity, used in connection.execute(query)
+    }
+
+
 # --- Notices ---
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
