@@ -94,6 +94,7 @@ def run(backend: str, rounds: int) -> None:
     )
     plain = QuotaEngine(measured._driver, authority=measured._authority)
     plain.register_resources(measured.resources)
+    measured.administration.set_limit(base.ADMIN, "fpga", 10**6, "p7")
     ratios = []
     for turn in range(rounds * 4):
         order = (plain, measured) if turn % 2 else (measured, plain)
