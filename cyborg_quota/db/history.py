@@ -315,17 +315,6 @@ def oldest_overdue(connection: sa.Connection, grace: int) -> datetime.timedelta:
     return datetime.timedelta() if row is None else max(datetime.timedelta(), row.overdue_at - row.expire)
 
 
-def crowded_query(cap: sa.BindParameter[int]) -> sa.Select[Any]:
-    """The usage rows with at least ``cap`` open reservations: usage_id, and the number."""
-    number = sa.func.count()
-    return (
-        sa.select(_row.usage_id, number.label("number"))
-        .where(_row.state == sa.literal_column(f"'{RESERVED}'"))
-        .group_by(_row.usage_id)
-        .having(number >= cap)
-    )
-
-
 def list_allocations(connection: sa.Connection, provider_id: int | None = None) -> list[Allocation]:
     """The live reservations that name a provider, by provider, project and id."""
     query = (

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, history, overrides, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, maintenance, overrides, projects, reservations, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
@@ -152,7 +152,7 @@ def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
 @functools.cache
 def _statement_for_all() -> sa.CompoundSelect[Any]:
     edges = projects.edges_for_limits_query().subquery()
-    crowded = history.crowded_query(sa.bindparam("b_cap", type_=sa.BigInteger)).subquery()
+    crowded = maintenance.crowded_query(sa.bindparam("b_cap", type_=sa.BigInteger)).subquery()
     usage = quota_usages.c
     return sa.union_all(
         _columns(_PATH, edges.c.project_id, edges.c.parent_id),

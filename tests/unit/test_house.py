@@ -247,6 +247,7 @@ DB_LEVELS = (
     {
         "free_capacity",
         "inventories",
+        "leases",
         "maintenance",
         "new_reservations",
         "overrides",
