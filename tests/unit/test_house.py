@@ -242,12 +242,11 @@ DB = "cyborg_quota.db"
 DB_LEVELS = (
     {"history", "holdings", "limits", "limit_history", "schema"},
     {"database"},
-    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
+    {"connect", "connection_cache", "features", "leases", "moves", "path_state", "projects"},
     {"dialects"},
     {
         "free_capacity",
         "inventories",
-        "leases",
         "maintenance",
         "new_reservations",
         "overrides",
