@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from cyborg_quota.db import history, inventories, path_state, pods, schema
+from cyborg_quota.db import free_capacity, history, path_state, pods, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -38,7 +38,7 @@ class MetricsReader:
             elsewhere = {
                 (resource, usage.pod): use for usage in measured for resource, use in (usage.usage or {}).items()
             }
-            capacity = {**elsewhere, **inventories.sums_by_pod(connection)}
+            capacity = {**elsewhere, **free_capacity.sums_by_pod(connection)}
             overdue = history.oldest_overdue(connection, self._grace).total_seconds()
             revision = schema.checked_revision(connection)
             return self._states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
