@@ -70,7 +70,7 @@ class TestMetrics(test_limits.LimitsTestCase):
             engine.reserve(base.Context("web"), {"fpga": 1})
         engine.reserve(base.Context("decays"), {"fpga": 1})
         fits = {row.project_id: row.fits for row in engine.monitoring.read(ADMIN).projects if row.resource == "fpga"}
-        self.assertEqual({"web": 0, "decays": None}, fits)
+        self.assertEqual({"web": 0, "decays": None, "higgs": None, "physics": None}, fits)
 
     def test_the_number_of_statements_is_fixed(self) -> None:
         """One transaction, whatever the number of projects: see decision record 0052."""
