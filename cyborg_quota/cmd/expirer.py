@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cotyledon
 import futurist
@@ -20,9 +20,13 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import base, notifications
+from cyborg_quota import QuotaEngine, exceptions, tracing, validation
+from cyborg_quota.cmd import base, notifications, projects
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.metrics import setup as metrics
+
+if TYPE_CHECKING:
+    from cyborg_quota.metrics.exporter import Exporter
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +58,7 @@ class Maintenance:
         self._send = notifications.make_sender(conf)
         self._summarize_above = conf.notices.summarize_above
         self._stopped = threading.Event()
+        self._recorder = metrics.recorder() if metrics.is_enabled(conf) else None
 
     def stop(self) -> None:
         """Start no further batch."""
@@ -61,7 +66,10 @@ class Maintenance:
 
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
-        return self._engine.expire(self._context, progress=self._check_stopped)
+        expired = self._engine.expire(self._context, progress=self._check_stopped)
+        if self._recorder is not None:
+            self._recorder.expirer_succeeded()
+        return expired
 
     def purge(self) -> int:
         """Delete reservations that ended long ago, and old entries of the histories; returns the number of rows."""
@@ -132,8 +140,10 @@ class Expirer(cotyledon.Service):
 
     def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
         super().__init__(worker_id)
+        tracing.set_up(conf, PROG)
         self._engine = cyborg_quota.make_engine(conf)
         self._maintenance = Maintenance(conf, self._engine)
+        self._exporter = _make_exporter(conf, self._engine)
         self._periodic = periodics.PeriodicWorker(
             [
                 self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
@@ -163,6 +173,8 @@ class Expirer(cotyledon.Service):
 
     def run(self) -> None:
         LOG.info("Started.")
+        if self._exporter is not None:
+            self._exporter.start()
         self._periodic.start()
 
     def terminate(self) -> None:
@@ -170,8 +182,16 @@ class Expirer(cotyledon.Service):
         self._maintenance.stop()
         self._periodic.stop()
         self._periodic.wait()
+        if self._exporter is not None:
+            self._exporter.stop()
         self._engine.close()
         LOG.info("Stopped.")
+
+
+def _make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None:
+    if not (metrics.listens(conf) and conf.metrics.project_names):
+        return metrics.make_exporter(conf, engine)
+    return metrics.make_exporter(conf, engine, projects.make_directory(conf).names)
 
 
 def _once(conf: cfg.ConfigOpts) -> int:
@@ -187,7 +207,9 @@ def _once(conf: cfg.ConfigOpts) -> int:
 
 
 def _serve(conf: cfg.ConfigOpts) -> int:
-    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
+    engine = cyborg_quota.make_engine(conf)
+    _make_exporter(conf, engine)
+    engine.close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()

@@ -60,6 +60,11 @@ def _recorded(connection: Connection) -> str | None:
     return revision
 
 
+def checked_revision(connection: Connection) -> str:
+    """The revision of a database that ``check`` has accepted, in one statement."""
+    return str(connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one())
+
+
 def check(connection: Connection) -> None:
     """Raise SchemaError unless this code can work with the database.
 

@@ -24,6 +24,7 @@ import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pods import Pods
 from tests import base, hooks
 from tests.functional import test_limits
@@ -42,6 +43,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "administration": None,
     "capacity": None,
     "pods": None,
+    "monitoring": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -142,6 +144,13 @@ PODS: dict[str, dict[str, Any]] = {
     "set_usage": {"name": "pod1", "usage": {}},
 }
 """Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
+
+MONITORING: dict[str, dict[str, Any]] = {
+    "read": {"project_ids": [VICTIM]},
+    "read_project": {"project_id": VICTIM},
+    "make_election": {"name": "metrics", "lease_seconds": 1.0},
+}
+"""Every call is an admin's."""
 
 OF_OWN_PROJECT = {"limit_history"}
 """Calls of the administration that a project's own users may make; see test_limit_calls.py."""
@@ -277,6 +286,7 @@ class TestTheTable(EveryCallTestCase):
         self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})
+        self.assertEqual(public(Monitoring), MONITORING.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
 
@@ -291,6 +301,11 @@ class TestTheTable(EveryCallTestCase):
         for call, given in PODS.items():
             for context in STRANGERS.values():
                 self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.pods, call), context, **given)
+
+    def test_every_call_of_monitoring_needs_an_admin(self) -> None:
+        for call, given in MONITORING.items():
+            for context in STRANGERS.values():
+                self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.monitoring, call), context, **given)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""
