@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import usages
+from cyborg_quota.db import inventories, usages
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
@@ -94,13 +95,14 @@ class Dialect:
         rows: Sequence[NewReservation],
         changes: Sequence[Change],
         claims: Sequence[InventoryClaim] = (),
-    ) -> bool | None:
+    ) -> bool | InventoryClaim | None:
         """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
 
         ``claims``: what they take from inventories, in the order of the inventories' ids. ``changes`` have the bounds
         that the limits set. True: done and durable. False or None: nothing was changed, because a charge or a claim was
         refused, a consumer has a live reservation, or this form does not support the call; the
-        multi-statement transaction then handles the call and determines the reason.
+        multi-statement transaction then handles the call and determines the reason. One of ``claims``: this one was
+        refused, as in that transaction, which is not needed then; nothing was changed.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None
@@ -112,6 +114,14 @@ class Dialect:
 
         None: not supported.
         """
+        query = inventories.candidates_statement(len(amounts), order)
+        rows = self.read_in_single_statement(connection, query, inventories.candidates_arguments(amounts, limit))
+        return None if rows is None else inventories.to_candidates(rows, amounts)
+
+    def read_in_single_statement(
+        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
+        """The rows of a query as a transaction of its own, without a round trip for its end. None: not supported."""
         return None
 
     def settle_in_single_statement(
