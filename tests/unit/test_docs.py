@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,8 @@ class TestBuild(base.BaseTestCase):
 
         # From a copy without git: the theme asks git for a commit while it writes a page.
         environment = {**os.environ, "GIT_DIR": f"{self.out}/nowhere"}
+        pathlib.Path(self.out, "without-git").mkdir()
+        shutil.copy(f"{self.out}/html/searchindex.js", f"{self.out}/without-git")  # a build of one page extends it
         ended = build(SOURCE, self.out, "without-git", "index.rst", env=environment, cwd=self.out)
         self.assertEqual((0, ""), (ended.returncode, ended.stderr))
         self.assertTrue(pathlib.Path(self.out, "without-git/index.html").exists())
