@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cyborg_quota import exceptions, paging, units, validation
 from cyborg_quota.capacity_types import (
     Allocation,
+    CapacityDifference,
     CapacityDrift,
+    CapacityEntry,
     CapacityNotice,
     Inventory,
     InventoryRecord,
@@ -18,7 +21,7 @@ from cyborg_quota.capacity_types import (
     ResourceReport,
 )
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Marker
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ class Capacity:
     """Providers, and how many of each resource they have. All calls need an admin's context.
 
     A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
+    A ``reason`` is one line of text, recorded in the history.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
@@ -50,6 +54,7 @@ class Capacity:
         parent: str | None = None,
         can_host: bool = True,
         pod: str | None = None,
+        reason: str | None = None,
     ) -> Provider:
         """Add a provider without inventories, and return it.
 
@@ -66,7 +71,7 @@ class Capacity:
             parent=validation.optional_name("provider", parent),
             pod=validation.optional_name("pod", pod),
         )
-        self._providers.add(provider)
+        self._providers.add(provider, _author(context, reason))
         return self._providers.show(provider.uuid)
 
     def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
@@ -83,14 +88,16 @@ class Capacity:
         validation.admin_only(context, "show_provider")
         return self._providers.show(validation.check_name("provider", provider))
 
-    def set_pod(self, context: Context, provider: str, pod: str | None) -> Provider:
+    def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
         """Put a provider that has no claims into a pod, or into none (None), and return it.
 
         Raises ProviderNotFound, PodNotFound, ProviderInUse.
         """
         validation.admin_only(context, "set_pod")
         return self._providers.set_pod(
-            validation.check_name("provider", provider), validation.optional_name("pod", pod)
+            validation.check_name("provider", provider),
+            validation.optional_name("pod", pod),
+            _author(context, reason),
         )
 
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
@@ -98,10 +105,10 @@ class Capacity:
         validation.admin_only(context, "require_pods")
         self._providers.require_pods([validation.check_name("pod", pod) for pod in sorted(pods)])
 
-    def remove_provider(self, context: Context, provider: str) -> None:
+    def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
         validation.admin_only(context, "remove_provider")
-        self._providers.remove(validation.check_name("provider", provider))
+        self._providers.remove(validation.check_name("provider", provider), _author(context, reason))
 
     # --- inventories ---
 
@@ -112,6 +119,7 @@ class Capacity:
         inventories: Mapping[str, Inventory],
         *,
         generation: int | None = None,
+        reason: str | None = None,
     ) -> list[InventoryRecord]:
         """Set inventories of a provider, all or none, and return them. Its other inventories stay.
 
@@ -131,11 +139,20 @@ class Capacity:
                 raise exceptions.InvalidInventory(resource, "value", inventory, "it must be an Inventory")
             checked[resource] = units.check_inventory(resource, inventory)
         return self._providers.set_inventories(
-            validation.check_name("provider", provider), checked, _check_generation(generation)
+            validation.check_name("provider", provider),
+            checked,
+            _check_generation(generation),
+            _author(context, reason),
         )
 
     def remove_inventory(
-        self, context: Context, provider: str, resource: str, *, generation: int | None = None
+        self,
+        context: Context,
+        provider: str,
+        resource: str,
+        *,
+        generation: int | None = None,
+        reason: str | None = None,
     ) -> None:
         """Remove an inventory; does nothing if there is none. ``generation``: as in ``set_inventories``.
 
@@ -146,6 +163,7 @@ class Capacity:
             validation.check_name("provider", provider),
             validation.check_name("resource", resource),
             _check_generation(generation),
+            _author(context, reason),
         )
 
     def list_inventories(
@@ -218,6 +236,59 @@ class Capacity:
         validation.admin_only(context, "report")
         return self._driver.report_capacity(sorted(self._resources))
 
+    # --- history ---
+
+    def history(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+        resource: str | None = None,
+    ) -> list[CapacityEntry]:
+        """The recorded changes of providers and inventories, newest first.
+
+        ``provider``: only the changes of this provider, which may have been removed. ``resource``: only those of its
+        inventories. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
+        ``marker``: the id of the entry after which the list starts. Raises InvalidRequest.
+        """
+        validation.admin_only(context, "history")
+        return self._driver.capacity_history.entries(
+            provider=validation.optional_name("provider", provider),
+            resource=validation.optional_name("resource", resource),
+            since=validation.moment_or_age("since", since),
+            limit=validation.row_limit(limit),
+            before=None if marker is None else validation.entry_id(marker),
+        )
+
+    def verify_history(self, context: Context) -> list[CapacityDifference]:
+        """Replay the history from its last checkpoint; return what it does not explain.
+
+        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint`` then records the present state.
+        Raises DatabaseUnavailable if the inventories keep changing meanwhile.
+        """
+        validation.admin_only(context, "verify_history")
+        return self._driver.capacity_history.verify()
+
+    def checkpoint(self, context: Context, *, reason: str | None = None) -> int:
+        """Record all present providers and inventories in the history. Returns the number of entries written.
+
+        The next verification starts there, so differences before the checkpoint are no longer reported.
+        """
+        validation.admin_only(context, "checkpoint")
+        return self._driver.capacity_history.checkpoint(_author(context, reason))
+
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Replace the entries of the history that are older than this by one checkpoint.
+
+        Returns the number of entries deleted.
+        """
+        validation.admin_only(context, "purge_history")
+        age = validation.age_microseconds(older_than_seconds)
+        return self._driver.capacity_history.purge(age, _author(context, None))
+
     # --- claims with a provider ---
 
     def enable(self, context: Context) -> None:
@@ -237,7 +308,10 @@ class Capacity:
     # --- notices, audit and repair ---
 
     def notices(self, context: Context) -> list[CapacityNotice]:
-        """The inventories that crossed a threshold of their capacity since the last call, by any host."""
+        """The inventories that crossed a threshold of their capacity since the last call, by any host.
+
+        After them, the resources whose capacity at all providers together did (provider None).
+        """
         validation.admin_only(context, "notices")
         return self._driver.capacity_notices()
 
@@ -255,6 +329,11 @@ class Capacity:
         unknown = [resource for resource in inventories if resource not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+
+
+def _author(context: Context, reason: str | None) -> Author:
+    """Who makes a change, and why. Raises InvalidRequest."""
+    return validation.author_of(context, validation.check_reason(reason, is_required=False))
 
 
 def _check_amount(amount: object) -> int:

@@ -59,6 +59,7 @@ class CapacityImporter:
     :param resources: the registered resources.
     :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
         that hold no reservation here.
+    :param reason: of the changes, for the history.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class CapacityImporter:
         context: Context,
         resources: Iterable[str],
         settle: Callable[[], object] = lambda: None,
+        reason: str | None = None,
     ) -> None:
         self._capacity = capacity
         self._context = context
         self._resources = frozenset(resources)
         self._settle = settle
+        self._reason = reason
 
     def run(
         self,
@@ -148,7 +151,7 @@ class CapacityImporter:
             if not _is_equal(records.get(resource), inventory)
         }
         if differing and not dry_run:
-            self._capacity.set_inventories(self._context, name, differing)
+            self._capacity.set_inventories(self._context, name, differing, reason=self._reason)
         for resource, inventory in differing.items():
             before = records[resource].total if resource in records else None
             changes.append(Change(SET, name, resource, before, inventory.total))
@@ -157,7 +160,13 @@ class CapacityImporter:
     def _add(self, one: WantedProvider, stored: _Stored) -> None:
         parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
         self._capacity.add_provider(
-            self._context, one.name, uuid=one.uuid, parent=parent, pod=one.pod, can_host=one.can_host
+            self._context,
+            one.name,
+            uuid=one.uuid,
+            parent=parent,
+            pod=one.pod,
+            can_host=one.can_host,
+            reason=self._reason,
         )
 
     def _apply_used(

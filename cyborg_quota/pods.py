@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cyborg_quota.ledger.pods import PodManager
 
 _UNCHANGED: Final[Any] = object()
-_MAX_TAGS: Final = 32
 
 
 class Pods:
@@ -59,9 +58,9 @@ class Pods:
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
-            name=validation.check_name("pod", name),
+            name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
-            resource_affinity=_check_affinity(affinity),
+            resource_affinity=validation.check_affinity(affinity),
             weight=_check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT),
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=validation.optional_name("endpoint", endpoint),
@@ -106,7 +105,7 @@ class Pods:
                 raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
             changes["state"] = state
         if affinity is not _UNCHANGED:
-            changes["resource_affinity"] = _check_affinity(affinity)
+            changes["resource_affinity"] = validation.check_affinity(affinity)
         if weight is not _UNCHANGED:
             changes["weight"] = _check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT)
         if threshold is not _UNCHANGED:
@@ -145,7 +144,7 @@ class Pods:
         project_id = validation.project_of(context, project_id)
         pod_request = PodRequest(
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
         binding = self._pods.select(project_id, pod_request)
@@ -192,7 +191,7 @@ class Pods:
         return self._pods.move(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             validation.check_name("pod", pod),
         )
 
@@ -208,7 +207,7 @@ class Pods:
         self._pods.end(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
         )
 
     # --- measurements ---
@@ -234,21 +233,6 @@ class Pods:
             for resource, use in usage.items()
         }
         self._pods.set_usage(validation.check_name("pod", name), checked)
-
-
-def _check_affinity(affinity: object) -> dict[str, str]:
-    if affinity is None:
-        return {}
-    if not isinstance(affinity, Mapping) or len(affinity) > _MAX_TAGS:
-        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {_MAX_TAGS} names to strings")
-    checked = {
-        validation.check_name("affinity", key): validation.check_name("affinity", value)
-        for key, value in affinity.items()
-    }
-    for key in checked:
-        if "=" in key:
-            raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
-    return checked
 
 
 def _check_integer(field: str, value: object, least: int, most: int) -> int:

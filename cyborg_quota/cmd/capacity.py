@@ -74,6 +74,7 @@ class ProviderAdd(base.ShowOne):
         parser.add_argument(
             "--shared", action="store_true", help="a shared pool: only claims that name it use its capacity"
         )
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -84,6 +85,7 @@ class ProviderAdd(base.ShowOne):
             parent=parsed_args.parent,
             can_host=not parsed_args.shared,
             pod=parsed_args.pod,
+            reason=parsed_args.reason,
         )
         return PROVIDER_COLUMNS, provider_values(provider)
 
@@ -130,10 +132,13 @@ class ProviderSet(base.ShowOne):
         pod = parser.add_mutually_exclusive_group(required=True)
         pod.add_argument("--pod", metavar="POD", help="the pod to which it belongs")
         pod.add_argument("--no-pod", action="store_true", help="it belongs to no pod")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        provider = self.engine.capacity.set_pod(self.context, parsed_args.provider, parsed_args.pod)
+        provider = self.engine.capacity.set_pod(
+            self.context, parsed_args.provider, parsed_args.pod, reason=parsed_args.reason
+        )
         return PROVIDER_COLUMNS, provider_values(provider)
 
 
@@ -145,10 +150,11 @@ class ProviderRemove(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_provider(parser)
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.remove_provider(self.context, parsed_args.provider)
+        self.engine.capacity.remove_provider(self.context, parsed_args.provider, reason=parsed_args.reason)
 
 
 class InventorySet(base.Lister):
@@ -181,6 +187,7 @@ class InventorySet(base.Lister):
             help="the capacity is (total - reserved) * RATIO, rounded down (default: 1)",
         )
         parser.add_argument("--generation", type=int, metavar="N", help="the generation in `capacity inventory list`")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -196,7 +203,11 @@ class InventorySet(base.Lister):
             for resource, total in arguments.once_each(parsed_args.totals, "totals").items()
         }
         records = self.engine.capacity.set_inventories(
-            self.context, parsed_args.provider, inventories, generation=parsed_args.generation
+            self.context,
+            parsed_args.provider,
+            inventories,
+            generation=parsed_args.generation,
+            reason=parsed_args.reason,
         )
         return INVENTORY_COLUMNS, [inventory_values(record) for record in records]
 
@@ -228,10 +239,13 @@ class InventoryRemove(base.Command):
         parser = super().get_parser(prog_name)
         _add_provider(parser)
         parser.add_argument("resource", metavar="RESOURCE", help="the resource")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.remove_inventory(self.context, parsed_args.provider, parsed_args.resource)
+        self.engine.capacity.remove_inventory(
+            self.context, parsed_args.provider, parsed_args.resource, reason=parsed_args.reason
+        )
 
 
 class AllocationList(base.Lister):

@@ -173,8 +173,11 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 # --- Selection of a provider ---
 
 
-def candidates_query(size: int, order: Order) -> sa.Select[Any]:
-    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters."""
+def candidates_query(size: int, order: Order, *, in_pod: bool = False) -> sa.Select[Any]:
+    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
+
+    ``in_pod``: only providers of the pod with the name ``b_pod``.
+    """
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     first = tables[0]
     source: Any = first
@@ -186,8 +189,10 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
-    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
-    conditions.append(can_host == sa.literal_column("1"))
+    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id)
+    if in_pod:
+        can_host = can_host.where(_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type))
+    conditions.append(can_host.scalar_subquery() == sa.literal_column("1"))
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
@@ -195,8 +200,8 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _candidates(size: int, order: Order) -> Statement:
-    return Statement(candidates_query(size, order))
+def _candidates(size: int, order: Order, *, in_pod: bool) -> Statement:
+    return Statement(candidates_query(size, order, in_pod=in_pod))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
@@ -215,6 +220,9 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_query``."""
     resources = _largest_first(amounts)
+    if len(resources) == 1:  # the usual claim, without the loops
+        name = resources[0]
+        return [Candidate(row[0], {name: row[1]}, {name: row[2]}) for row in rows]
     return [
         Candidate(
             provider_id=row[0],
@@ -225,12 +233,18 @@ def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candi
     ]
 
 
-def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int) -> list[Candidate]:
+def find_candidates(
+    connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int, pod: str | None = None
+) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
+    ``pod``: only those of this pod; None: all. The index on (resource, free) serves the first resource, and the unique
+    key of the inventories the others.
     """
-    rows = _candidates(len(amounts), order)(connection, candidates_arguments(amounts, limit))
+    parameters = candidates_arguments(amounts, limit)
+    if pod is not None:
+        parameters["b_pod"] = pod
+    rows = _candidates(len(amounts), order, in_pod=pod is not None)(connection, parameters)
     return to_candidates(rows, amounts)
 
 
@@ -374,7 +388,14 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
 _LEVELS = (
-    sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
+    sa.select(
+        _row.id,
+        _provider.name,
+        _row.resource,
+        _row.capacity,
+        (_row.capacity - _row.free).label("used"),
+        _LEVEL.label("level"),
+    )
     .select_from(_WITH_PROVIDER)
     .order_by(_provider.name, _row.resource)
 )
@@ -386,7 +407,7 @@ _CLAIM_LEVEL = (
 
 
 class NotifiedInventory(NamedTuple):
-    """What is in use of an inventory, and the level that was last reported."""
+    """What is in use of an inventory, here and elsewhere, and the level that was last reported."""
 
     id: int
     provider: str
@@ -404,6 +425,22 @@ def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
+
+
+_FREE_OR_0: Final = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+_SUMS = (
+    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
+    .group_by(_row.resource)
+    .order_by(_row.resource)
+)
+
+
+def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
+    """The capacity of all providers together, and what is free of it, by resource.
+
+    A provider whose use exceeds its capacity has nothing free.
+    """
+    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
 
 
 # --- Audit and repair ---

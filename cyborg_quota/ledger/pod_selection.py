@@ -12,7 +12,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota.pod_types import Pod, ResourceUse
+from cyborg_quota.pod_types import Pod, Reason, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +43,13 @@ def is_full(candidate: Candidate, request: PodRequest) -> bool:
     resources = candidate.usage if request.amounts is None else request.amounts
     uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
     return any(use.used * 100 >= candidate.pod.threshold * use.capacity for use in uses)
+
+
+def reason_to_leave(candidate: Candidate, request: PodRequest) -> Reason | None:
+    """Why a binding to this pod must move. None: it stays."""
+    if candidate.pod.state != "available":
+        return candidate.pod.state
+    return "full" if is_full(candidate, request) else None
 
 
 class PodFilter(abc.ABC):

@@ -232,9 +232,9 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"history", "holdings", "limits", "limit_history", "schema"},
+    {"capacity_history", "history", "holdings", "limits", "limit_history", "schema"},
     {"database"},
-    {"connect", "connection_cache", "features", "moves", "path_state", "projects"},
+    {"change_log", "connect", "connection_cache", "features", "moves", "path_state", "projects", "resource_notices"},
     {"dialects"},
     {
         "free_capacity",
