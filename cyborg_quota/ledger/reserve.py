@@ -247,7 +247,7 @@ class Reserver:
             return self._refuse_unplaced(request, path, constraints, pending)
         rows = _rows(request, path, pending)
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> ReserveResult:
             if not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
