@@ -420,9 +420,6 @@ def _use_held(item: PendingClaim, held: Sequence[transitions.Row]) -> None:
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
-    first = rows[0]
-    if len(rows) == 1 and first.consumer is not None and first.ttl_microseconds is not None:
-        return reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
         return False

@@ -261,8 +261,6 @@ def charges() -> Iterator[tuple[str, Run]]:
 
 
 def inserts() -> Iterator[tuple[str, Run]]:
-    yield "insert if free", lambda c: reservations.insert_if_free(c, new_rows(1)[0])
-    yield "insert if free with a source", lambda c: reservations.insert_if_free(c, new_rows(1, source=True)[0])
     yield "insert 1", lambda c: reservations.insert(c, new_rows(1))
     yield "insert 5", lambda c: reservations.insert(c, new_rows(5))
     yield "insert 2 with a source", lambda c: reservations.insert(c, new_rows(2, source=True))

@@ -1,31 +1,31 @@
 -- single statement: reserve one row
-PREPARE cyborg_quota_6cfef1b2943120cc5322 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_ad847da5243c5dd800fa FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_6cfef1b2943120cc5322 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_ad847da5243c5dd800fa USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-PREPARE cyborg_quota_6fc68284a562e9742f74 FROM 'BEGIN NOT ATOMIC INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
+PREPARE cyborg_quota_0c8330ea8f891d5b961d FROM 'BEGIN NOT ATOMIC INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_6fc68284a562e9742f74 USING %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_0c8330ea8f891d5b961d USING %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-PREPARE cyborg_quota_c8d93cdf2e3a8dbc18b7 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_5e32adb2defdfef0c319 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_c8d93cdf2e3a8dbc18b7 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_5e32adb2defdfef0c319 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
-PREPARE cyborg_quota_b8afede0196bf2665497 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_d2d1e6b395c46d38630b FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_b8afede0196bf2665497 USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_d2d1e6b395c46d38630b USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve in a tree
@@ -37,33 +37,33 @@ EXECUTE cyborg_quota_c2672ba5f34139047005 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: reserve without bounds
-PREPARE cyborg_quota_ac9762c7f59e369cbd1a FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_ad847da5243c5dd800fa FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_ac9762c7f59e369cbd1a USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 101, 2147483646 -- COMMIT
+EXECUTE cyborg_quota_ad847da5243c5dd800fa USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 0, 1, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-PREPARE cyborg_quota_5887e4dcd8d2e6b7dc9e FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_ad847da5243c5dd800fa FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6) WHERE quota_usages.id = ? AND quota_usages.generation = ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_5887e4dcd8d2e6b7dc9e USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 101 -- COMMIT
+EXECUTE cyborg_quota_ad847da5243c5dd800fa USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 0, 0, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
 
 -- single statement: commit
-PREPARE cyborg_quota_ed5469ef9665643580cc FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
+PREPARE cyborg_quota_8903ebe0a4e1c33bf5c8 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_ed5469ef9665643580cc USING %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_8903ebe0a4e1c33bf5c8 USING %s, 0, -2, 2, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 0 -- COMMIT
 ;
 
 -- single statement: commit two
-PREPARE cyborg_quota_81e125948d89f0919fb0 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
+PREPARE cyborg_quota_acfde81e1e9e6f8f93e0 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_81e125948d89f0919fb0 USING %s, %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_acfde81e1e9e6f8f93e0 USING %s, %s, 0, -2, 2, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 0 -- COMMIT
 ;
 
 -- single statement: commit two resources
@@ -73,11 +73,11 @@ EXECUTE cyborg_quota_55f97788902999e2cec4 USING %s, %s, 0, 1, -2, 2, -2, 1, 2, 2
 ;
 
 -- single statement: roll back
-PREPARE cyborg_quota_589eaa2007e909166f3b FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_69afbbb9c4daafc4015f FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_589eaa2007e909166f3b USING %s, 0, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_69afbbb9c4daafc4015f USING %s, 0, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
@@ -89,11 +89,11 @@ EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 
 ;
 
 -- single statement: claim capacity
-PREPARE cyborg_quota_0cc5ea76e1859a5ba3d9 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_0082b2fb98139dcdae69 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_0cc5ea76e1859a5ba3d9 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -105,11 +105,11 @@ EXECUTE cyborg_quota_59554479105efae6c610 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: give capacity back
-PREPARE cyborg_quota_4ca0c42e5c7b7d9990a0 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_f369a6ec7f60a8b5b69b FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_4ca0c42e5c7b7d9990a0 USING %s, 0, 4, 4, 7, 4, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_f369a6ec7f60a8b5b69b USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- charge
@@ -154,22 +154,6 @@ WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
 SELECT count(*) AS count_1 
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
-;
-
--- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
-;
-
--- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
 ;
 
 -- insert 1

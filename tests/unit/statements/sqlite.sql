@@ -44,22 +44,6 @@ FROM reservations
 WHERE reservations.usage_id = ? AND reservations.state = 'reserved' AND reservations.delta < 0
 ;
 
--- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT cyborg_quota_utc_after(0) AS utc_after_1, 0 AS anon_1, ? AS anon_2, cyborg_quota_utc_after(?) AS utc_after_2, ? AS anon_3, 1, ? AS anon_4, ? AS anon_5, ? AS anon_6, ? AS anon_7, ? AS anon_8, ? AS anon_9, 1 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1))
-;
-
--- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT cyborg_quota_utc_after(0) AS utc_after_1, 0 AS anon_1, ? AS anon_2, cyborg_quota_utc_after(?) AS utc_after_2, ? AS anon_3, 1, ? AS anon_4, ? AS anon_5, ? AS anon_6, ? AS anon_7, ? AS anon_8, ? AS anon_9, 1, ? AS anon_10 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1))
-;
-
 -- insert 1
 INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
 ;
