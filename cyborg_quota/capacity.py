@@ -8,7 +8,7 @@ import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import exceptions, units, validation
+from cyborg_quota import exceptions, paging, units, validation
 from cyborg_quota.capacity_types import (
     Allocation,
     CapacityDifference,
@@ -21,7 +21,7 @@ from cyborg_quota.capacity_types import (
     ResourceReport,
 )
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -74,10 +74,14 @@ class Capacity:
         self._providers.add(provider, _author(context, reason))
         return self._providers.show(provider.uuid)
 
-    def list_providers(self, context: Context) -> list[Provider]:
-        """All providers, by name."""
+    def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
+        """All providers, by name.
+
+        ``limit``: the maximum number. ``after``: the name of the last provider of the previous page. Raises
+        MarkerNotFound.
+        """
         validation.admin_only(context, "list_providers")
-        return self._providers.list_providers()
+        return self._providers.list_providers(validation.row_limit(limit), validation.optional_name("marker", after))
 
     def show_provider(self, context: Context, provider: str) -> Provider:
         """One provider. Raises ProviderNotFound."""
@@ -162,15 +166,29 @@ class Capacity:
             _author(context, reason),
         )
 
-    def list_inventories(self, context: Context, provider: str | None = None) -> list[InventoryRecord]:
-        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+    def list_inventories(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[InventoryRecord]:
+        """The inventories of one provider, or of all, by provider and resource.
+
+        ``limit``: the maximum number. ``after``: (name of the provider, resource) of the last record of the previous
+        page; with the resource None, the last one of that provider. ``resource``: only this one. Raises
+        ProviderNotFound, MarkerNotFound.
+        """
         validation.admin_only(context, "list_inventories")
-        return self._providers.list_inventories(validation.optional_name("provider", provider))
+        page = paging.check(limit, after, resource, owner="provider")
+        return self._providers.list_inventories(validation.optional_name("provider", provider), page)
 
     def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
-        """The UUID of the first of the providers ``names`` that has all these resources, free or not; None: none has.
+        """The UUID of the first of these providers that has an inventory of each resource, or None.
 
-        An inventory whose total is 0 does not count.
+        What is free does not matter, but an inventory whose total is 0 does not count.
         """
         validation.admin_only(context, "find_provider")
         return self._providers.find_with(
@@ -178,13 +196,30 @@ class Capacity:
             [validation.check_name("resource", resource) for resource in resources],
         )
 
-    def list_allocations(self, context: Context, provider: str | None = None) -> list[Allocation]:
-        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+    def list_allocations(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
+    ) -> list[Allocation]:
+        """The live claims at one provider, or at all, by provider and project; the oldest first.
+
+        ``limit``: the maximum number. ``after``: the UUID of the last reservation of the previous page. ``resource``:
+        only this one. Raises ProviderNotFound, MarkerNotFound.
+        """
         validation.admin_only(context, "list_allocations")
-        return self._providers.list_allocations(validation.optional_name("provider", provider))
+        return self._providers.list_allocations(
+            validation.optional_name("provider", provider),
+            limit=validation.row_limit(limit),
+            after=validation.optional_name("marker", after),
+            resource=validation.optional_name("resource", resource),
+        )
 
     def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
-        """Set what is in use at a provider without a reservation of this ledger, by resource.
+        """Set the amounts that are in use at a provider without a reservation in this ledger, by resource.
 
         Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
         provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
@@ -194,7 +229,7 @@ class Capacity:
         self._providers.set_used_elsewhere(validation.check_name("provider", provider), checked)
 
     def report(self, context: Context) -> list[ResourceReport]:
-        """What exists, is claimed, is used elsewhere and is promised of each resource; by resource.
+        """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
 
         Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
         """
@@ -257,10 +292,10 @@ class Capacity:
     # --- claims with a provider ---
 
     def enable(self, context: Context) -> None:
-        """Permit claims with a provider, resize and transfer, for good.
+        """Permit claims with a provider, resize and transfer. This cannot be undone.
 
-        Call it when no process of an older release runs any more: such a process would not give the capacity of a
-        reservation back, and would end a resized one with its first amount.
+        Call it when no process of an older release runs any more: when such a process ends a reservation, it does not
+        give its capacity back, and subtracts the original amount of a resized one.
         """
         validation.admin_only(context, "enable")
         self._providers.enable()
@@ -286,7 +321,7 @@ class Capacity:
         return self._providers.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
-        """Repair the counters that ``audit`` reports. Returns them before and after."""
+        """Repair the counters that ``audit`` reports. Returns the counters before and after it."""
         validation.admin_only(context, "heal")
         return self._providers.heal(progress)
 

@@ -57,8 +57,8 @@ class CapacityImporter:
     """Applies what a source has. Errors of the input are raised before anything is written.
 
     :param resources: the registered resources.
-    :param settle: waits until the binds that were running have claimed; called once, if consumers without a reservation
-        were found.
+    :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
+        that hold no reservation here.
     :param reason: of the changes, for the history.
     """
 
@@ -238,7 +238,7 @@ class _Claims:
         self.add(allocations)
 
     def add(self, allocations: Iterable[Allocation]) -> None:
-        """Add what was read at another moment: a consumer that held it at either moment is known here."""
+        """Add allocations that were read at another time: a consumer that had one at either time counts as known."""
         now: dict[tuple[str, str, str], int] = {}
         for one in allocations:
             for holder in {one.consumer, one.group} - {None}:

@@ -82,7 +82,7 @@ class FreeInventories(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """The amount of a resource that a consumer of a project takes from a provider."""
+    """The amount of a resource that a consumer of a project takes from a provider. ``reservation``: its UUID."""
 
     provider: str
     project_id: str
@@ -90,13 +90,14 @@ class Allocation:
     resource: str
     used: int
     group: str | None = None
+    reservation: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class CapacityOver:
     """The reason why a provider cannot take a claim.
 
-    ``provider`` None: no single provider that can host fits the claim. ``rule`` is the violated rule, as a sentence
+    ``provider`` None: no single provider that can host can take the claim. ``rule`` is the violated rule, as a sentence
     without a full stop. ``capacity`` and ``used`` are None if the context may not see them.
     """
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cyborg_quota.ledger.pods import PodManager
 
 _UNCHANGED: Final[Any] = object()
-_MAX_TAGS: Final = 32
 
 
 class Pods:
@@ -53,15 +52,15 @@ class Pods:
     ) -> Pod:
         """Add an available pod without measurement, and return it.
 
-        ``weight``: pods with a higher weight are preferred. ``threshold``: the percentage of its capacity from which on
-        it counts as full. ``endpoint``: its name in clouds.yaml; None: it is measured by its own inventories. Raises
-        PodExists, InvalidName, InvalidPod.
+        ``weight``: pods with a higher weight are preferred. ``threshold``: the pod counts as full when this percentage
+        of its capacity is in use. ``endpoint``: its name in clouds.yaml; None: its use is that of the inventories of
+        its providers. Raises PodExists, InvalidName, InvalidPod.
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
-            name=validation.check_name("pod", name),
+            name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
-            resource_affinity=_check_affinity(affinity),
+            resource_affinity=validation.check_affinity(affinity),
             weight=_check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT),
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=validation.optional_name("endpoint", endpoint),
@@ -69,10 +68,13 @@ class Pods:
         self._pods.add(pod)
         return pod
 
-    def list_pods(self, context: Context) -> list[Pod]:
-        """All pods, in the order in which they were added."""
+    def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        """All pods, in the order in which they were added.
+
+        ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
+        """
         validation.admin_only(context, "list_pods")
-        return self._pods.list_pods()
+        return self._pods.list_pods(validation.row_limit(limit), validation.optional_name("marker", after))
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
@@ -103,7 +105,7 @@ class Pods:
                 raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
             changes["state"] = state
         if affinity is not _UNCHANGED:
-            changes["resource_affinity"] = _check_affinity(affinity)
+            changes["resource_affinity"] = validation.check_affinity(affinity)
         if weight is not _UNCHANGED:
             changes["weight"] = _check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT)
         if threshold is not _UNCHANGED:
@@ -134,14 +136,15 @@ class Pods:
         """The binding of the project for this zone and these tags. It is created or moved if needed.
 
         It moves only if its pod is not available, or was full when it was measured last, and another pod passes the
-        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all that it
-        has. Concurrent calls for one project return the same pod. Without the policy rule cyborg_quota:pod:see, the
-        name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource, InvalidDelta.
+        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all of its
+        resources. Concurrent calls for one project return the same pod. Unless the policy rule cyborg_quota:pod:see
+        allows the context to see it, the name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource,
+        InvalidDelta.
         """
         project_id = validation.project_of(context, project_id)
         pod_request = PodRequest(
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
         binding = self._pods.select(project_id, pod_request)
@@ -180,7 +183,7 @@ class Pods:
         zone: str | None = None,
         affinity: Mapping[str, str] | None = None,
     ) -> Binding:
-        """Bind a project to this pod for a zone and tags, also if a filter would not pass it.
+        """Bind a project to this pod for a zone and tags, even if a filter would exclude the pod.
 
         What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
         """
@@ -188,7 +191,7 @@ class Pods:
         return self._pods.move(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             validation.check_name("pod", pod),
         )
 
@@ -204,7 +207,7 @@ class Pods:
         self._pods.end(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
         )
 
     # --- measurements ---
@@ -230,21 +233,6 @@ class Pods:
             for resource, use in usage.items()
         }
         self._pods.set_usage(validation.check_name("pod", name), checked)
-
-
-def _check_affinity(affinity: object) -> dict[str, str]:
-    if affinity is None:
-        return {}
-    if not isinstance(affinity, Mapping) or len(affinity) > _MAX_TAGS:
-        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {_MAX_TAGS} names to strings")
-    checked = {
-        validation.check_name("affinity", key): validation.check_name("affinity", value)
-        for key, value in affinity.items()
-    }
-    for key in checked:
-        if "=" in key:
-            raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
-    return checked
 
 
 def _check_integer(field: str, value: object, least: int, most: int) -> int:

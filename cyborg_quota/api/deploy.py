@@ -16,7 +16,7 @@ from cyborg_quota.policy import Policy
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_reservations|_capacity)(/|$)")
+PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_reservations|_capacity|_pods)(/|$)")
 """The paths of this API. All other paths are Cyborg's."""
 
 _HEALTHCHECK: Final = re.compile(r"/healthcheck$")
@@ -40,7 +40,10 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
 
 
 def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
-    """Put oslo.middleware around an application that validates tokens. A request passes it from the last line up."""
+    """Put oslo.middleware around an application that validates tokens. What is added last gets a request first.
+
+    Middleware that the configuration does not use is left out: each one takes 0.1 ms of processor time of a request.
+    """
     import oslo_middleware
     from oslo_middleware import cors
 
@@ -48,10 +51,13 @@ def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
 
     cors.set_defaults(allow_headers=_CORS_HEADERS, expose_headers=_CORS_HEADERS, allow_methods=_CORS_METHODS)
     application = oslo_middleware.RequestId(JsonErrors(application), conf)
-    # Its middleware answers every request: it is an application for one path.
+    # oslo.middleware's Healthcheck answers every request that it gets: it gets those for one path only.
     application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
-    application = oslo_middleware.CORS(application, conf)
-    return oslo_middleware.HTTPProxyToWSGI(application, conf)
+    with_cors = oslo_middleware.CORS(application, conf)
+    if with_cors.allowed_origins:
+        application = with_cors
+    with_proxy = oslo_middleware.HTTPProxyToWSGI(application, conf)
+    return with_proxy if conf.oslo_middleware.enable_proxy_headers_parsing else application
 
 
 def mount(quota_api: Application, other: Application) -> Application:
@@ -60,7 +66,7 @@ def mount(quota_api: Application, other: Application) -> Application:
 
 
 def _at(paths: re.Pattern[str], application: Application, other: Application) -> Application:
-    """An application that answers the paths that begin so with ``application``, and all others with ``other``."""
+    """An application that passes requests for these ``paths`` to ``application``, and all others to ``other``."""
 
     def chosen(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         return (application if paths.match(environ.get("PATH_INFO", "")) else other)(environ, start_response)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, overrides, quotas, tree
+from cyborg_quota.api.handlers import checks, history, lists, overrides, pods, quotas, tree
 from cyborg_quota.api.schemas import Schema
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
@@ -223,5 +223,25 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answer="Capacity",
         query=schemas.PROVIDER,
         errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v2/quota_pods",
+        "list_quota_pods",
+        "List the pods, and what they had in use when they were measured last.",
+        policy.PODS,
+        pods.list_pods,
+        answer="Pods",
+    ),
+    Operation(
+        "POST",
+        "/v2/quota_pods/select",
+        "select_quota_pod",
+        "Select the pod of a project for a zone and tags. The project is bound to a pod, or to another one, if needed.",
+        policy.SELECT_POD,
+        pods.select,
+        body="SelectPod",
+        answer="PodBinding",
+        errors=(409,),
     ),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cyborg_quota.pod_types import POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
@@ -19,6 +20,8 @@ Schema = dict[str, Any]
 
 MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
+MAX_TAGS: Final = 32
+"""The maximum number of tags of a pod."""
 
 
 def ref(name: str) -> Schema:
@@ -163,7 +166,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 {
                     "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
                     "start": _described(_TIME, "Without it, the limits apply at once. Without an offset: UTC."),
-                    "until": _described(_TIME, "The time at which they end to apply. Without an offset: UTC."),
+                    "until": _described(_TIME, "The time until which they apply. Without an offset: UTC."),
                 },
                 optional=("start",),
             ),
@@ -239,6 +242,61 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "Capacity": _list("capacity", ref("Inventory"), paged=False),
+    "Pod": _object(
+        {
+            "name": _NAME,
+            "availability_zone": _nullable(_NAME),
+            "affinity": ref("Affinity"),
+            "state": {"enum": list(POD_STATES)},
+            "weight": _described(_INTEGER, "Pods with a higher weight are preferred."),
+            "threshold": _described(_COUNT, "The percentage of its capacity from which on the pod counts as full."),
+            "usage": _nullable(
+                _by_resource(
+                    _object({"capacity": _COUNT, "in_use": _COUNT}),
+                    "The last measurement; null: it was never measured.",
+                )
+            ),
+            "measured_at": _nullable(_TIME),
+        }
+    ),
+    "Pods": _list("pods", ref("Pod"), paged=False),
+    "Affinity": {
+        "type": "object",
+        "description": "Tags, such as purpose: CAD.",
+        "maxProperties": MAX_TAGS,
+        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
+        "additionalProperties": _NAME,
+    },
+    "SelectPod": _object(
+        {
+            "select": _object(
+                {
+                    "project_id": _NAME,
+                    "availability_zone": _described(_NAME, "Without it, a pod of any zone."),
+                    "affinity": _described(ref("Affinity"), "The tags that the pod must have."),
+                    "quota": _requested(
+                        _AMOUNT,
+                        "What is needed: only these resources decide whether a pod is full. Without it, all do.",
+                    ),
+                },
+                optional=("availability_zone", "affinity", "quota"),
+            )
+        }
+    ),
+    "PodBinding": _object(
+        {
+            "binding": _object(
+                {
+                    "project_id": _NAME,
+                    "pod": _NAME,
+                    "availability_zone": _nullable(_NAME),
+                    "affinity": ref("Affinity"),
+                    "start": _TIME,
+                    "reason": _described(_TEXT, "Why the binding began, for example first or maintenance."),
+                }
+            )
+        }
+    ),
     "Link": _object({"rel": {"const": "next"}, "href": _TEXT}),
     "Errors": _object(
         {

@@ -25,17 +25,20 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord
-from cyborg_quota.db import clock, reservations, resource_providers
+from cyborg_quota.db import clock, paging, reservations, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import Page
 
 LOG = logging.getLogger(__name__)
 
 _row = inventories.c
 _provider = providers_table.c
 _ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
+
+_HEAL: Final = "cyborg-quota capacity heal"
 
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
@@ -144,14 +147,14 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
 def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
     """Subtract the amounts of reservations that this transaction has ended. Never refused.
 
-    An inventory that has drifted so far that it holds less is set to 0; ``heal`` repairs it.
+    A counter that is below the amount, because it has drifted, is set to 0; ``heal`` repairs it.
     """
     ids = ids_of(connection, amounts)
     for key in amounts.keys() - ids.keys():
-        LOG.warning("Provider %s has no inventory of %s, to which a claim that ends would give back.", *key)
+        LOG.warning("Provider with the id %s: it has no inventory of %s, to which a claim could give back.", *key)
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
         if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
-            LOG.warning("Provider %s uses less %s than a reservation that ends. Run: cyborg-quota capacity heal", *key)
+            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s. Run: %s", *key, _HEAL)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 
@@ -170,8 +173,12 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 # --- Selection of a provider ---
 
 
-def candidates_query(size: int, order: Order) -> sa.Select[Any]:
-    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters."""
+@functools.lru_cache(maxsize=64)
+def candidates_statement(size: int, order: Order, *, in_pod: bool = False) -> Statement:
+    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
+
+    ``in_pod``: only providers of the pod with the name ``b_pod``.
+    """
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     first = tables[0]
     source: Any = first
@@ -183,21 +190,18 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
-    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
-    conditions.append(can_host == sa.literal_column("1"))
+    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id)
+    if in_pod:
+        can_host = can_host.where(_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type))
+    conditions.append(can_host.scalar_subquery() == sa.literal_column("1"))
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
-    return query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer))
-
-
-@functools.lru_cache(maxsize=64)
-def _candidates(size: int, order: Order) -> Statement:
-    return Statement(candidates_query(size, order))
+    return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """The parameters of ``candidates_query``."""
+    """The parameters of ``candidates_statement``."""
     parameters: dict[str, Any] = {"b_limit": limit}
     for index, resource in enumerate(_largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
@@ -210,7 +214,7 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 
 
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
-    """The rows of ``candidates_query``."""
+    """The rows of ``candidates_statement``."""
     resources = _largest_first(amounts)
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
@@ -225,12 +229,18 @@ def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candi
     ]
 
 
-def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int) -> list[Candidate]:
+def find_candidates(
+    connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int, pod: str | None = None
+) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
+    ``pod``: only those of this pod; None: all. The index on (resource, free) serves the first resource, and the unique
+    key of the inventories the others.
     """
-    rows = _candidates(len(amounts), order)(connection, candidates_arguments(amounts, limit))
+    parameters = candidates_arguments(amounts, limit)
+    if pod is not None:
+        parameters["b_pod"] = pod
+    rows = candidates_statement(len(amounts), order, in_pod=pod is not None)(connection, parameters)
     return to_candidates(rows, amounts)
 
 
@@ -298,6 +308,7 @@ def lock_unused(connection: sa.Connection, provider_id: int) -> bool:
     return True
 
 
+_WITH_PROVIDER: Final = inventories.join(providers_table, _provider.id == _row.provider_id)
 _RECORDS = sa.select(
     _provider.name,
     _row.resource,
@@ -312,14 +323,21 @@ _RECORDS = sa.select(
     _ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
-).select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+).select_from(_WITH_PROVIDER)
+_WHOLE_LIST: Final = Page()
 
 
 def read(
-    connection: sa.Connection, provider_ids: Collection[int] | None = None, resources: Collection[str] | None = None
+    connection: sa.Connection,
+    provider_ids: Collection[int] | None = None,
+    resources: Collection[str] | None = None,
+    page: Page = _WHOLE_LIST,
 ) -> dict[Key, InventoryRecord]:
-    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations."""
-    query = _RECORDS.order_by(_provider.name, _row.resource)
+    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations.
+
+    ``page``: its marker is (name of the provider, resource). Raises MarkerNotFound.
+    """
+    query = paging.of_rows(connection, _RECORDS, _WITH_PROVIDER, (_provider.name, _row.resource), page)
     if provider_ids is not None:
         query = query.where(_row.provider_id.in_(sorted(provider_ids)))
     if resources is not None:
@@ -352,7 +370,7 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
             sa.func.sum(_row.capacity),
             sa.func.sum(_row.capacity - _row.free),
         )
-        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .select_from(_WITH_PROVIDER)
         .where(_provider.pod.in_(sorted(set(names))))
         .group_by(_provider.pod, _row.resource)
     )
@@ -374,7 +392,7 @@ _LEVELS = (
         (_row.capacity - _row.free).label("used"),
         _LEVEL.label("level"),
     )
-    .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+    .select_from(_WITH_PROVIDER)
     .order_by(_provider.name, _row.resource)
 )
 _CLAIM_LEVEL = (

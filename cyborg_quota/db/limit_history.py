@@ -124,6 +124,13 @@ def read(
     return [_entry(row) for row in connection.execute(query)]
 
 
+def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:
+    """The entries of overrides whose span ends after ``since`` (naive UTC), oldest first."""
+    is_selected = sa.and_(_column.override_id.is_not(None), _column.ends_at > since)
+    query = sa.select(limit_changes).where(is_selected).order_by(_column.generation, _column.ordinal)
+    return [_entry(row) for row in connection.execute(query)]
+
+
 def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[HistoryEntry]:
     """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
     return [_entry(row) for row in _LOG.rows_from_last_checkpoint(connection, before)]

@@ -372,7 +372,7 @@ pods = sa.Table(
     sa.Column("resource_affinity", sa.Text, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("weight", sa.Integer, nullable=False),
-    # The percentage of the capacity from which on the pod counts as full.
+    # The percentage of the capacity at which the pod counts as full.
     sa.Column("threshold", sa.SmallInteger, nullable=False),
     sa.Column("endpoint", _name()),
     # Increased by each change and by each new binding, which it serializes; see pods.py.

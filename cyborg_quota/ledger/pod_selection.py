@@ -12,7 +12,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota.pod_types import Pod, ResourceUse
+from cyborg_quota.pod_types import Pod, Reason, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,15 +34,22 @@ class Candidate:
 
 
 def is_full(candidate: Candidate, request: PodRequest) -> bool:
-    """Whether the last measurement reaches the threshold of the pod, for a requested resource, or else for any.
+    """Whether the last measurement reaches the threshold of the pod, for a requested resource or, without, for any.
 
-    A requested resource that the measurement does not contain does not exist in the pod: it is full.
+    A requested resource that is not in the measurement does not exist in the pod, which then counts as full.
     """
     if candidate.usage is None:
         return False
     resources = candidate.usage if request.amounts is None else request.amounts
     uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
     return any(use.used * 100 >= candidate.pod.threshold * use.capacity for use in uses)
+
+
+def reason_to_leave(candidate: Candidate, request: PodRequest) -> Reason | None:
+    """Why a binding to this pod must move. None: it stays."""
+    if candidate.pod.state != "available":
+        return candidate.pod.state
+    return "full" if is_full(candidate, request) else None
 
 
 class PodFilter(abc.ABC):
@@ -100,7 +107,7 @@ class CreationTime(PodWeigher):
 
 
 class IdleCapacity(PodWeigher):
-    """Prefers the pod with the largest free share of what is requested; a pod that was never measured is all free."""
+    """Prefers the pod with the largest free share of what is requested; a pod never measured is all free."""
 
     def weigh(self, candidate: Candidate, request: PodRequest) -> float:
         if not candidate.usage:

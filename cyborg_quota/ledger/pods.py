@@ -19,7 +19,7 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_full
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.pod_types import Binding, Pod, PodUsage, Reason, ResourceUse
 
 LOG = logging.getLogger(__name__)
@@ -44,9 +44,13 @@ class PodManager:
             if self.show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
                 raise exceptions.PodExists(pod.name) from None
 
-    def list_pods(self) -> list[Pod]:
-        """All pods, in the order in which they were added."""
-        return [stored.pod for stored in self._database.read_synced(pods.list_pods)]
+    def list_pods(self, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
+
+        Raises MarkerNotFound.
+        """
+        found = self._database.read_synced(lambda connection: pods.list_pods(connection, limit, after))
+        return [stored.pod for stored in found]
 
     def show(self, name: str) -> Pod:
         """The pod with this name. Raises PodNotFound."""
@@ -58,7 +62,7 @@ class PodManager:
     def change(self, name: str, change: Callable[[Pod], Pod]) -> Pod:
         """Replace a pod by ``change(pod)``, and return it. Raises PodNotFound.
 
-        When this returns, no binding to a pod that is not available any more is created.
+        After this has returned, no project is bound to the pod unless it is available.
         """
 
         def work(connection: Connection) -> Pod:
@@ -95,7 +99,7 @@ class PodManager:
         """The binding of the project for this zone and these tags, created or moved if needed. Raises NoPodFits."""
         key = BindingKey.of(project_id, request.zone, request.affinity)
         current = self._database.read(lambda connection: pod_bindings.find_current(connection, key))
-        if current is not None and _reason_to_leave(current.pod, request) is None:
+        if current is not None and reason_to_leave(Candidate(*current.pod), request) is None:
             return current.binding
         return self._write(key, lambda connection: self._rebind(connection, key, request))
 
@@ -111,7 +115,7 @@ class PodManager:
 
     def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
         current = pod_bindings.find_current(connection, key)
-        reason: Reason | None = "first" if current is None else _reason_to_leave(current.pod, request)
+        reason: Reason | None = "first" if current is None else reason_to_leave(Candidate(*current.pod), request)
         if current is not None and reason is None:
             return current.binding  # another call has moved it
         candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
@@ -183,13 +187,6 @@ class PodManager:
         if name is not None and not usages:
             raise exceptions.PodNotFound(name)
         return usages
-
-
-def _reason_to_leave(stored: StoredPod, request: PodRequest) -> Reason | None:
-    """Why the binding to this pod must move. None: it stays."""
-    if stored.pod.state != "available":
-        return stored.pod.state
-    return "full" if is_full(Candidate(*stored), request) else None
 
 
 def _bind(connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason) -> Binding:

@@ -28,7 +28,7 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.capacity_history import log_changes
 from cyborg_quota.ledger.thresholds import level
-from cyborg_quota.types import Author
+from cyborg_quota.types import Author, Page
 
 LOG = logging.getLogger(__name__)
 
@@ -76,9 +76,9 @@ class ProviderManager:
             dataclasses.replace(stored.provider, parent=provider.parent) == provider for stored in found.values()
         )
 
-    def list_providers(self) -> list[Provider]:
-        """All providers, by name."""
-        return self._untimed.read(resource_providers.list_providers)
+    def list_providers(self, limit: int | None = None, after: str | None = None) -> list[Provider]:
+        """At most ``limit`` providers after the one with the name ``after``, by name. Raises MarkerNotFound."""
+        return self._untimed.read(lambda connection: resource_providers.list_providers(connection, limit, after))
 
     def show(self, name: str) -> Provider:
         """The provider with this UUID or name. Raises ProviderNotFound."""
@@ -184,12 +184,15 @@ class ProviderManager:
 
         log_changes(self._database.write(work), author)
 
-    def list_inventories(self, name: str | None) -> list[InventoryRecord]:
-        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+    def list_inventories(self, name: str | None, page: Page) -> list[InventoryRecord]:
+        """A page of the inventories of one provider, or of all, by provider and resource.
+
+        Raises ProviderNotFound, MarkerNotFound.
+        """
 
         def work(connection: Connection) -> list[InventoryRecord]:
             ids = None if name is None else [self._find(connection, name).id]
-            return list(inventories.read(connection, ids).values())
+            return list(inventories.read(connection, ids, page=page).values())
 
         return self._untimed.read_synced(work)
 
@@ -202,7 +205,7 @@ class ProviderManager:
         self._database.write(work)
 
     def find_with(self, names: Sequence[str], resources: Collection[str]) -> str | None:
-        """The UUID of the first of these providers that has an inventory of all ``resources``, whatever is free."""
+        """The UUID of the first of these providers that has an inventory of all ``resources``, free or not."""
 
         def work(connection: Connection) -> str | None:
             found = resource_providers.find(connection, names)
@@ -214,11 +217,14 @@ class ProviderManager:
 
         return self._database.read(work)
 
-    def list_allocations(self, name: str | None) -> list[Allocation]:
-        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+    def list_allocations(
+        self, name: str | None, *, limit: int | None = None, after: str | None = None, resource: str | None = None
+    ) -> list[Allocation]:
+        """The live claims at one provider, or at all; see history.list_allocations. Raises ProviderNotFound."""
 
         def work(connection: Connection) -> list[Allocation]:
-            return history.list_allocations(connection, None if name is None else self._find(connection, name).id)
+            provider_id = None if name is None else self._find(connection, name).id
+            return history.list_allocations(connection, provider_id, limit=limit, after=after, resource=resource)
 
         return self._untimed.read_synced(work)
 
@@ -239,7 +245,7 @@ class ProviderManager:
         return list(self._untimed.read(inventories.audit).values())
 
     def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
-        """Repair the counters that audit reports, each in a transaction. Returns them before and after.
+        """Repair the counters that audit reports, each in a transaction. Returns the counters before and after it.
 
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """

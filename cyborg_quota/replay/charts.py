@@ -105,6 +105,13 @@ def draw(path: str, title: str, panels: Iterable[Panel]) -> None:
         axes = figure.add_subplot(grid[index // columns, index % columns])
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
     _head(figure, title, f"{end / seconds:.3g} {unit}", ordered)
+    save(figure, path)
+
+
+def save(figure: Any, path: str) -> None:
+    """Write a figure to a file, and close it. Raises BadUsage."""
+    from matplotlib import pyplot
+
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 import pathlib
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 from oslo_config import cfg
@@ -52,6 +54,21 @@ class PolicyTestCase(test_limits.LimitsTestCase):
             self.assertNotIn(str(project_id), str(error))
             return False
         return True
+
+    def move_after_the_check(self) -> list[str | None]:
+        """Move the project higgs between the next check and the write. Returns the list of the parents checked."""
+        asked: list[str | None] = []
+        may_set = policy.Policy.may_set
+
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
+            if not asked:
+                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
+            asked.append(parent_id)
+            return answer
+
+        self.patch(policy.Policy, "may_set", check_then_move)
+        return asked
 
 
 class TestWhoMaySet(PolicyTestCase):
@@ -110,18 +127,8 @@ class TestWhoMaySet(PolicyTestCase):
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
         """Between the check and the write, the project is moved below another parent."""
-        asked = []
-        may_set = policy.Policy.may_set
-
-        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(rule, context, project_id, parent_id)
-            if not asked:
-                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(parent_id)
-            return answer
-
         self.set("physics", 20)
-        self.patch(policy.Policy, "may_set", check_then_move)
+        asked = self.move_after_the_check()
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 
@@ -181,19 +188,9 @@ class TestOverrides(PolicyTestCase):
         self.assertEqual([own, other], self.live())
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
-        asked = []
-        may_set = policy.Policy.may_set
-
-        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(rule, context, project_id, parent_id)
-            if not asked:
-                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(parent_id)
-            return answer
-
         self.set("physics", 20)
         made = self.make("higgs")
-        self.patch(policy.Policy, "may_set", check_then_move)
+        asked = self.move_after_the_check()
         self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
         self.assertEqual(["physics", "atlas"], asked)
         self.assertEqual([made], self.live())
@@ -215,6 +212,20 @@ class TestPolicyFile(PolicyTestCase):
     def test_a_rule_that_binds_admins_too(self) -> None:
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         self.assertFalse(self.may(base.ADMIN, "higgs"))
+
+    def test_a_changed_file(self) -> None:
+        """It is looked at once in RELOAD_SECONDS, and not in each evaluation."""
+        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
+        manager = User("elsewhere", roles=["quota_manager"])
+        self.patch(policy, "RELOAD_SECONDS", 3600.0)
+        rules = policy.Policy(self.conf)
+        self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
+        os.utime(self.rules, (2**31, 2**31))
+        with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
+            self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.patch(policy, "RELOAD_SECONDS", 0.0)
+        self.assertFalse(rules.may_set(manager, "higgs", None))
 
     def test_a_file_that_is_wrong(self) -> None:
         self.write("{")

@@ -117,7 +117,7 @@ class TestClaims(CapacityRaceTestCase):
         self.assert_invariants()
 
     def test_batches_in_opposite_orders(self) -> None:
-        """Claims of several inventories lock them in one order; nobody waits in a circle or gives up."""
+        """Claims of several inventories lock them in one order: no call fails because of a deadlock."""
         for number in range(2, 5):
             self.add(f"n{number}", CAPACITY)
         self.engine.close()

@@ -35,7 +35,7 @@ LEAVES = {
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
-    "capacity_types": {"types"},  # types.py has no room for the types of capacity and of pods
+    "capacity_types": {"types"},  # types.py would be too long with the types of capacity and pods
     "pod_types": set(),
     "safe_repr": set(),
     "forks": set(),

@@ -387,6 +387,9 @@ def capacity() -> Iterator[tuple[str, Run]]:
     amounts = {"gpu": 2, "fpga": 1}
     for order in ("least free", "most free", "provider"):
         yield f"candidates, {order}", lambda c, o=order: inventories.find_candidates(c, amounts, o, 64)  # type: ignore[misc]
+    yield "candidates of a pod", lambda c: _ignore_empty(
+        lambda: inventories.find_candidates(c, amounts, "least free", 64, "p1")
+    )
 
 
 PORTABLE = (charges, inserts, settles, expiry, figures, paths, imports, capacity)
