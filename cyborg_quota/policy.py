@@ -32,6 +32,8 @@ PLACE: Final = "cyborg_quota:project:place"
 RESERVATIONS: Final = "cyborg_quota:reservation:list"
 ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
 CAPACITY: Final = "cyborg_quota:capacity:list"
+PODS: Final = "cyborg_quota:pod:list"
+SELECT_POD: Final = "cyborg_quota:pod:select"
 
 _PERSONAS: Final = {
     ADMIN: ("role:admin", "An admin of the cloud, who may make every call."),
@@ -78,6 +80,12 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         (("GET", "/v2/quota_reservations"),),
     ),
     CAPACITY: (_ADMIN_OR_SERVICE, "List the inventories of the providers.", (("GET", "/v2/quota_capacity"),)),
+    PODS: (_ADMIN_OR_SERVICE, "List the pods and their last measurements.", (("GET", "/v2/quota_pods"),)),
+    SELECT_POD: (
+        _ADMIN_OR_SERVICE,
+        "Select the pod of a project, and see its name.",
+        (("POST", "/v2/quota_pods/select"),),
+    ),
 }
 _SETS_LIMITS: Final = (
     ("CLI", "cyborg-quota limit set --project"),
@@ -154,9 +162,7 @@ class Policy:
         """Whether the rule allows the context to do this with the project; an admin's context always."""
         return validation.is_admin(context) or self.permits(rule, context, project_id)
 
-    def permits(
-        self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None
-    ) -> bool:
+    def permits(self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
         if self._conf is None:
             return validation.is_admin(context)

@@ -46,6 +46,7 @@ _CONFLICTS: Final[dict[type[Exception], str]] = {
     exceptions.ProjectRefused: "project_refused",
     exceptions.LimitsReadOnly: "limits_read_only",
     exceptions.LimitNotSet: "limit_not_set",
+    exceptions.NoPodFits: "no_pod_fits",
 }
 _NOT_FOUND: Final = (exceptions.OverrideNotFound, exceptions.ProviderNotFound, exceptions.ReservationNotFound)
 _UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, overrides, quotas, tree
+from cyborg_quota.api.handlers import checks, history, lists, overrides, pods, quotas, tree
 from cyborg_quota.api.schemas import Schema
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
@@ -223,5 +223,25 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answer="Capacity",
         query=schemas.PROVIDER,
         errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v2/quota_pods",
+        "list_quota_pods",
+        "List the pods with their last measurements, in the order in which they were added.",
+        policy.PODS,
+        pods.list_pods,
+        answer="Pods",
+    ),
+    Operation(
+        "POST",
+        "/v2/quota_pods/select",
+        "select_quota_pod",
+        "Select the pod of a project. The binding of the project is created or moved if needed.",
+        policy.SELECT_POD,
+        pods.select,
+        body="SelectPod",
+        answer="Binding",
+        errors=(409,),
     ),
 )

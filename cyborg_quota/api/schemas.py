@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cyborg_quota.pod_types import MAX_TAGS, POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
@@ -239,6 +240,60 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "Capacity": _list("capacity", ref("Inventory"), paged=False),
+    "Affinity": {
+        "type": "object",
+        "description": 'Tags, such as {"purpose": "CAD"}.',
+        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
+        "additionalProperties": _NAME,
+        "maxProperties": MAX_TAGS,
+    },
+    "Pod": _object(
+        {
+            "name": _NAME,
+            "zone": _described(_nullable(_NAME), "Its availability zone."),
+            "affinity": ref("Affinity"),
+            "state": {"enum": list(POD_STATES)},
+            "weight": _INTEGER,
+            "threshold": _described(_INTEGER, "The percentage of its capacity from which on it counts as full."),
+            "usage": _described(
+                _nullable(
+                    _by_resource(_object({"capacity": _COUNT, "in_use": _COUNT}), "The figures of each resource.")
+                ),
+                "null if the pod was never measured: then it counts as having room.",
+            ),
+            "measured_at": _nullable(_TIME),
+        }
+    ),
+    "Pods": _list("pods", ref("Pod"), paged=False),
+    "SelectPod": _object(
+        {
+            "select": _object(
+                {
+                    "project_id": _NAME,
+                    "zone": _described(_NAME, "The availability zone. Without it: any."),
+                    "affinity": _described(ref("Affinity"), "The tags. Without them: a pod without tags."),
+                    "amounts": _requested(
+                        _AMOUNT, "What is needed: only these resources decide whether a pod is full. Without it: all."
+                    ),
+                },
+                optional=("zone", "affinity", "amounts"),
+            )
+        }
+    ),
+    "Binding": _object(
+        {
+            "binding": _object(
+                {
+                    "project_id": _NAME,
+                    "pod": _NAME,
+                    "zone": _nullable(_NAME),
+                    "affinity": ref("Affinity"),
+                    "starts_at": _TIME,
+                    "reason": _described(_TEXT, "Why the binding began: first, full, maintenance, disabled, ..."),
+                }
+            )
+        }
+    ),
     "Link": _object({"rel": {"const": "next"}, "href": _TEXT}),
     "Errors": _object(
         {

@@ -79,7 +79,9 @@ class Add(base.ShowOne):
             help="the part of its capacity from which on it counts as full (default: 100)",
         )
         parser.add_argument(
-            "--endpoint", metavar="CLOUD", help="its name in clouds.yaml, to measure it by its Placement"
+            "--endpoint",
+            metavar="CLOUD",
+            help="CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement",
         )
         return parser
 
@@ -137,7 +139,7 @@ class Set(base.ShowOne):
         parser.add_argument("--weight", type=int, metavar="N", help="higher is preferred")
         parser.add_argument("--threshold", type=int, metavar="PERCENT", help="from which on it counts as full")
         given = parser.add_mutually_exclusive_group()
-        given.add_argument("--endpoint", metavar="CLOUD", help="its name in clouds.yaml")
+        given.add_argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml")
         given.add_argument("--no-endpoint", action="store_true", help="measure it by its own inventories")
         return parser
 

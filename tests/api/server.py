@@ -16,6 +16,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.api import deploy
 from cyborg_quota.api.deploy import Application
+from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import Claim
 from tests import base, fixtures
 
@@ -95,7 +96,8 @@ def served(application: Application) -> Iterator[str]:
 class ApiTestCase(base.LedgerTestCase):
     """``application`` with a small cloud: the default of gpu is 0, physics has 30, higgs 20, simulation 5, elsewhere 4.
 
-    higgs has 5 gpu in use and 1 reserved, detector 2 in use.
+    higgs has 5 gpu in use and 1 reserved, detector 2 in use. The pod north in the zone az1 has 8 gpu, of which 3 are
+    used.
     """
 
     options: dict[str, Any] = {}
@@ -121,3 +123,5 @@ class ApiTestCase(base.LedgerTestCase):
             self.quotas.reserve_many(context, [Claim(f"arq-{project_id}", {"gpu": amount})], group=f"vm-{project_id}")
             self.quotas.commit(context, consumer=f"arq-{project_id}")
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="arq-in-flight")
+        self.engine.pods.add(base.ADMIN, "north", zone="az1", threshold=90)
+        self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(8, 3)})

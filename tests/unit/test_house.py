@@ -59,19 +59,19 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity": LEAVES | {"ledger"},
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
-    "pods": LEAVES | {"ledger", "policy"},
+    "pod_collection": LEAVES,
+    "pods": LEAVES | {"ledger", "policy", "pod_collection", "pods"},
     "queries": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
     "api": LEAVES | {"", "conf", "engine", "administration", "policy"},
-    "integrations": LEAVES
-    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth"},
+    "integrations": LEAVES | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging", "capacity_import"},
+    | {"messaging", "capacity_import", "pod_collection"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.

@@ -7,13 +7,15 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final
 
+import yaml
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
-from openstack import connection
+from openstack import config, connection
 from openstack import exceptions as sdk
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, keystone_auth
+from cyborg_quota.safe_repr import safe_repr
 
 PLACEMENT: Final = "placement"
 ACCELERATOR: Final = "accelerator"
@@ -24,18 +26,20 @@ _TIMEOUT_SECONDS: Final = 60
 
 
 _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], ...]] = (
+    ((yaml.YAMLError,), (), "clouds.yaml is not valid YAML"),
+    ((sdk.ConfigException,), (), "there is no {settings}, or it is not complete"),
     ((ksa.ConnectTimeout, ksa.RequestTimeout), (), "it does not respond in time"),
     (
         (ksa.ConnectFailure, ksa.DiscoveryFailure),
         (),
-        "it, or Keystone, cannot be reached; check [{group}] auth_url and endpoint_override",
+        "it, or Keystone, cannot be reached; check auth_url and endpoint_override of {settings}",
     ),
-    ((ksa.Unauthorized, ksa.AuthorizationFailure), (401,), "the user of [{group}] cannot be authenticated"),
-    ((), (403,), "the user of [{group}] is not permitted to read it; it needs the role admin or service"),
+    ((ksa.Unauthorized, ksa.AuthorizationFailure), (401,), "the user of {settings} cannot be authenticated"),
+    ((), (403,), "the user of {settings} is not permitted to read it; it needs the role admin or service"),
     (
         (ksa.EndpointNotFound, ksa.CatalogException, sdk.ServiceDisabledException),
         (),
-        "the catalog has no endpoint for it; check [{group}] region_name and valid_interfaces",
+        "the catalog has no endpoint for it; check region_name and valid_interfaces of {settings}",
     ),
 )
 """Classes of errors, HTTP statuses, and what to say about them. The first match applies."""
@@ -51,13 +55,15 @@ class ServiceApi:
     :param connect: makes the proxy of openstacksdk for the service, which may read its versions.
     :param name: the service, for messages.
     :param base: the URL before each path; "": that of the catalog.
+    :param settings: where the connection is configured, for messages; "": in the option group ``name``.
     """
 
-    def __init__(self, connect: Callable[[], Any], name: str, base: str = "") -> None:
+    def __init__(self, connect: Callable[[], Any], name: str, base: str = "", settings: str = "") -> None:
         self._connect = connect
         self._client: Any = None
         self._name = name
         self._base = base.rstrip("/")
+        self._settings = settings or f"[{name}]"
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, group: str) -> ServiceApi:
@@ -105,6 +111,26 @@ class ServiceApi:
         # openstacksdk would replace the path of the URL by the one that the service reports in its versions.
         return cls(connect, service, endpoint_override or "")
 
+    @classmethod
+    def from_cloud(cls, cloud: str, region: str | None, service: str, *, timeout_seconds: float) -> ServiceApi:
+        """Connect with a cloud of clouds.yaml, which openstacksdk finds. ``region`` None: that of the file.
+
+        ``timeout_seconds``: of each request, also of those to Keystone.
+        """
+
+        def connect() -> Any:
+            options: dict[str, Any] = {
+                "api_timeout": timeout_seconds,
+                f"{service}_api_version": _API_VERSIONS[service],
+            }
+            if region is not None:
+                options["region_name"] = region
+            found = config.OpenStackConfig().get_one(cloud, **options)
+            return getattr(connection.Connection(config=found), service)
+
+        where = f"cloud {safe_repr(cloud)}" + ("" if region is None else f", region {safe_repr(region)},")
+        return cls(connect, service, settings=f"{where} in clouds.yaml")
+
     def get(self, path: str, microversion: str | None = None) -> Any:
         """The parsed body of a GET. Raises SourceUnavailable, whose text has no credentials."""
         try:
@@ -112,14 +138,13 @@ class ServiceApi:
             response = self._client.get(self._base + path, microversion=microversion)
             sdk.raise_from_response(response)
             return response.json()
-        except (ksa.ClientException, sdk.SDKException, ValueError, OSError) as error:
+        except (ksa.ClientException, sdk.SDKException, ValueError, OSError, yaml.YAMLError) as error:
             raise SourceUnavailable(f"{self._name.capitalize()} could not be read: {self._reason(error)}.") from None
 
     def _reason(self, error: Exception) -> str:
         """What failed, without the text of the error, which may quote the response."""
-        group = self._name
         status = getattr(error, "http_status", None) or getattr(error, "status_code", None)
         for kinds, statuses, reason in _REASONS:
             if isinstance(error, kinds) or status in statuses:
-                return reason.format(group=group)
+                return reason.format(settings=self._settings)
         return f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
