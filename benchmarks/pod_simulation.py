@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays a trace of claims on the nodes of a cloud that form six pods, and compares rules for the choice of the pod.
 
-    python -m benchmarks.pod_simulation DIRECTORY [--every N] [--chart FILE]
+    python -m benchmarks.pod_simulation DIRECTORY [--every N] [--threshold PERCENT] [--chart FILE]
 
 DIRECTORY has gpu_nodes.csv (gpu_capacity_num, node_name) and gpu_attach_trace.csv, a trace as `replay` takes it. Every
 N-th node is used, so that the pods fill up. Consecutive nodes form a pod. Each rule has a SQLite ledger of its own, and
@@ -32,7 +32,6 @@ from cyborg_quota.replay.traces import Event, Trace
 from tests import base, fixtures
 
 PODS: Final = tuple(f"pod{number}" for number in range(1, 7))
-THRESHOLD: Final = 90
 DAY_SECONDS: Final = 86400.0
 SAMPLE_SECONDS: Final = DAY_SECONDS / 4
 RESOURCE: Final = "gpu"
@@ -113,8 +112,8 @@ class Outcome:
 HEAD: Final = "rule   claims  refused  moved  spread  split  peak of each pod, percent"
 
 
-def simulate(rule: Rule, nodes: Sequence[int], trace: Iterable[Event]) -> Outcome:
-    """Replay the trace by one rule. ``nodes``: the accelerators of each node."""
+def simulate(rule: Rule, nodes: Sequence[int], trace: Iterable[Event], threshold: int = 90) -> Outcome:
+    """Replay the trace by one rule. ``nodes``: the accelerators of each node. ``threshold``: that of each pod."""
     database_settings = fixtures.settings(fixtures.fresh_url("sqlite", f"pods_{rule.name}"))
     database = Database(database_settings)
     schema.sync(database)
@@ -124,13 +123,13 @@ def simulate(rule: Rule, nodes: Sequence[int], trace: Iterable[Event]) -> Outcom
     engine = QuotaEngine(DbQuotaDriver(settings, NoopLimitDriver()))
     engine.register_resource(RESOURCE)
     try:
-        return _simulate(engine, rule, nodes, trace)
+        capacity = make_pods(engine, nodes, threshold)
+        return _simulate(engine, rule, Outcome(rule.name, {pod: Series() for pod in PODS}, capacity), trace)
     finally:
         engine.close()
 
 
-def _simulate(engine: QuotaEngine, rule: Rule, nodes: Sequence[int], trace: Iterable[Event]) -> Outcome:
-    outcome = Outcome(rule.name, {pod: Series() for pod in PODS}, make_pods(engine, nodes))
+def _simulate(engine: QuotaEngine, rule: Rule, outcome: Outcome, trace: Iterable[Event]) -> Outcome:
     spreads: list[float] = []
     next_day, next_sample = 0.0, 0.0
     event = None
@@ -153,11 +152,11 @@ def _simulate(engine: QuotaEngine, rule: Rule, nodes: Sequence[int], trace: Iter
     return outcome
 
 
-def make_pods(engine: QuotaEngine, nodes: Sequence[int]) -> dict[str, int]:
+def make_pods(engine: QuotaEngine, nodes: Sequence[int], threshold: int) -> dict[str, int]:
     """Make the pods of consecutive nodes; returns the capacity of each."""
     engine.capacity.enable(base.ADMIN)
     for pod in PODS:
-        engine.pods.add(base.ADMIN, pod, threshold=THRESHOLD)
+        engine.pods.add(base.ADMIN, pod, threshold=threshold)
     capacity = dict.fromkeys(PODS, 0)
     for number, accelerators in enumerate(nodes):
         pod = PODS[number * len(PODS) // len(nodes)]
@@ -219,6 +218,7 @@ def main() -> None:
     )
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--every", type=int, default=3, metavar="N", help="use every N-th node (default: 3)")
+    parser.add_argument("--threshold", type=int, default=90, metavar="PERCENT", help="of each pod (default: 90)")
     parser.add_argument("--chart", metavar="FILE", help="draw the use of the pods into a PNG or SVG file")
     arguments = parser.parse_args()
     if arguments.chart is not None:
@@ -228,7 +228,7 @@ def main() -> None:
     print(f"{len(nodes)} nodes, {sum(nodes)} accelerators\n{HEAD}")
     outcomes = []
     for rule in RULES:
-        outcomes.append(simulate(rule, nodes, trace))
+        outcomes.append(simulate(rule, nodes, trace, arguments.threshold))
         print(outcomes[-1].row, flush=True)
     if arguments.chart is not None:
         draw(arguments.chart, outcomes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cyborg_quota import exceptions, pod_collection, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.ledger.pod_selection import PodRequest
-from cyborg_quota.pod_collection import ReadEndpoint
+from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import (
     MAX_TAGS,
     POD_STATES,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from cyborg_quota.ledger.pods import PodManager
 
 _UNCHANGED: Final[Any] = object()
-RETRY_SECONDS: Final = 600
-"""How long a pod is left to the process that began to measure it, and the time until a failure is tried again."""
 
 
 class Pods:

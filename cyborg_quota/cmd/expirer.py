@@ -25,7 +25,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import base, notifications, pod_usage
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
-from cyborg_quota.pods import RETRY_SECONDS
+from cyborg_quota.pod_collection import RETRY_SECONDS
 
 LOG = logging.getLogger(__name__)
 

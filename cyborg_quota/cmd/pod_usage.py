@@ -61,7 +61,7 @@ class Collect(base.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("names", nargs="*", metavar="POD", help="only these pods")
+        parser.add_argument("pods", nargs="*", metavar="POD", help="only these pods")
         parser.add_argument(
             "--timeout",
             type=paging.at_least_one,
@@ -72,11 +72,11 @@ class Collect(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         timeout = parsed_args.timeout or self.conf.pods.collect_timeout
-        total = len(parsed_args.names) or len(self.engine.pods.list_pods(self.context))
+        total = len(parsed_args.pods) or len(self.engine.pods.list_pods(self.context))
         with base.progress_bar(total, "pods") as progress:
             collected = self.engine.pods.collect(
                 self.context,
-                parsed_args.names or None,
+                parsed_args.pods or None,
                 read_endpoint=reader(self.conf, timeout),
                 timeout_seconds=timeout,
                 progress=progress,

@@ -60,7 +60,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
     "pod_collection": LEAVES,
-    "pods": LEAVES | {"ledger", "policy", "pod_collection", "pods"},
+    "pods": LEAVES | {"ledger", "policy", "pod_collection"},
     "queries": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import logging
 import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final
 
-import yaml
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
 from openstack import config, connection
@@ -26,7 +26,6 @@ _TIMEOUT_SECONDS: Final = 60
 
 
 _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], ...]] = (
-    ((yaml.YAMLError,), (), "clouds.yaml is not valid YAML"),
     ((sdk.ConfigException,), (), "there is no {settings}, or it is not complete"),
     ((ksa.ConnectTimeout, ksa.RequestTimeout), (), "it does not respond in time"),
     (
@@ -43,6 +42,13 @@ _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], 
     ),
 )
 """Classes of errors, HTTP statuses, and what to say about them. The first match applies."""
+
+
+def _hide_content(record: logging.LogRecord) -> bool:
+    """A logging filter. openstacksdk logs that clouds.yaml is invalid with an error that quotes it, also passwords."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(type(one).__name__ if isinstance(one, Exception) else one for one in record.args)
+    return True
 
 
 class SourceUnavailable(exceptions.QuotaError):
@@ -125,6 +131,7 @@ class ServiceApi:
             }
             if region is not None:
                 options["region_name"] = region
+            logging.getLogger("openstack.config").addFilter(_hide_content)
             found = config.OpenStackConfig().get_one(cloud, **options)
             return getattr(connection.Connection(config=found), service)
 
@@ -138,7 +145,7 @@ class ServiceApi:
             response = self._client.get(self._base + path, microversion=microversion)
             sdk.raise_from_response(response)
             return response.json()
-        except (ksa.ClientException, sdk.SDKException, ValueError, OSError, yaml.YAMLError) as error:
+        except (ksa.ClientException, sdk.SDKException, ValueError, OSError) as error:
             raise SourceUnavailable(f"{self._name.capitalize()} could not be read: {self._reason(error)}.") from None
 
     def _reason(self, error: Exception) -> str:
