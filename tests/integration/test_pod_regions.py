@@ -7,18 +7,23 @@ import os
 import signal
 from typing import Any
 
+import fixtures as fx
+
 from tests import installing, needs
 from tests.cli import base
 from tests.integration import regions
 from tests.integration import server as servers
 
 PODS = ("north", "south")
-TIMEOUT_SECONDS = "2"
+LIMITS_SECONDS = (3, 15, 60)
+"""Time limits: on a busy machine, the region that runs may need more than the first one."""
 
 
 class PodRegionsTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
+        # Those of openstacksdk would be printed to stderr.
+        self.useFixture(fx.WarningsFilter([{"action": "ignore", "category": PendingDeprecationWarning}]))
         try:
             self.keystone = servers.running("flat")
             self.regions = self.useFixture(regions.Regions(self.keystone, len(PODS))).regions
@@ -27,11 +32,11 @@ class PodRegionsTest(base.CliTestCase):
         for pod, region in zip(PODS, self.regions, strict=True):
             self.good("pod", "add", pod, "--threshold", "75", "--endpoint", f"{regions.CLOUD}/{region.name}")
 
-    def collect(self, *names: str, status: int = 0) -> dict[str, Any]:
+    def collect(self, limit_seconds: int = LIMITS_SECONDS[-1], *, status: int = 0) -> dict[str, Any]:
         """Collect; returns (capacity, used, error) of each pod."""
-        ended = self.call("pod", "usage", "collect", *names, "--timeout", TIMEOUT_SECONDS, "-f", "json")
-        self.assertEqual((status, ""), (ended.status, ended.err))
-        self.assertNotIn(self.keystone.password, ended.out)
+        ended = self.call("pod", "usage", "collect", "--timeout", str(limit_seconds), "-f", "json")
+        self.assertEqual(status, ended.status, ended.out + ended.err)
+        self.assertNotIn(self.keystone.password, ended.out + ended.err)
         rows = ended.json
         self.assertTrue(all(row["resource"] in ("gpu", None) for row in rows), rows)
         return {row["pod"]: (row["capacity"], row["used"], row["error"]) for row in rows}
@@ -55,8 +60,12 @@ class PodRegionsTest(base.CliTestCase):
         north.allocate(node, "PGPU", 2)
         pid = south.placement.pid
         os.kill(pid, signal.SIGSTOP)
-        late = "It did not answer within 2 seconds."
-        self.assertEqual({"north": (8, 6, None), "south": (8, 0, late)}, self.collect(status=1))
+        for limit_seconds in LIMITS_SECONDS:
+            found = self.collect(limit_seconds, status=1)
+            self.assertEqual((8, 0, f"It did not answer within {limit_seconds} seconds."), found["south"])
+            if found["north"][2] is None:
+                break
+        self.assertEqual((8, 6, None), found["north"])
         # The selection continues, with the new figures of the one and the last figures of the other.
         self.assertEqual(("south", "full"), self.selected())
 

@@ -43,6 +43,8 @@ _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], 
 )
 """Classes of errors, HTTP statuses, and what to say about them. The first match applies."""
 
+_ERRORS: Final = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
+
 
 def _hide_content(record: logging.LogRecord) -> bool:
     """A logging filter. openstacksdk logs that clouds.yaml is invalid with an error that quotes it, also passwords."""
@@ -102,8 +104,9 @@ class ServiceApi:
         region_name: str | None = None,
         interface: Any = None,
         endpoint_override: str | None = None,
+        settings: str = "",
     ) -> ServiceApi:
-        """Connect with a session of keystoneauth1."""
+        """Connect with a session of keystoneauth1. ``settings``: as for the constructor."""
         options = {
             "api_version": _API_VERSIONS[service],
             "interface": interface,
@@ -115,28 +118,33 @@ class ServiceApi:
             return getattr(connection.Connection(session=session, region_name=region_name, **named), service)
 
         # openstacksdk would replace the path of the URL by the one that the service reports in its versions.
-        return cls(connect, service, endpoint_override or "")
+        return cls(connect, service, endpoint_override or "", settings)
 
     @classmethod
     def from_cloud(cls, cloud: str, region: str | None, service: str, *, timeout_seconds: float) -> ServiceApi:
-        """Connect with a cloud of clouds.yaml, which openstacksdk finds. ``region`` None: that of the file.
+        """Connect with a cloud of clouds.yaml, which openstacksdk finds. Raises SourceUnavailable.
 
-        ``timeout_seconds``: of each request, also of those to Keystone.
+        ``region`` None: that of the file. ``timeout_seconds``: of each request, also of those to Keystone.
         """
-
-        def connect() -> Any:
-            options: dict[str, Any] = {
-                "api_timeout": timeout_seconds,
-                f"{service}_api_version": _API_VERSIONS[service],
-            }
-            if region is not None:
-                options["region_name"] = region
-            logging.getLogger("openstack.config").addFilter(_hide_content)
-            found = config.OpenStackConfig().get_one(cloud, **options)
-            return getattr(connection.Connection(config=found), service)
-
         where = f"cloud {safe_repr(cloud)}" + ("" if region is None else f", region {safe_repr(region)},")
-        return cls(connect, service, settings=f"{where} in clouds.yaml")
+        settings = f"{where} in clouds.yaml"
+        options: dict[str, Any] = {"api_timeout": timeout_seconds}
+        if region is not None:
+            options["region_name"] = region
+        logging.getLogger("openstack.config").addFilter(_hide_content)
+        try:
+            found = config.OpenStackConfig().get_one(cloud, **options)
+            session = found.get_session()
+        except _ERRORS as error:
+            raise SourceUnavailable(_message(service, settings, error)) from None
+        return cls.from_session(
+            session,
+            service,
+            region_name=found.get_region_name(service),
+            interface=found.get_interface(service),
+            endpoint_override=found.get_endpoint(service),
+            settings=settings,
+        )
 
     def get(self, path: str, microversion: str | None = None) -> Any:
         """The parsed body of a GET. Raises SourceUnavailable, whose text has no credentials."""
@@ -145,13 +153,16 @@ class ServiceApi:
             response = self._client.get(self._base + path, microversion=microversion)
             sdk.raise_from_response(response)
             return response.json()
-        except (ksa.ClientException, sdk.SDKException, ValueError, OSError) as error:
-            raise SourceUnavailable(f"{self._name.capitalize()} could not be read: {self._reason(error)}.") from None
+        except _ERRORS as error:
+            raise SourceUnavailable(_message(self._name, self._settings, error)) from None
 
-    def _reason(self, error: Exception) -> str:
-        """What failed, without the text of the error, which may quote the response."""
-        status = getattr(error, "http_status", None) or getattr(error, "status_code", None)
-        for kinds, statuses, reason in _REASONS:
-            if isinstance(error, kinds) or status in statuses:
-                return reason.format(settings=self._settings)
-        return f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
+
+def _message(name: str, settings: str, error: Exception) -> str:
+    """What failed, without the text of the error, which may quote the response or the configuration."""
+    status = getattr(error, "http_status", None) or getattr(error, "status_code", None)
+    reason = f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
+    for kinds, statuses, text in _REASONS:
+        if isinstance(error, kinds) or status in statuses:
+            reason = text.format(settings=settings)
+            break
+    return f"{name.capitalize()} could not be read: {reason}."
