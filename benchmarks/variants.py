@@ -29,11 +29,10 @@ import sqlalchemy as sa
 from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
-from cyborg_quota.db import connection_cache, moves, new_reservations, reservations, schema, usages
+from cyborg_quota.db import connection_cache, moves, schema
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.dialects import postgresql_functions
-from cyborg_quota.ledger import reserve
 from tests import base, fixtures, trees
 
 PRESENT: Final = "as it is"
@@ -56,20 +55,11 @@ def _never(*_arguments: object) -> bool:
     return False
 
 
-def _insert_if_free(connection: Connection, row: new_reservations.NewReservation) -> bool:
-    """The two statements that ``reservations.insert_if_free`` replaces."""
-    if reservations.any_live(connection, row.project_id, {str(row.consumer)}):
-        return False
-    reservations.insert(connection, [row])
-    return True
-
-
 VARIANTS: Final = {
     "no single statement": Variant(
         ("mariadb", "postgresql"), [(Database, "_may_run_single_statements", _never)], "0022, 0037"
     ),
     "no functions for one row": Variant(("postgresql",), [(postgresql_functions, "is_one_row", _never)], "0037"),
-    "no shapes of the UPDATE": Variant(("mariadb",), [(usages, "charge_shape", lambda _change: None)], "0022"),
     "contention check in each call": Variant(
         ("postgresql",), [(postgresql_functions, "_CONTENTION_CHECK_INTERVAL", 1)], "0025"
     ),
@@ -81,7 +71,6 @@ VARIANTS: Final = {
         [(connection_cache.ConnectionCache, "put", lambda _cache, cached: connection_cache._return_to_pool(cached))],
         "0037",
     ),
-    "no insert_if_free": Variant(("sqlite",), [(reserve.reservations, "insert_if_free", _insert_if_free)], "0022"),
 }
 """By name; ``moves_of_many`` measures the algorithm for many moves."""
 

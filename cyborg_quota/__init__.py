@@ -16,18 +16,32 @@ from cyborg_quota.attachment import attachment
 from cyborg_quota.capacity_types import Inventory, Provider
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.factory import make_engine
-from cyborg_quota.types import ANY, UNLIMITED, Claim, Constraint, Headroom, Over, Reservation, Resource, Usage
+from cyborg_quota.types import (
+    ANY,
+    SELECT,
+    UNLIMITED,
+    Claim,
+    Constraint,
+    Headroom,
+    Over,
+    PodChoice,
+    Reservation,
+    Resource,
+    Usage,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ANY",
+    "SELECT",
     "UNLIMITED",
     "Claim",
     "Constraint",
     "Headroom",
     "Inventory",
     "Over",
+    "PodChoice",
     "Provider",
     "QuotaEngine",
     "Reservation",

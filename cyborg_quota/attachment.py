@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import Expire, QuotaEngine
-from cyborg_quota.types import ANY
+from cyborg_quota.types import ANY, PodChoice
 from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ def attachment(
     expire: Expire = None,
     project_id: str | None = None,
     provider: str | None = None,
+    pod: str | PodChoice | None = None,
 ) -> Iterator[list[str]]:
     """Reserve ``deltas``, run the block (the attach), commit. Yields the reservations' UUIDs.
 
@@ -44,10 +45,11 @@ def attachment(
     again and committed. An error of this second attempt (such as OverQuota) means that the accelerator is attached but
     not charged: detach it.
 
-    ``provider``: as in ``QuotaEngine.reserve``. With ANY, the attach needs to know which provider was chosen: read it
-    with ``QuotaEngine.get_reservations``. The second attempt then names that provider.
+    ``provider``, ``pod``: as in ``QuotaEngine.reserve``. With ANY, the attach needs to know which provider was chosen:
+    read it with ``QuotaEngine.get_reservations``. The second attempt then names that provider.
     """
-    uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group, provider=provider)
+    names: dict[str, str | None] = {"consumer": consumer, "group": group}
+    uuids = engine.reserve(context, deltas, expire, project_id, **names, provider=provider, pod=pod)
     try:
         yield uuids
     except BaseException:
@@ -61,7 +63,8 @@ def attachment(
         if provider == ANY:
             rows = engine.get_reservations(context, project_id, consumer=consumer)
             provider = next((row.provider for row in rows if row.uuid in uuids and row.provider), ANY)
-        uuids = engine.reserve(context, deltas, expire, project_id, consumer=consumer, group=group, provider=provider)
+        pod = pod if provider == ANY else None
+        uuids = engine.reserve(context, deltas, expire, project_id, **names, provider=provider, pod=pod)
         engine.commit(context, uuids, project_id)
 
 

@@ -15,7 +15,7 @@ from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.pods import Pods
-from cyborg_quota.policy import Policy
+from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
 from cyborg_quota.types import (
     ANY,
@@ -24,6 +24,7 @@ from cyborg_quota.types import (
     Drift,
     Notice,
     Over,
+    PodChoice,
     Resource,
 )
 from cyborg_quota.validation import Context
@@ -100,19 +101,22 @@ class QuotaEngine(Queries):
         consumer: str | None = None,
         group: str | None = None,
         provider: str | None = None,
+        pod: str | PodChoice | None = None,
     ) -> list[str]:
         """Reserve ``deltas`` ({resource: signed amount}) if all limits permit it.
 
         With a ``provider`` (a UUID, a name, or ANY), the reservation also takes capacity of that provider, all of it
-        from one provider. A repeated call with ANY returns the first reservations.
+        from one provider. A repeated call with ANY returns the first reservations. With provider ANY and a ``pod``
+        (SELECT, another PodChoice, or a name, which needs the policy rule cyborg_quota:pod:see), the provider is one of
+        that pod; SELECT binds the project to another pod if the claim does not fit in the present one.
 
         ``expire`` is the expiry: seconds, a timedelta or a datetime (naive means UTC). With a ``consumer``, the call is
         idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
         reservations in the order of ``deltas``. Raises OverQuota, TooManyOpenReservations, ReservationConflict,
         UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
-        ProviderNotFound, CapacityNotEnabled.
+        ProviderNotFound, CapacityNotEnabled; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
         """
-        claim = Claim(consumer, deltas, provider=provider)
+        claim = Claim(consumer, deltas, provider=provider, pod=pod)
         return self.reserve_many(context, [claim], expire, project_id, group=group)
 
     def reserve_many(
@@ -130,6 +134,9 @@ class QuotaEngine(Queries):
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
+        names_pod = any(isinstance(claim.pod, str) for claim in checked)
+        if names_pod and not self._authority.allows(context, SEE_PODS, project_id):
+            raise exceptions.NotAuthorized("naming the pod of a claim")
         ttl = validation.expire_microseconds(expire, self._expire_seconds)
         uuids = self._driver.reserve(
             project_id, checked, validation.optional_name("group", group), ttl, sees_all=validation.is_admin(context)

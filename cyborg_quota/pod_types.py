@@ -11,9 +11,6 @@ from typing import Final, Literal, NamedTuple
 PodState = Literal["available", "maintenance", "disabled"]
 POD_STATES: Final[tuple[PodState, ...]] = ("available", "maintenance", "disabled")
 
-MAX_TAGS: Final = 32
-"""The maximum number of tags of a pod, and of a request."""
-
 Reason = Literal["first", "full", "maintenance", "disabled", "claim", "operator"]
 """Why a binding began: the project had none; the former pod was full, in maintenance or disabled; a claim did not fit
 into the former pod; or an operator moved it."""

@@ -14,7 +14,6 @@ from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.ledger.pod_selection import PodRequest
 from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import (
-    MAX_TAGS,
     POD_STATES,
     Binding,
     CollectedPod,
@@ -71,9 +70,9 @@ class Pods:
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
-            name=validation.check_name("pod", name),
+            name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
-            resource_affinity=_check_affinity(affinity),
+            resource_affinity=validation.check_affinity(affinity),
             weight=_check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT),
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=_check_endpoint(endpoint),
@@ -115,7 +114,7 @@ class Pods:
                 raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
             changes["state"] = state
         if affinity is not _UNCHANGED:
-            changes["resource_affinity"] = _check_affinity(affinity)
+            changes["resource_affinity"] = validation.check_affinity(affinity)
         if weight is not _UNCHANGED:
             changes["weight"] = _check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT)
         if threshold is not _UNCHANGED:
@@ -153,7 +152,7 @@ class Pods:
         project_id = validation.project_of(context, project_id)
         pod_request = PodRequest(
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
         binding = self._pods.select(project_id, pod_request)
@@ -200,7 +199,7 @@ class Pods:
         return self._pods.move(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
             validation.check_name("pod", pod),
         )
 
@@ -216,7 +215,7 @@ class Pods:
         self._pods.end(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
-            _check_affinity(affinity),
+            validation.check_affinity(affinity),
         )
 
     # --- measurements ---
@@ -330,21 +329,6 @@ def _check_endpoint(endpoint: str | None) -> str | None:
     checked = validation.optional_name("endpoint", endpoint)
     if checked is not None and not all(checked.split("/", 1)):
         raise exceptions.InvalidPod("endpoint", endpoint, "it must be CLOUD or CLOUD/REGION of clouds.yaml")
-    return checked
-
-
-def _check_affinity(affinity: object) -> dict[str, str]:
-    if affinity is None:
-        return {}
-    if not isinstance(affinity, Mapping) or len(affinity) > MAX_TAGS:
-        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {MAX_TAGS} names to strings")
-    checked = {
-        validation.check_name("affinity", key): validation.check_name("affinity", value)
-        for key, value in affinity.items()
-    }
-    for key in checked:
-        if "=" in key:
-            raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
     return checked
 
 

@@ -126,8 +126,8 @@ def list_rules() -> list[Any]:
     see_pods = policy.DocumentedRuleDefault(
         name=SEE_PODS,
         check_str="is_admin:True",
-        description="See the name of the pod to which a project is bound.",
-        operations=_operations([("CLI", "cyborg-quota pod select")]),
+        description="See the name of the pod to which a project is bound, and name the pod of a claim.",
+        operations=_operations([("CLI", "cyborg-quota pod select"), ("CLI", "cyborg-quota reserve --pod NAME")]),
     )
     see_what_fits = policy.DocumentedRuleDefault(
         name=FITS_RULE,

@@ -32,6 +32,9 @@ MICROSECONDS: Final = 1_000_000
 ANY: Final = "any"
 """As the provider of a claim: any one provider that can host and fits the whole claim."""
 
+SELECT_TEXT: Final = "select"
+"""SELECT as a text, for the command line. No pod has this name."""
+
 State = Literal["reserved", "committed", "rolled_back", "expired", "released"]
 RESERVED: Final = "reserved"
 COMMITTED: Final = "committed"
@@ -60,6 +63,22 @@ class Resource:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PodChoice:
+    """As the pod of a claim: the pod of the project for this zone (None: any) and these tags.
+
+    That is the pod in which the group of the claim holds something; else the pod to which the project is bound; else
+    the best one that fits the claim, to which the project is then bound.
+    """
+
+    zone: str | None = None
+    affinity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+SELECT: Final = PodChoice()
+"""As the pod of a claim: the pod of the project in any zone, without tags."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """The request of one consumer.
 
@@ -72,6 +91,9 @@ class Claim:
 
     ``provider`` is the UUID or the name of the provider whose capacity the claim takes, or ANY: one provider that fits
     the whole claim. None: the claim takes quota only.
+
+    ``pod``, only with the provider ANY: a provider of this pod. SELECT or another PodChoice: of the pod of the project.
+    None: of any pod or none.
     """
 
     consumer: str | None
@@ -79,6 +101,7 @@ class Claim:
     group: str | None = None
     source: str | None = None
     provider: str | None = None
+    pod: str | PodChoice | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

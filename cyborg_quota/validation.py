@@ -24,9 +24,12 @@ from cyborg_quota.types import (
     MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
+    SELECT,
+    SELECT_TEXT,
     UNLIMITED,
     Author,
     Claim,
+    PodChoice,
     Selection,
 )
 
@@ -37,6 +40,7 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Control characters, lone surrogates, line and paragraph separators."""
 
 _UUID_CHARS: Final = 36
+MAX_TAGS: Final = 32
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998
 
@@ -277,7 +281,8 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         provider = optional_name("provider", claim.provider)
         if provider is not None:
             _check_positive(deltas, "a claim with a provider takes capacity")
-        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider))
+        pod = _check_pod_of(claim)
+        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider, pod))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     seen = set()
@@ -286,6 +291,38 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
             raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
         seen.add(claim.consumer)
     _check_totals(checked)
+    return checked
+
+
+def _check_pod_of(claim: Claim) -> str | PodChoice | None:
+    pod = claim.pod
+    if pod is None:
+        return None
+    if claim.provider != ANY:
+        raise exceptions.InvalidClaim("A claim in a pod is at any provider of the pod: set the provider to ANY.")
+    if isinstance(pod, PodChoice):
+        return PodChoice(optional_name("availability_zone", pod.zone), check_affinity(pod.affinity))
+    return SELECT if pod == SELECT_TEXT else check_name("pod", pod)
+
+
+def pod_name(name: object) -> str:
+    """The name of a new pod. Raises InvalidName, also for a name with which a claim selects the pod of its project."""
+    checked = check_name("pod", name)
+    if checked.lower() == SELECT_TEXT:
+        raise exceptions.InvalidName("pod", checked, "a claim with this name means the pod of its project")
+    return checked
+
+
+def check_affinity(affinity: object) -> dict[str, str]:
+    """The tags of a pod or of a request, by name; None: no tags. Raises InvalidPod, InvalidName."""
+    if affinity is None:
+        return {}
+    if not isinstance(affinity, Mapping) or len(affinity) > MAX_TAGS:
+        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {MAX_TAGS} names to strings")
+    checked = {check_name("affinity", key): check_name("affinity", value) for key, value in affinity.items()}
+    for key in checked:
+        if "=" in key:
+            raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
     return checked
 
 

@@ -7,9 +7,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota import Claim, Reservation, exceptions
-from cyborg_quota.cmd import arguments, base, formats, paging
-from cyborg_quota.types import COMMITTED, STATES
+from cyborg_quota import Claim, PodChoice, Reservation, exceptions
+from cyborg_quota.cmd import arguments, base, formats, paging, pod
+from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES
 
 COLUMNS = ("uuid", "project_id", "resource", "delta", "state", "consumer", "group", "source", "expire")
 ALL_COLUMNS = (*COLUMNS, "created_at", "ended_at", "provider")
@@ -66,20 +67,42 @@ class Reserve(base.Lister):
             metavar="PROVIDER",
             help="take capacity of this provider (a name or UUID), or of `any` one that fits; prints the provider",
         )
+        parser.add_argument(
+            "--pod",
+            metavar="POD",
+            help="with --provider any: of a provider of this pod, or of the pod that `select` finds for the project, "
+            "to which it is then bound; prints the pod",
+        )
+        parser.add_argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)")
+        pod.add_affinity(parser, "with --pod select: a tag that the pod must have; may be repeated")
         arguments.add_amounts(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
-        claim = Claim(parsed_args.consumer, deltas, source=parsed_args.source, provider=parsed_args.provider)
+        chosen = _pod(parsed_args)
+        provider = parsed_args.provider
+        claim = Claim(parsed_args.consumer, deltas, source=parsed_args.source, provider=provider, pod=chosen)
         uuids = self.engine.reserve_many(
             self.context, [claim], parsed_args.expire, parsed_args.project, group=parsed_args.group
         )
         reservations = self.engine.list_reservations(self.context, reservations=uuids)
-        if parsed_args.provider is None:
+        if provider is None:
             return COLUMNS, _rows(reservations)
         rows = zip(_rows(reservations), reservations, strict=True)
-        return (*COLUMNS, "provider"), [(*values, formats.Optional(one.provider)) for values, one in rows]
+        if chosen is None:
+            return (*COLUMNS, "provider"), [(*values, formats.Optional(one.provider)) for values, one in rows]
+        used = self.engine.capacity.show_provider(self.context, str(reservations[0].provider))  # the same one for all
+        return (*COLUMNS, "provider", "pod"), [(*values, used.name, formats.Optional(used.pod)) for values, _ in rows]
+
+
+def _pod(parsed: argparse.Namespace) -> str | PodChoice | None:
+    """The pod of the claim. Raises BadUsage."""
+    if parsed.pod == SELECT_TEXT:
+        return PodChoice(parsed.zone, pod.tags(parsed.affinity))
+    if parsed.zone is not None or parsed.affinity:
+        raise BadUsage("--zone and --affinity need --pod select.")
+    return None if parsed.pod is None else str(parsed.pod)
 
 
 class _Settle(base.Command):

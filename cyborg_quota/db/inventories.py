@@ -170,8 +170,11 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 # --- Selection of a provider ---
 
 
-def candidates_query(size: int, order: Order) -> sa.Select[Any]:
-    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters."""
+def candidates_query(size: int, order: Order, *, in_pod: bool = False) -> sa.Select[Any]:
+    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
+
+    ``in_pod``: only providers of the pod with the name ``b_pod``.
+    """
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     first = tables[0]
     source: Any = first
@@ -183,8 +186,10 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
-    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id).scalar_subquery()
-    conditions.append(can_host == sa.literal_column("1"))
+    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id)
+    if in_pod:
+        can_host = can_host.where(_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type))
+    conditions.append(can_host.scalar_subquery() == sa.literal_column("1"))
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
@@ -192,8 +197,8 @@ def candidates_query(size: int, order: Order) -> sa.Select[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _candidates(size: int, order: Order) -> Statement:
-    return Statement(candidates_query(size, order))
+def _candidates(size: int, order: Order, *, in_pod: bool) -> Statement:
+    return Statement(candidates_query(size, order, in_pod=in_pod))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
@@ -222,12 +227,18 @@ def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candi
     ]
 
 
-def find_candidates(connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int) -> list[Candidate]:
+def find_candidates(
+    connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int, pod: str | None = None
+) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    The index on (resource, free) serves the first resource, and the unique key of the inventories the others.
+    ``pod``: only those of this pod; None: all. The index on (resource, free) serves the first resource, and the unique
+    key of the inventories the others.
     """
-    rows = _candidates(len(amounts), order)(connection, candidates_arguments(amounts, limit))
+    parameters = candidates_arguments(amounts, limit)
+    if pod is not None:
+        parameters["b_pod"] = pod
+    rows = _candidates(len(amounts), order, in_pod=pod is not None)(connection, parameters)
     return to_candidates(rows, amounts)
 
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from cyborg_quota.types import State
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import RESERVED, State
 
 _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
 
@@ -37,6 +38,22 @@ class NewReservation(NamedTuple):
     claim_ordinal: int | None = None
     source: str | None = None
     provider_id: int | None = None
+
+
+def to_row(row: NewReservation) -> Row:
+    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
+    return Row(
+        id=0,
+        uuid=row.uuid,
+        usage_id=row.usage_id,
+        project_id=row.project_id,
+        resource=row.resource,
+        delta=row.delta,
+        state=RESERVED,
+        overdue=False,
+        consumer=row.consumer,
+        provider_id=row.provider_id,
+    )
 
 
 def have_source(rows: Sequence[NewReservation]) -> bool:

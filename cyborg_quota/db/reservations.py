@@ -422,47 +422,6 @@ def _insert_of(size: int, *, is_expiring: bool, has_source: bool, has_provider: 
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
-def _insert_if_free(*, has_source: bool, has_provider: bool = False) -> Statement:
-    """INSERT INTO reservations (...) SELECT ... WHERE NOT EXISTS (a live row of the consumer)"""
-    shared = shared_values(sa.bindparam("b_state", type_=_row.state.type))
-    row = row_values(0, has_source=has_source, has_provider=has_provider)
-    values = {**shared, **row, "claim_ordinal": sa.literal_column("1")}
-    one = sa.select(sa.literal_column("1").label("one")).subquery("one")
-    free = sa.select(*values.values()).select_from(one).where(~live_rows_of_consumers(1).exists())
-    return Statement(sa.insert(reservations).from_select(list(values), free))
-
-
-_INSERT_IF_FREE = _insert_if_free(has_source=False)
-_INSERT_IF_FREE_WITH_SOURCE = _insert_if_free(has_source=True)
-_INSERT_IF_FREE_WITH_PROVIDER = _insert_if_free(has_source=True, has_provider=True)
-
-
-def insert_if_free(connection: sa.Connection, row: NewReservation) -> bool:
-    """Insert the only row of a claim if its consumer has no live reservation, in one statement.
-
-    False: the consumer has a live reservation, and nothing was inserted.
-    """
-    # (A third of the time of add_row_values: every single-resource reserve on SQLite runs this INSERT.)
-    parameters = {
-        "b_project": row.project_id,
-        "b_ttl": row.ttl_microseconds,
-        "b_state": row.state,
-        "b_uuid_0": row.uuid,
-        "b_usage_id_0": row.usage_id,
-        "b_resource_0": row.resource,
-        "b_delta_0": row.delta,
-        "b_consumer_id_0": row.consumer,
-        "b_group_id_0": row.group,
-    }
-    if row.provider_id is not None:
-        parameters |= {"b_source_0": row.source, "b_provider_id_0": row.provider_id}
-        return _INSERT_IF_FREE_WITH_PROVIDER(connection, parameters).rowcount == 1
-    if row.source is None:
-        return _INSERT_IF_FREE(connection, parameters).rowcount == 1
-    parameters["b_source_0"] = row.source
-    return _INSERT_IF_FREE_WITH_SOURCE(connection, parameters).rowcount == 1
-
-
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     """Insert live rows of one project, one state and one lifetime.
 

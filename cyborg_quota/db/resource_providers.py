@@ -125,7 +125,8 @@ def delete(connection: sa.Connection, provider_id: int) -> None:
 
 
 NAME: Final = _row.name
-"""The name of the provider that ``join`` adds to each row."""
+POD: Final = _row.pod
+"""The name and the pod of the provider that ``join`` adds to each row."""
 
 
 def join(source: sa.FromClause, provider_id: sa.ColumnElement[Any], *, is_outer: bool = False) -> sa.Join:
@@ -139,6 +140,12 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
         return {}
     query = sa.select(_row.id, _row.name).where(_row.id.in_(sorted(set(provider_ids))))
     return {row.id: row.name for row in connection.execute(query)}
+
+
+def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> set[str | None]:
+    """The pods of these providers; None: of those without a pod."""
+    query = sa.select(_row.pod).distinct().where(_row.id.in_(sorted(set(provider_ids))))
+    return set(connection.execute(query).scalars())
 
 
 def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:

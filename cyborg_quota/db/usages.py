@@ -73,24 +73,10 @@ class Change:
 
 by_depth: Final = operator.attrgetter("node.lock_order")
 
-ChargeShape = tuple[int, int, int, bool, bool]
-"""The signs of the changes of reserved, used and subtree; whether subtree and reserved have an upper bound."""
 
-
-def charge_shape(change: Change) -> ChargeShape:
-    """Which conditions and assignments the UPDATE for this change needs."""
-    return (
-        (change.reserved > 0) - (change.reserved < 0),
-        (change.used > 0) - (change.used < 0),
-        (change.subtree > 0) - (change.subtree < 0),
-        change.max_subtree is not None,
-        change.max_reserved is not None,
-    )
-
-
-def charge_update(shape: ChargeShape | None, suffix: str = "") -> sa.Update:
-    """The UPDATE of a charge, with ``suffix`` in its parameters' names. Without a shape, it serves all changes."""
-    conditions, values = _charge_clauses(shape, suffix)
+def charge_update(suffix: str = "") -> sa.Update:
+    """The UPDATE of a charge, with ``suffix`` in its parameters' names."""
+    conditions, values = _charge_clauses(suffix)
     return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
 
 
@@ -99,31 +85,25 @@ def _has_id(suffix: str) -> sa.ColumnElement[bool]:
     return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
 
 
-def _charge_clauses(shape: ChargeShape | None, suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
+def _charge_clauses(suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
     """The WHERE conditions and the SET values of a charge."""
-    reserved, used, subtree, is_subtree_bounded, is_reserved_bounded = shape or (-1, -1, -1, True, True)
 
     def of(name: str) -> sa.BindParameter[int]:
         return sa.bindparam(f"b_{name}{suffix}", type_=sa.BigInteger)
 
-    conditions = [_usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type)]
-    if shape is None or reserved + used > 0:
-        conditions.append(_usage.used + _usage.reserved <= of("max_held"))
-    if is_subtree_bounded:
-        conditions.append(_usage.subtree <= of("max_subtree"))
-    if is_reserved_bounded:
-        conditions.append(_usage.reserved <= of("max_reserved"))
-    counters = (
-        ("used", _usage.used, used),
-        ("reserved", _usage.reserved, reserved),
-        ("subtree", _usage.subtree, subtree),
-    )
-    conditions += [column >= of(f"min_{name}") for name, column, sign in counters if sign < 0]
-    values: dict[str, Any] = {name: column + of(name) for name, column, sign in counters if sign}
+    counters = {"used": _usage.used, "reserved": _usage.reserved, "subtree": _usage.subtree}
+    conditions = [
+        _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
+        _usage.used + _usage.reserved <= of("max_held"),
+        _usage.subtree <= of("max_subtree"),
+        _usage.reserved <= of("max_reserved"),
+        *(column >= of(f"min_{name}") for name, column in counters.items()),
+    ]
+    values: dict[str, Any] = {name: column + of(name) for name, column in counters.items()}
     return conditions, {**values, "updated_at": clock.utc_now()}
 
 
-_CHARGE_ONE = Statement(charge_update(None))
+_CHARGE_ONE = Statement(charge_update())
 
 
 def charge(connection: sa.Connection, change: Change) -> bool:

@@ -226,21 +226,27 @@ class ReservationReleased(ReservationError):
 
 
 class ReservationConflict(QuotaError):
-    """The consumer already has live reservations with other deltas, or without the requested provider.
+    """The consumer already has live reservations with other deltas, or without the requested provider or pod.
 
-    ``held`` and ``requested`` map resources to deltas. ``provider`` is the requested one, if only the provider differs.
+    ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
     """
 
+    pod: str | None = None
+
     def __init__(
-        self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *, provider: str | None = None
-    ) -> None:
+        self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *,
+        provider: str | None = None, pod: str | None = None,
+    ) -> None:  # fmt: skip
         self.consumer = consumer
         self.held = dict(held)
         self.requested = dict(requested)
         self.provider = provider
+        self.pod = pod
         differs = f"which differs from the request ({amounts(requested)})"
         if provider is not None:
             differs = f"but not at provider {safe_repr(provider)}"
+        if pod is not None:
+            differs = f"but not in pod {safe_repr(pod)}"
         super().__init__(
             f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
             "Release or roll back the existing reservations first."

@@ -42,11 +42,11 @@ class PodInUse(QuotaError):
 
 
 class PodNotAvailable(QuotaError):
-    """A project cannot be bound to this pod, because of the state of the pod. Nothing was changed."""
+    """The pod takes neither bindings nor claims that name it, because of its state. Nothing was changed."""
 
     def __init__(self, pod: str, state: str) -> None:
         self.pod, self.state = pod, state
-        super().__init__(f"Pod {safe_repr(pod)} takes no bindings: its state is {state}.")
+        super().__init__(f"Pod {safe_repr(pod)} takes no bindings and no claims: its state is {state}.")
 
 
 class NoPodFits(QuotaError):

@@ -4,12 +4,12 @@
     read the providers, or the candidates for ANY                          (no transaction)
     INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
 
-reserve.py calls these steps, and only if a claim names a provider.
+reserve.py calls these steps, and only if a claim names a provider. A claim in a pod takes a provider of that pod: see
+pod_claims.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -18,12 +18,16 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import features, inventories, new_reservations, resource_providers
+from cyborg_quota.db import features, inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key
+from cyborg_quota.ledger import pod_claims
+from cyborg_quota.ledger.pending_claims import PendingClaim
+from cyborg_quota.ledger.pod_claims import BindingChange, PodUnit
+from cyborg_quota.ledger.pod_selection import PodSelection
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.selection import ProviderSelection
-from cyborg_quota.types import ANY, Claim
+from cyborg_quota.types import ANY
 
 LOG = logging.getLogger(__name__)
 
@@ -39,37 +43,31 @@ class CapacityRefused(Exception):
         super().__init__(key)
 
 
-@dataclasses.dataclass(slots=True)
-class PendingClaim:
-    """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
-
-    ``reserved``: the UUIDs of reservations of the same consumer that existed before and are not committed.
-    ``provider_id``: the provider of the present attempt. ``tried``: providers that ANY does not choose again.
-    """
-
-    claim: Claim
-    uuids: dict[str, str]
-    is_charged: bool = False
-    reserved: tuple[str, ...] = ()
-    provider_id: int | None = None
-    tried: set[int] = dataclasses.field(default_factory=set)
-
-    @classmethod
-    def of(cls, claim: Claim) -> PendingClaim:
-        return cls(claim, {resource: new_reservations.new_uuid() for resource in claim.deltas})
-
-
 class Placement:
-    """The inventories that the claims of one attempt take from. ``is_complete``: every claim has a provider."""
+    """The inventories that the claims of one attempt take from. ``is_complete``: every claim has a provider.
+
+    ``binding_changes``: those that the claims need because they go to another pod.
+    """
 
     def __init__(self) -> None:
         self.is_complete = True
+        self.binding_changes: list[BindingChange] = []
         self._ids: dict[Key, int] = {}
         self._totals: dict[tuple[Key, int], int] = {}
 
     def add(self, key: Key, inventory_id: int, amount: int) -> None:
         self._ids[key] = inventory_id
         self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
+
+    def copy(self) -> Placement:
+        """A complete placement that takes the same."""
+        copied = Placement()
+        copied._ids, copied._totals = dict(self._ids), dict(self._totals)
+        return copied
+
+    def update(self, other: Placement) -> None:
+        """Take what a copy takes, to which claims were added."""
+        self._ids, self._totals = other._ids, other._totals
 
     def taken(self, key: Key) -> int:
         """What the claims take from this inventory."""
@@ -94,8 +92,11 @@ NO_PLACEMENT: Final = Placement()
 class CapacityClaimer:
     """Finds providers and takes their capacity. Shared by threads."""
 
-    def __init__(self, database: Database, selection: ProviderSelection, cache: ProviderCache) -> None:
+    def __init__(
+        self, database: Database, selection: ProviderSelection, pod_selection: PodSelection, cache: ProviderCache
+    ) -> None:
         self._database = database
+        self._pod_selection = pod_selection
         self._selection = selection
         self._cache = cache
         self._is_enabled = False  # never becomes False again
@@ -105,7 +106,7 @@ class CapacityClaimer:
 
         An incomplete placement: ANY fits nowhere, or a named provider has no inventory of a resource. Claims of one
         call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
-        be refused. Raises ProviderNotFound, CapacityNotEnabled.
+        be refused. Claims in pods: see pod_claims.py. Raises ProviderNotFound, CapacityNotEnabled.
         """
         if not any(item.claim.provider is not None for item in pending):
             return NO_PLACEMENT
@@ -175,22 +176,62 @@ class CapacityClaimer:
     def _place(
         self, connection: Connection, pending: Sequence[PendingClaim], *, avoids_tried: bool = True
     ) -> Placement:
-        """Place named claims first, so that those with ANY avoid what they take."""
+        """Place named claims first, then those in pods, so that those with ANY avoid what they take."""
         placement = Placement()
         self._place_named(connection, [item for item in pending if item.claim.provider not in (None, ANY)], placement)
-        candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
-        for item in pending:
-            if item.claim.provider == ANY:
-                shape = frozenset(item.claim.deltas.items())
-                if shape not in candidates:
-                    candidates[shape] = self._candidates(connection, pending, item.claim.deltas)
-                self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
+        if any(item.claim.pod is not None for item in pending):
+            self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
+            for unit in pod_claims.divide(connection, pending):
+                self._place_in_pod(connection, unit, placement, self._limit(pending), avoids_tried=avoids_tried)
+        anywhere = [item for item in pending if item.claim.provider == ANY and item.claim.pod is None]
+        self._place_all(connection, anywhere, placement, self._limit(pending), avoids_tried=avoids_tried)
         return placement
+
+    def _place_in_pod(
+        self, connection: Connection, unit: PodUnit, placement: Placement, limit: int, *, avoids_tried: bool
+    ) -> None:
+        """Place the claims in the first pod that fits all of them.
+
+        A provider that has refused a claim of this call is avoided only if another one of the same pod fits, because
+        the binding must not move while the claim fits into the pod.
+        """
+        has_tried = avoids_tried and any(item.tried for item in unit.claims)
+        for option in pod_claims.options(connection, unit, self._pod_selection):
+            for avoids in (True, False) if has_tried else (False,):
+                attempt = placement.copy()
+                self._place_all(connection, unit.claims, attempt, limit, avoids_tried=avoids, pod=option.pod)
+                if attempt.is_complete:
+                    placement.update(attempt)
+                    if option.change is not None:
+                        placement.binding_changes.append(option.change)
+                    return
+        placement.is_complete = False
+
+    def _place_all(
+        self,
+        connection: Connection,
+        claims: Iterable[PendingClaim],
+        placement: Placement,
+        limit: int,
+        *,
+        avoids_tried: bool,
+        pod: str | None = None,
+    ) -> None:
+        """Place claims with ANY at providers of the pod, or of any (None). ``limit``: the candidates to read."""
+        candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
+        for item in claims:
+            shape = frozenset(item.claim.deltas.items())
+            if shape not in candidates:
+                order = self._selection.order
+                candidates[shape] = inventories.find_candidates(connection, item.claim.deltas, order, limit, pod)
+            self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
 
     def _place_in_single_statement(self, connection: Connection, pending: Sequence[PendingClaim]) -> Placement | None:
         """Place claims with ANY that have equal amounts, with one query. None: not supported, or they do not fit."""
         amounts = pending[0].claim.deltas
-        if any(item.claim.provider != ANY or item.claim.deltas != amounts for item in pending):
+        if any(
+            item.claim.provider != ANY or item.claim.pod is not None or item.claim.deltas != amounts for item in pending
+        ):
             return None
         limit = self._limit(pending)
         find = self._database.dialect.find_candidates_in_single_statement
@@ -219,11 +260,6 @@ class CapacityClaimer:
         for name in sorted(names - found.keys()):
             raise exceptions.ProviderNotFound(name)
         return {name: stored.id for name, stored in found.items()}
-
-    def _candidates(
-        self, connection: Connection, pending: Sequence[PendingClaim], amounts: Mapping[str, int]
-    ) -> list[Candidate]:
-        return inventories.find_candidates(connection, amounts, self._selection.order, self._limit(pending))
 
     @staticmethod
     def _limit(pending: Sequence[PendingClaim]) -> int:
@@ -276,8 +312,9 @@ class CapacityClaimer:
             if over is not None and over not in overs:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
+            pod_claims.check_named(connection, pending)
             overs = [
-                CapacityOver(None, resource, amount, f"no provider that can host fits {_text(item.claim.deltas)}")
+                CapacityOver(None, resource, amount, pod_claims.refusal(item.claim))
                 for item in pending
                 if item.claim.provider == ANY
                 for resource, amount in item.claim.deltas.items()
@@ -329,7 +366,3 @@ def _without(candidate: Candidate, placement: Placement) -> Candidate:
 def _redact(over: CapacityOver) -> CapacityOver:
     """Without the counters, which show what other projects use."""
     return CapacityOver(over.provider, over.resource, over.requested, over.rule)
-
-
-def _text(deltas: Mapping[str, int]) -> str:
-    return ", ".join(f"{resource}={amount}" for resource, amount in sorted(deltas.items()))

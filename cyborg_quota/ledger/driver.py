@@ -86,7 +86,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._history = LimitHistory(self._untimed)
         tree = Tree(self._database, self._paths, self._history)
         cap = OpenCap(settings.max_open_reservations)
-        capacity = CapacityClaimer(self._database, settings.selection, providers)
+        capacity = CapacityClaimer(self._database, settings.selection, settings.pods, providers)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
         self._resizer = Resizer(self._database, self._settler, self._reserver, capacity)
         self._transferrer = Transferrer(

@@ -12,7 +12,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota.pod_types import Pod, ResourceUse
+from cyborg_quota.pod_types import Pod, Reason, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +48,13 @@ def is_full(candidate: Candidate, request: PodRequest) -> bool:
 def is_at_threshold(pod: Pod, use: ResourceUse) -> bool:
     """Whether the use of a resource reaches the threshold of the pod."""
     return use.used * 100 >= pod.threshold * use.capacity
+
+
+def reason_to_leave(candidate: Candidate, request: PodRequest) -> Reason | None:
+    """Why a binding to this pod must move. None: it stays."""
+    if candidate.pod.state != "available":
+        return candidate.pod.state
+    return "full" if is_full(candidate, request) else None
 
 
 class PodFilter(abc.ABC):

@@ -19,7 +19,7 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold, is_full
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold, reason_to_leave
 from cyborg_quota.pod_types import Binding, Pod, PodNotice, PodUsage, Reason, ResourceUse
 
 LOG = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class PodManager:
         """The binding of the project for this zone and these tags, created or moved if needed. Raises NoPodFits."""
         key = BindingKey.of(project_id, request.zone, request.affinity)
         current = self._database.read(lambda connection: pod_bindings.find_current(connection, key))
-        if current is not None and _reason_to_leave(current.pod, request) is None:
+        if current is not None and reason_to_leave(Candidate(*current.pod), request) is None:
             return current.binding
         return self._write(key, lambda connection: self._rebind(connection, key, request))
 
@@ -111,7 +111,7 @@ class PodManager:
 
     def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
         current = pod_bindings.find_current(connection, key)
-        reason: Reason | None = "first" if current is None else _reason_to_leave(current.pod, request)
+        reason: Reason | None = "first" if current is None else reason_to_leave(Candidate(*current.pod), request)
         if current is not None and reason is None:
             return current.binding  # another call has moved it
         candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
@@ -214,13 +214,6 @@ def _notice(stored: StoredPod, resource: str, is_reached: bool) -> PodNotice:
     use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
     levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
     return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
-
-
-def _reason_to_leave(stored: StoredPod, request: PodRequest) -> Reason | None:
-    """Why the binding to this pod must move. None: it stays."""
-    if stored.pod.state != "available":
-        return stored.pod.state
-    return "full" if is_full(Candidate(*stored), request) else None
 
 
 def _bind(connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason) -> Binding:

@@ -17,25 +17,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import dialects, new_reservations, path_state, reservations, usages
+from cyborg_quota.db import dialects, new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, PendingClaim, Placement
+from cyborg_quota.ledger import pod_claims
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement
+from cyborg_quota.ledger.pending_claims import PendingClaim
+from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import ANY, COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
+from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
-"""The most attempts of one request.
-
-An attempt is repeated if it was refused, but the counters that are read afterwards would allow it.
-"""
+"""The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
 
 _MAX_ADOPTION_ATTEMPTS: Final = 20
-"""The most attempts of one adoption.
-
-An attempt is repeated if the consumer's reservation ended before it could be committed.
-"""
+"""The most attempts of one adoption. One is repeated if the consumer's reservation ended before its commit."""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -190,7 +187,7 @@ class Reserver:
 
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
-        pending = [PendingClaim.of(claim) for claim in request.claims]
+        pending = [_to_pending(request, claim) for claim in request.claims]
         self._charge_pending(request, pending)
         return [uuid for item in pending for uuid in item.uuids.values()]
 
@@ -201,7 +198,7 @@ class Reserver:
         Claims that an earlier attempt of this call has charged are skipped: if they have been released since, that
         release was later than this call's charge.
         """
-        pending = [PendingClaim.of(claim) for claim in request.claims]
+        pending = [_to_pending(request, claim) for claim in request.claims]
         began = time.monotonic()
         for _ in range(_MAX_ADOPTION_ATTEMPTS):
             self._charge_pending(request, pending)
@@ -210,7 +207,7 @@ class Reserver:
                 if uuids:
                     self._settler.settle("commit", Selection(request.project_id, uuids=uuids))
             except _ENDED:
-                pending = [PendingClaim.of(item.claim) if item.reserved else item for item in pending]
+                pending = [_to_pending(request, item.claim) if item.reserved else item for item in pending]
             else:
                 return [uuid for item in pending for uuid in item.uuids.values()]
         raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
@@ -248,19 +245,20 @@ class Reserver:
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> bool:
-            if not _insert(connection, request, rows):
+            if not _bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
             if not cap.charge_and_count(connection, changes, nodes, claims):
                 raise _Refused
             return True
 
-        single_statement = None if counted else self._single_statement(request, rows, changes, placement)
+        needs_several = counted or placement.binding_changes
+        single_statement = None if needs_several else self._single_statement(request, rows, changes, placement)
         try:
             if self._database.write(work, single_statement):
                 self._after_charge(request, rows, placement)
                 return True
-        except DuplicateEntry:
+        except (DuplicateEntry, BindingChanged):
             pass  # an earlier attempt was committed, or the same call was delivered twice
         except (_Refused, CapacityRefused, exceptions.TooManyOpenReservations) as refusal:
             self._refuse(request, path, constraints, pending, refusal)
@@ -273,7 +271,7 @@ class Reserver:
         if request.state == COMMITTED:
             self._capacity.warn_if_exceeded(placement)
         else:
-            self._settler.reservation_cache.remember(_to_row(row) for row in rows)
+            self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
 
     def _refuse_unplaced(
         self,
@@ -397,53 +395,44 @@ class Reserver:
             return False
         for item in pending:
             if item.claim.consumer in held:
-                _use_held(item, held[item.claim.consumer])
+                self._use_held(item, held[item.claim.consumer])
         return False
 
+    def _use_held(self, item: PendingClaim, held: Sequence[transitions.Row]) -> None:
+        pods: set[str | None] = set()
+        if isinstance(item.claim.pod, str):
+            ids = [row.provider_id for row in held if row.provider_id is not None]
+            pods = self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
+        item.use_held(held, pods)
 
-def _use_held(item: PendingClaim, held: Sequence[transitions.Row]) -> None:
-    """Use the rows that the consumer already holds. Raises ReservationConflict if deltas or providers differ."""
-    deltas = {row.resource: row.delta for row in held}
-    if deltas != dict(item.claim.deltas):
-        raise exceptions.ReservationConflict(str(item.claim.consumer), deltas, item.claim.deltas)
-    providers = {row.provider_id for row in held}
-    is_same = None not in providers if item.claim.provider == ANY else providers == {item.provider_id}
-    if item.claim.provider is not None and not is_same:
-        raise exceptions.ReservationConflict(
-            str(item.claim.consumer), deltas, item.claim.deltas, provider=item.claim.provider
-        )
-    uuids = {row.resource: row.uuid for row in held}
-    item.uuids = {resource: uuids[resource] for resource in item.claim.deltas}
-    item.is_charged = True
-    item.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
+
+def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
+    uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
+    return PendingClaim(claim, request.project_id, request.group if claim.group is None else claim.group, uuids)
+
+
+def _bind_and_insert(
+    connection: Connection,
+    request: ReserveRequest,
+    rows: Sequence[new_reservations.NewReservation],
+    placement: Placement,
+) -> bool:
+    """Change bindings, then insert all rows. With changes, it raises BindingChanged instead of a result of False."""
+    if not placement.binding_changes:
+        return _insert(connection, request, rows)
+    pod_claims.bind(connection, placement.binding_changes)
+    if not _insert(connection, request, rows):
+        raise BindingChanged
+    return True
 
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
-    first = rows[0]
-    if len(rows) == 1 and first.consumer is not None and first.ttl_microseconds is not None:
-        return reservations.insert_if_free(connection, rows[0])
     consumers = {row.consumer for row in rows if row.consumer is not None}
     if consumers and reservations.any_live(connection, request.project_id, consumers):
         return False
     reservations.insert(connection, rows)
     return True
-
-
-def _to_row(row: new_reservations.NewReservation) -> transitions.Row:
-    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
-    return transitions.Row(
-        id=0,
-        uuid=row.uuid,
-        usage_id=row.usage_id,
-        project_id=row.project_id,
-        resource=row.resource,
-        delta=row.delta,
-        state=RESERVED,
-        overdue=False,
-        consumer=row.consumer,
-        provider_id=row.provider_id,
-    )
 
 
 def changes_within(
@@ -488,7 +477,7 @@ def _rows(
             resource=resource,
             delta=delta,
             consumer=item.claim.consumer,
-            group=request.group if item.claim.group is None else item.claim.group,
+            group=item.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
             claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,

@@ -26,13 +26,7 @@ AMOUNTS = {"gpu": 3, "fpga": 1}
 MOST_STATEMENTS = 40
 
 
-class TestCrash(base.LedgerTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.engine.capacity.enable(ADMIN)
-        self.engine.capacity.add_provider(ADMIN, "n1")
-        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
-
+class CrashTestCase(base.LedgerTestCase):
     def use_several_statements(self) -> None:
         """As on a server without single-statement transactions."""
         self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database.supports_single_statement", lambda *_: False))
@@ -57,6 +51,17 @@ class TestCrash(base.LedgerTestCase):
         self.assertEqual(0, os.waitstatus_to_exitcode(status), f"the call failed before statement {number}")
         return False
 
+    def used(self) -> int:
+        return sum(record.used for record in self.engine.capacity.list_inventories(ADMIN))
+
+
+class TestCrash(CrashTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.capacity.enable(ADMIN)
+        self.engine.capacity.add_provider(ADMIN, "n1")
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
+
     def crash_everywhere(self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int) -> None:
         """``used``: what is used after the complete call."""
         for number in itertools.count(1):
@@ -71,9 +76,6 @@ class TestCrash(base.LedgerTestCase):
             if not is_killed:
                 break
         self.assertGreater(number, 1, "no statement was sent")
-
-    def used(self) -> int:
-        return sum(record.used for record in self.engine.capacity.list_inventories(ADMIN))
 
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")

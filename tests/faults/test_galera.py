@@ -33,7 +33,9 @@ from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
 from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
-from tests.race.workers import once, race
+from tests.race import test_pod_claim_races as pod_claim_races
+from tests.race import test_pod_races as pod_races
+from tests.race.workers import PATIENT, once, race
 from tests.servers import ServerError, galera
 
 _FORK = multiprocessing.get_context("fork")
@@ -76,6 +78,8 @@ class TestCluster(test_base.BaseTestCase):
             self.an_override_begins_and_ends()
         with self.step("capacity is claimed"):
             self.capacity_is_claimed()
+        with self.step("pods are selected"):
+            self.pods_are_selected()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
@@ -237,6 +241,34 @@ class TestCluster(test_base.BaseTestCase):
         (record,) = capacity.list_inventories(base.ADMIN)
         self.assertEqual((capacity_races.CAPACITY,) * 2, (sum(claimed), record.used), claimed)
         self.assertEqual([], [*capacity.audit(base.ADMIN), *engines[0].audit(base.ADMIN)])
+        engines[0].close()
+
+    def pods_are_selected(self) -> None:
+        """Eight processes on three nodes select pods for 1,000 tenants, and then claim until two pods are full."""
+        cluster_faults.create_database(self.cluster, "pods")
+        urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
+        schema.sync(Database(fixtures.settings(urls[0])))
+        engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
+        pod_claim_races.add_pods(engines[0])
+        for engine in engines:
+            pod_races.prefer_random_pods(engine)
+            engine.close()  # the processes open connections of their own
+        cluster_faults.wait_until_replicated(self.cluster)
+        numbers = range(pod_races.PROCESSES)
+        jobs = [
+            functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.TENANTS)
+            for number in numbers
+        ]
+        answers = race(*jobs)
+        self.assertEqual([answers[0]] * pod_races.PROCESSES, answers)
+        self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN, history=True)))
+        engines[0].close()
+        claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
+        cluster_faults.wait_until_replicated(self.cluster)
+        used = sum(record.used for record in engines[0].capacity.list_inventories(base.ADMIN))
+        self.assertEqual((4 * pod_claim_races.TOTAL,) * 2, (sum(claimed), used), claimed)
+        self.assertEqual([], engines[0].audit(base.ADMIN))
+        self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
         engines[0].close()
 
     def naive_is_detected(self) -> None:

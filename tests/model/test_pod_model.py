@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories of pods and selections, compared with a plain model, on each database.
+"""Random histories of pods, selections and claims, compared with a plain model, on each database.
 
 A project is never bound to a pod that the filters refuse at that moment, a binding moves only for a reason, and each
-project has at most one current binding for a zone and a set of tags.
+project has at most one current binding for a zone and a set of tags. A claim goes to the pod of its group, else to the
+bound pod, else to the best one that fits; a refused claim changes no binding. C1 to C5 hold.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import exceptions
+from cyborg_quota import ANY, Inventory, PodChoice, exceptions
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
@@ -28,6 +29,10 @@ ZONES = st.sampled_from([None, "a", "b"])
 TAGS = st.sampled_from([{}, {}, {"x": "1"}, {"x": "1", "y": "2"}])
 REQUESTS = st.sampled_from([None, {"gpu": 1}, {"gpu": 2, "fpga": 1}])
 USAGES = st.dictionaries(st.sampled_from(["gpu", "fpga"]), st.builds(ResourceUse, st.just(10), st.integers(0, 11)))
+GROUPS = st.sampled_from([None, "vm", "vm"])
+TOTALS = st.sampled_from([None, 3, 5])
+LIMIT = 9
+"""The limit of each project, of gpu."""
 EXAMPLES = {"sqlite": 20, "mariadb": 3, "postgresql": 3}
 
 
@@ -42,6 +47,7 @@ class ModelPod:
     threshold: int
     state: str = "available"
     usage: dict[str, ResourceUse] | None = None
+    total: int = 0
 
     def has_room(self, request: dict[str, int] | None) -> bool:
         if self.usage is None:
@@ -57,6 +63,18 @@ class ModelPod:
         return self.state == "available" and zone in (None, self.zone) and fits_tags and self.has_room(request)
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelClaim:
+    """A live claim of gpu."""
+
+    project: str
+    group: str | None
+    pod: str
+    amount: int
+    consumer: str
+    uuid: str
+
+
 class PodHistories(stateful.RuleBasedStateMachine):
     """``backend`` is set by the test."""
 
@@ -66,8 +84,15 @@ class PodHistories(stateful.RuleBasedStateMachine):
         super().__init__()
         self.ledger = fixtures.EmptyLedger(self.backend)
         self.ledger.setUp()
-        self.engine = fixtures.make_engine(self.ledger.url)
+        limits = fixtures.DictLimits()
+        self.engine = fixtures.make_engine(self.ledger.url, limits)
+        self.quotas: Any = fixtures.Checked(self.engine, self.ledger.url)
+        self.engine.capacity.enable(base.ADMIN)
+        for project in ("film", "lab"):
+            limits.limits[project, "gpu"] = LIMIT
         self.pods = self.engine.pods
+        self.claims: list[ModelClaim] = []
+        self.consumers = 0
         self.known: dict[str, ModelPod] = {}
         self.bindings: dict[Any, str] = {}
         self.moves = self.added = 0
@@ -76,8 +101,17 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.engine.close()
         self.ledger.cleanUp()
 
-    @stateful.rule(name=NAMES, zone=ZONES, tags=TAGS, weight=st.integers(-1, 1), threshold=st.sampled_from([50, 100]))
-    def add(self, name: str, zone: str | None, tags: dict[str, str], weight: int, threshold: int) -> None:
+    @stateful.rule(
+        name=NAMES,
+        zone=ZONES,
+        tags=TAGS,
+        weight=st.integers(-1, 1),
+        threshold=st.sampled_from([50, 100]),
+        total=TOTALS,
+    )
+    def add(
+        self, name: str, *, zone: str | None, tags: dict[str, str], weight: int, threshold: int, total: int | None
+    ) -> None:
         options: Any = {"zone": zone, "affinity": tags, "weight": weight, "threshold": threshold}
         if name in self.known:
             present = self.known[name]
@@ -86,7 +120,10 @@ class PodHistories(stateful.RuleBasedStateMachine):
             return
         self.pods.add(base.ADMIN, name, **options)
         self.added += 1
-        self.known[name] = ModelPod(self.added, zone, tags, weight, threshold)
+        self.known[name] = ModelPod(self.added, zone, tags, weight, threshold, total=total or 0)
+        if total is not None:
+            self.engine.capacity.add_provider(base.ADMIN, f"node of {name}", pod=name)
+            self.engine.capacity.set_inventories(base.ADMIN, f"node of {name}", {"gpu": Inventory(total)})
 
     @stateful.rule(name=NAMES, state=st.sampled_from(["available", "available", "maintenance", "disabled"]))
     def set_state(self, name: str, state: Any) -> None:
@@ -106,9 +143,12 @@ class PodHistories(stateful.RuleBasedStateMachine):
     def remove(self, name: str) -> None:
         if name not in self.known:
             self.expect(exceptions.PodNotFound, lambda: self.pods.remove(base.ADMIN, name))
-        elif name in self.bindings.values():
+        elif name in self.bindings.values() or any(claim.pod == name for claim in self.claims):
             self.expect(exceptions.PodInUse, lambda: self.pods.remove(base.ADMIN, name))
         else:
+            if self.known[name].total:
+                self.expect(exceptions.PodInUse, lambda: self.pods.remove(base.ADMIN, name))
+                self.engine.capacity.remove_provider(base.ADMIN, f"node of {name}")
             self.pods.remove(base.ADMIN, name)
             del self.known[name]
 
@@ -146,6 +186,84 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.moves += self.bindings.get(key) != name
         self.bindings[key] = name
 
+    @stateful.rule(project=PROJECTS, zone=ZONES, tags=TAGS, amount=st.integers(1, 4), group=GROUPS)
+    def claim(self, project: str, zone: str | None, tags: dict[str, str], amount: int, group: str | None) -> None:
+        key = (project, zone, tuple(sorted(tags.items())))
+        request = {"gpu": amount}
+        before = self.bindings.get(key)
+        of_group = [one for one in self.claims if group is not None and (one.project, one.group) == (project, group)]
+        held = [one.pod for one in of_group]
+        options = list(dict.fromkeys(held))
+        if not held:
+            if before is not None and self.known[before].state == "available" and self.known[before].has_room(request):
+                options.append(before)
+            fitting = {name for name, pod in self.known.items() if pod.serves(zone, tags, request)} - {before}
+            options += sorted(fitting, key=lambda one: (-self.known[one].weight, self.known[one].order))
+        chosen = next((name for name in options if self.free(name) >= amount), None)
+        if self.take(project, amount, group, chosen, pod=PodChoice(zone, tags)) and not held:
+            assert chosen is not None
+            assert chosen == before or self.known[chosen].serves(zone, tags, request), "the filters refuse it"
+            self.moves += chosen != before
+            self.bindings[key] = chosen
+
+    @stateful.rule(project=PROJECTS, name=NAMES, amount=st.integers(1, 4), group=GROUPS)
+    def claim_in_named_pod(self, project: str, name: str, amount: int, group: str | None) -> None:
+        pod = self.known.get(name)
+        error: type[Exception] = exceptions.OverCapacity
+        if pod is None or pod.state != "available":
+            error = exceptions.PodNotFound if pod is None else exceptions.PodNotAvailable
+        fits = error is exceptions.OverCapacity and self.free(name) >= amount
+        self.take(project, amount, group, name if fits else None, pod=name, error=error)
+
+    def take(
+        self,
+        project: str,
+        amount: int,
+        group: str | None,
+        chosen: str | None,
+        *,
+        pod: str | PodChoice,
+        error: type[Exception] = exceptions.OverCapacity,
+    ) -> bool:
+        """Claim. ``chosen``: the pod that the model expects; None: it expects a refusal. Whether it was granted."""
+        self.consumers += 1
+        consumer = f"c{self.consumers}"
+        arguments: Any = {"project_id": project, "group": group, "provider": ANY, "pod": pod, "consumer": consumer}
+        call = lambda: self.quotas.reserve(base.ADMIN, {"gpu": amount}, **arguments)  # noqa: E731
+        if amount + sum(claim.amount for claim in self.claims if claim.project == project) > LIMIT:
+            self.expect(exceptions.OverQuota, call)
+            return False
+        if chosen is None:
+            self.expect(error, call)
+            return False
+        (uuid,) = call()
+        (row,) = self.engine.list_reservations(base.ADMIN, reservations=[uuid])
+        assert row.provider == f"node of {chosen}", f"{row.provider} instead of {chosen}"
+        assert self.free(chosen) >= amount, "the capacity is exceeded"
+        self.claims.append(ModelClaim(project, group, chosen, amount, consumer, uuid))
+        return True
+
+    @stateful.precondition(lambda self: self.claims)
+    @stateful.rule(data=st.data(), zone=ZONES, tags=TAGS)
+    def repeat_a_claim(self, data: Any, zone: str | None, tags: dict[str, str]) -> None:
+        """It returns its first rows, wherever a new claim would go, and changes no binding."""
+        claim = data.draw(st.sampled_from(self.claims))
+        arguments: Any = {"project_id": claim.project, "consumer": claim.consumer, "provider": ANY}
+        for pod in (PodChoice(zone, tags), claim.pod):
+            again = self.quotas.reserve(base.ADMIN, {"gpu": claim.amount}, **arguments, pod=pod)
+            assert again == [claim.uuid]
+
+    @stateful.precondition(lambda self: self.claims)
+    @stateful.rule(data=st.data())
+    def release(self, data: Any) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        self.quotas.release(base.ADMIN, [claim.uuid])
+        self.claims.remove(claim)
+
+    def free(self, name: str) -> int:
+        """What is free in a pod."""
+        return self.known[name].total - sum(claim.amount for claim in self.claims if claim.pod == name)
+
     @staticmethod
     def expect(error: type[Exception], call: Any) -> None:
         try:
@@ -164,6 +282,15 @@ class PodHistories(stateful.RuleBasedStateMachine):
         assert len(found) == len(stored), "two current bindings"
         assert found == self.bindings
         assert len(self.pods.list_bindings(base.ADMIN, history=True)) == self.moves
+
+    @stateful.invariant()
+    def capacity_is_the_models(self) -> None:
+        records = self.engine.capacity.list_inventories(base.ADMIN)
+        used = {record.provider: record.used for record in records}
+        assert used == {
+            f"node of {name}": pod.total - self.free(name) for name, pod in self.known.items() if pod.total
+        }
+        assert self.engine.capacity.audit(base.ADMIN) == []
 
 
 class TestPodModel(base.BackendTestCase):

@@ -9,6 +9,7 @@ from typing import Any
 
 import testscenarios
 
+from cyborg_quota import QuotaEngine
 from cyborg_quota.db import pod_bindings, pods
 from cyborg_quota.ledger import pod_selection
 from cyborg_quota.pod_types import ResourceUse
@@ -19,15 +20,29 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
 PROCESSES = 8
-TENANTS = 40
+TENANTS = 1000
+MOVED = 40
+"""The number of tenants whose bindings move."""
 PODS = 5
 
 
 class _Random(pod_selection.PodWeigher):
-    """Each call prefers another pod, as pods do whose measurements change."""
-
     def weigh(self, candidate: pod_selection.Candidate, request: pod_selection.PodRequest) -> float:
         return random.random()
+
+
+def select_for_all(engine: QuotaEngine, number: int, tenants: int) -> dict[str, str | None]:
+    """The pod of each tenant; each process selects in another order."""
+    random.seed(number)
+    names = [f"tenant{one}" for one in range(tenants)]
+    random.shuffle(names)
+    return {name: engine.pods.select(ADMIN, project_id=name).pod for name in names}
+
+
+def prefer_random_pods(engine: QuotaEngine) -> None:
+    """Each call prefers another pod, as with pods whose measurements change."""
+    selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
+    engine._driver._pod_selection = selection  # type: ignore[attr-defined]
 
 
 class TestSelect(base.LedgerTestCase):
@@ -36,19 +51,15 @@ class TestSelect(base.LedgerTestCase):
         self.pods = self.engine.pods
         for number in range(PODS):
             self.pods.add(ADMIN, f"pod{number}")
-        selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
-        self.engine._driver._pod_selection = selection  # type: ignore[attr-defined]
+        prefer_random_pods(self.engine)
         self.pods.select(ADMIN, project_id="warm")  # forked processes find the statements compiled
         self.engine.close()
 
-    def select_for_all(self, number: int) -> dict[str, str | None]:
-        random.seed(number)
-        names = [f"tenant{one}" for one in range(TENANTS)]
-        random.shuffle(names)
-        return {name: self.pods.select(ADMIN, project_id=name).pod for name in names}
+    def select_for_all(self, number: int, tenants: int = MOVED) -> dict[str, str | None]:
+        return select_for_all(self.engine, number, tenants)
 
     def test_each_tenant_gets_one_pod(self) -> None:
-        answers = race(*(functools.partial(self.select_for_all, number) for number in range(PROCESSES)))
+        answers = race(*(functools.partial(self.select_for_all, number, TENANTS) for number in range(PROCESSES)))
         self.assertEqual([answers[0]] * PROCESSES, answers)
         self.assertEqual(TENANTS + 1, len(self.pods.list_bindings(ADMIN, history=True)))
         # All pods but one become full: every binding moves once, at the most.

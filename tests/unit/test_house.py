@@ -324,7 +324,7 @@ class TestDialects(base.BaseTestCase):
         self.assertEqual(names, set().union(*DB_LEVELS))
 
 
-BUILDS_CHARGES = re.compile(r"\bmax_held\b|\bcharge_update(_many)?\b|\bcharge_shape\b")
+BUILDS_CHARGES = re.compile(r"\bmax_held\b|\bcharge_update(_many)?\b")
 """The conditions of the UPDATE of a charge, and the functions that build it."""
 MAX_CHARGE_FILES = 3
 

@@ -261,8 +261,6 @@ def charges() -> Iterator[tuple[str, Run]]:
 
 
 def inserts() -> Iterator[tuple[str, Run]]:
-    yield "insert if free", lambda c: reservations.insert_if_free(c, new_rows(1)[0])
-    yield "insert if free with a source", lambda c: reservations.insert_if_free(c, new_rows(1, source=True)[0])
     yield "insert 1", lambda c: reservations.insert(c, new_rows(1))
     yield "insert 5", lambda c: reservations.insert(c, new_rows(5))
     yield "insert 2 with a source", lambda c: reservations.insert(c, new_rows(2, source=True))
@@ -389,6 +387,9 @@ def capacity() -> Iterator[tuple[str, Run]]:
     amounts = {"gpu": 2, "fpga": 1}
     for order in ("least free", "most free", "provider"):
         yield f"candidates, {order}", lambda c, o=order: inventories.find_candidates(c, amounts, o, 64)  # type: ignore[misc]
+    yield "candidates of a pod", lambda c: _ignore_empty(
+        lambda: inventories.find_candidates(c, amounts, "least free", 64, "p1")
+    )
 
 
 PORTABLE = (charges, inserts, settles, expiry, figures, paths, imports, capacity)

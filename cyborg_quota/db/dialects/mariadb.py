@@ -33,7 +33,7 @@ from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change, ChargeShape
+from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, State
 
 _FIRST_VERSION: Final = (10, 6, 2)
@@ -348,7 +348,7 @@ class _ReserveForm(NamedTuple):
     has_consumers: bool
     has_source: bool
     claims: int
-    shapes: tuple[ChargeShape, ...]
+    changes: int
 
 
 def _reserve_form(
@@ -365,8 +365,8 @@ def _reserve_form(
         parameters.update({f"b_provider_id_{index}": row.provider_id for index, row in enumerate(rows)})
         for index, claim in enumerate(claims):
             parameters.update(inventories.arguments(claim, f"_{index}"))
-    shapes = _add_changes(parameters, changes)
-    return _ReserveForm(len(rows), has_consumers, has_source, len(claims), shapes), parameters
+    _add_changes(parameters, changes)
+    return _ReserveForm(len(rows), has_consumers, has_source, len(claims), len(changes)), parameters
 
 
 class _SettleForm(NamedTuple):
@@ -375,7 +375,7 @@ class _SettleForm(NamedTuple):
     size: int
     after: State
     freed: int
-    shapes: tuple[ChargeShape, ...]
+    changes: int
 
 
 def _settle_form(
@@ -389,16 +389,14 @@ def _settle_form(
         parameters[f"b_{index}"] = uuid
     for index, (inventory_id, amount) in enumerate(freed):
         parameters.update(inventories.give_back_arguments(inventory_id, amount, f"_{index}"))
-    return _SettleForm(len(uuids), after, len(freed), _add_changes(parameters, changes)), parameters
+    _add_changes(parameters, changes)
+    return _SettleForm(len(uuids), after, len(freed), len(changes)), parameters
 
 
-def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> tuple[ChargeShape, ...]:
-    """Add the parameters of the changes to ``parameters``. Returns the shapes of the changes."""
-    shapes = []
+def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> None:
+    """Add the parameters of the changes to ``parameters``."""
     for index, change in enumerate(changes):
         parameters.update(usages.arguments(change, f"_{index}"))
-        shapes.append(usages.charge_shape(change))
-    return tuple(shapes)
 
 
 def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
@@ -420,7 +418,7 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
         claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
-        return guard, [(insert, form.size), *claims, *_charge_steps(form.shapes)]
+        return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
 
     return _Block(build)
 
@@ -430,16 +428,16 @@ def _settle_block(form: _SettleForm) -> _Block:
     def build() -> tuple[None, Sequence[_Step]]:
         settle = reservations.settle_in_flight_update(form.size, form.after)
         freed = [(inventories.give_back_update(f"_{index}"), 1) for index in range(form.freed)]
-        return None, [(settle, form.size), *freed, *_charge_steps(form.shapes)]
+        return None, [(settle, form.size), *freed, _charge_step(form.changes)]
 
     return _Block(build)
 
 
-def _charge_steps(shapes: Sequence[ChargeShape]) -> list[_Step]:
+def _charge_step(changes: int) -> _Step:
     """Several rows in one statement, for the same lock order as in MariaDB.charge_all."""
-    if len(shapes) > 1:
-        return [(usages.charge_update_many(len(shapes)), len(shapes))]
-    return [(usages.charge_update(shapes[0], "_0"), 1)]
+    if changes > 1:
+        return usages.charge_update_many(changes), changes
+    return usages.charge_update("_0"), 1
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], 
     ((sdk.ConfigException,), (), "there is no {settings}, or it is not complete"),
     ((ksa.ConnectTimeout, ksa.RequestTimeout), (), "it does not respond in time"),
     (
-        (ksa.ConnectFailure, ksa.DiscoveryFailure),
+        # (openstacksdk raises NotSupported if an endpoint of the catalog does not return its versions.)
+        (ksa.ConnectFailure, ksa.DiscoveryFailure, sdk.NotSupported),
         (),
         "it, or Keystone, cannot be reached; check auth_url and endpoint_override of {settings}",
     ),

@@ -1,31 +1,31 @@
 -- single statement: reserve one row
-PREPARE cyborg_quota_75545d174e5c8035c50c FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_0235995677717fdb4017 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_75545d174e5c8035c50c USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_0235995677717fdb4017 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-PREPARE cyborg_quota_cc659aaea7ae5aa8520d FROM 'BEGIN NOT ATOMIC INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_f7d1fb3e9dd6eb1cfbe0 FROM 'BEGIN NOT ATOMIC INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_cc659aaea7ae5aa8520d USING %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_f7d1fb3e9dd6eb1cfbe0 USING %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-PREPARE cyborg_quota_785af8e24a22c198e281 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_1f5bb80987701cb5271f FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, source) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_785af8e24a22c198e281 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_1f5bb80987701cb5271f USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
-PREPARE cyborg_quota_a0de654958e42d23335d FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_ab019d880a670668c2a4 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_a0de654958e42d23335d USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_ab019d880a670668c2a4 USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve in a tree
@@ -37,33 +37,33 @@ EXECUTE cyborg_quota_0ed57098ac599d78a007 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: reserve without bounds
-PREPARE cyborg_quota_3d62d2472198cbadd959 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_0235995677717fdb4017 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_3d62d2472198cbadd959 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 101, 2147483646 -- COMMIT
+EXECUTE cyborg_quota_0235995677717fdb4017 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 0, 1, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-PREPARE cyborg_quota_381ce9b1a280af472a0b FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_0235995677717fdb4017 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6) WHERE quota_usages.id = ? AND quota_usages.generation = ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_381ce9b1a280af472a0b USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 101 -- COMMIT
+EXECUTE cyborg_quota_0235995677717fdb4017 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 0, 0, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
 
 -- single statement: commit
-PREPARE cyborg_quota_313ede310f1b8eee241a FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_42798f51557318c125c0 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_313ede310f1b8eee241a USING %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_42798f51557318c125c0 USING %s, 0, -2, 2, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 0 -- COMMIT
 ;
 
 -- single statement: commit two
-PREPARE cyborg_quota_e623d331d8510c153cc4 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+PREPARE cyborg_quota_f853bfd67f57fca08ce1 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), state=''committed'' WHERE reservations.uuid IN (?, ?) AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_e623d331d8510c153cc4 USING %s, %s, 0, -2, 2, 1, 101, 2 -- COMMIT
+EXECUTE cyborg_quota_f853bfd67f57fca08ce1 USING %s, %s, 0, -2, 2, 0, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 0 -- COMMIT
 ;
 
 -- single statement: commit two resources
@@ -73,11 +73,11 @@ EXECUTE cyborg_quota_fde845de68fb49b24486 USING %s, %s, 0, 1, -2, 2, -2, 1, 2, 2
 ;
 
 -- single statement: roll back
-PREPARE cyborg_quota_974431bdc89125500002 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_5f2b958d121f841d8b15 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_974431bdc89125500002 USING %s, 0, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_5f2b958d121f841d8b15 USING %s, 0, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
@@ -89,11 +89,11 @@ EXECUTE cyborg_quota_1d6d652bd15255075cdc USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 
 ;
 
 -- single statement: claim capacity
-PREPARE cyborg_quota_72154b9455586b53c7b0 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_a707245ab56f8d1e700c FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_72154b9455586b53c7b0 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 2, 1, 101, 8, 50, 500 -- COMMIT
+EXECUTE cyborg_quota_a707245ab56f8d1e700c USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -105,11 +105,11 @@ EXECUTE cyborg_quota_1877e7b600b26a7c22d6 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: give capacity back
-PREPARE cyborg_quota_9709c541ae500f170142 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
+PREPARE cyborg_quota_959b1c6e7f4f40cefdff FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, place=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_9709c541ae500f170142 USING %s, 0, 4, 4, 7, 4, -2, -2, 1, 101, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_959b1c6e7f4f40cefdff USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- charge
@@ -154,22 +154,6 @@ WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
 SELECT count(*) AS count_1 
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
-;
-
--- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
-;
-
--- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT UTC_TIMESTAMP(6) AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (UTC_TIMESTAMP(6) + INTERVAL %(b_ttl)s MICROSECOND) AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
 ;
 
 -- insert 1
@@ -640,5 +624,14 @@ FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON invento
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
+;
+
+-- candidates of a pod
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) = 1 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;

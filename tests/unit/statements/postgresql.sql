@@ -618,22 +618,6 @@ FROM reservations
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
 ;
 
--- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
-;
-
--- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT (statement_timestamp() AT TIME ZONE 'UTC') AS utc_after_1, false AS anon_1, %(b_project)s AS anon_2, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond') AS utc_after_2, %(b_state)s AS anon_3, 1, %(b_uuid_0)s AS anon_4, %(b_usage_id_0)s AS anon_5, %(b_resource_0)s AS anon_6, %(b_delta_0)s AS anon_7, %(b_consumer_id_0)s AS anon_8, %(b_group_id_0)s AS anon_9, 1, %(b_source_0)s AS anon_10 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = %(b_project)s AND holder.consumer_id = %(b_consumer_id_0)s AND holder.live = 1))
-;
-
 -- insert 1
 INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s) RETURNING reservations.id
 ;
@@ -1110,5 +1094,14 @@ FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.p
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
+;
+
+-- candidates of a pod
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) = 1 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;

@@ -44,22 +44,6 @@ FROM reservations
 WHERE reservations.usage_id = ? AND reservations.state = 'reserved' AND reservations.delta < 0
 ;
 
--- insert if free
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place) SELECT cyborg_quota_utc_after(0) AS utc_after_1, 0 AS anon_1, ? AS anon_2, cyborg_quota_utc_after(?) AS utc_after_2, ? AS anon_3, 1, ? AS anon_4, ? AS anon_5, ? AS anon_6, ? AS anon_7, ? AS anon_8, ? AS anon_9, 1 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1))
-;
-
--- insert if free with a source
-INSERT INTO reservations (created_at, deleted, project_id, expire, state, live, uuid, usage_id, resource, delta, consumer_id, group_id, place, source) SELECT cyborg_quota_utc_after(0) AS utc_after_1, 0 AS anon_1, ? AS anon_2, cyborg_quota_utc_after(?) AS utc_after_2, ? AS anon_3, 1, ? AS anon_4, ? AS anon_5, ? AS anon_6, ? AS anon_7, ? AS anon_8, ? AS anon_9, 1, ? AS anon_10 
-FROM (SELECT 1 AS one) AS one 
-WHERE NOT (EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1))
-;
-
 -- insert 1
 INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
 ;
@@ -528,5 +512,14 @@ FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.p
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id
+ LIMIT ? OFFSET ?
+;
+
+-- candidates of a pod
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = ?) = 1 ORDER BY inventory_0.free
  LIMIT ? OFFSET ?
 ;

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod of a claim: which pods may take it, in which order, and the change of the binding that this needs.
+
+    read what the group holds, the binding, and the pods                               (no transaction)
+    UPDATE the row of the pod, end the binding and insert the next one, then the
+    steps of a reserve (capacity_claims.py)                                            (one transaction)
+
+A claim that selects its pod tries, in this order:
+
+1. If its group holds something in a pod: that pod only.
+2. The pod to which the project is bound, if it is available and was below its threshold when it was measured last.
+3. The pods that pass the filters, the best first. The binding then moves in the transaction of the claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import history, pod_bindings, pods
+from cyborg_quota.db.database import Connection
+from cyborg_quota.db.pod_bindings import BindingKey
+from cyborg_quota.ledger.pending_claims import PendingClaim
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
+from cyborg_quota.pod_types import Reason
+from cyborg_quota.types import Claim, PodChoice
+
+
+class BindingChanged(Exception):
+    """The pod is not available any more, or another call has changed the binding: roll back, and read again."""
+
+
+class BindingChange(NamedTuple):
+    """A binding that a claim creates. ``ended_id``: the present binding, which ends; None: there is none."""
+
+    key: BindingKey
+    ended_id: int | None
+    pod_id: int
+    pod: str
+    reason: Reason
+
+
+class PodOption(NamedTuple):
+    """A pod that may take claims, and the change of the binding that this needs (None: none)."""
+
+    pod: str
+    change: BindingChange | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PodUnit:
+    """Claims of one call that go to one pod.
+
+    ``target``: the name of the pod; the choice of the pod; or the pods in which the group of the claims holds
+    something.
+    """
+
+    target: str | PodChoice | tuple[str, ...]
+    claims: list[PendingClaim]
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The sum of the claims."""
+        amounts: dict[str, int] = {}
+        for item in self.claims:
+            for resource, amount in item.claim.deltas.items():
+                amounts[resource] = amounts.get(resource, 0) + amount
+        return amounts
+
+
+def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
+    """Divide the claims of a call that have a pod into units.
+
+    Claims of one group go to one pod, also if they choose by different tags: that of the first one. Claims with equal
+    choices share a binding, and thus a pod.
+    """
+    units: dict[str | BindingKey | tuple[str, ...], PodUnit] = {}
+    targets: dict[str, PodChoice | tuple[str, ...]] = {}
+    for item in pending:
+        target: str | PodChoice | tuple[str, ...] | None = item.claim.pod
+        if target is None:
+            continue
+        if isinstance(target, PodChoice) and item.group is not None:
+            if item.group not in targets:
+                held = history.pods_of_group(connection, item.project_id, item.group)
+                targets[item.group] = tuple(held) or target
+            target = targets[item.group]
+        key = _key(item.project_id, target) if isinstance(target, PodChoice) else target
+        units.setdefault(key, PodUnit(target, [])).claims.append(item)
+    return list(units.values())
+
+
+def _key(project_id: str, choice: PodChoice) -> BindingKey:
+    return BindingKey.of(project_id, choice.zone, choice.affinity)
+
+
+def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> Iterator[PodOption]:
+    """The pods that may take the claims, in the order in which they are tried. Reads only as far as it is iterated."""
+    target = unit.target
+    if isinstance(target, str):
+        stored = pods.find(connection, target)
+        if stored is not None and stored.pod.state == "available":
+            yield PodOption(target)
+    elif isinstance(target, tuple):
+        yield from map(PodOption, target)
+    else:
+        yield from _options_of_choice(connection, unit, target, selection)
+
+
+def _options_of_choice(
+    connection: Connection, unit: PodUnit, choice: PodChoice, selection: PodSelection
+) -> Iterator[PodOption]:
+    key = _key(unit.claims[0].project_id, choice)
+    request = PodRequest(choice.zone, choice.affinity, unit.amounts)
+    current = pod_bindings.find_current(connection, key)
+    reason: Reason | None = "first"
+    if current is not None:
+        reason = reason_to_leave(Candidate(*current.pod), request)
+        if reason is None:
+            yield PodOption(current.pod.pod.name)
+    candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
+    for candidate in selection.ranked(candidates, request):
+        if current is None or candidate.id != current.pod.id:
+            ended_id = None if current is None else current.id
+            change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim")
+            yield PodOption(candidate.pod.name, change)
+
+
+def bind(connection: Connection, changes: Sequence[BindingChange]) -> None:
+    """Change the bindings, first in the transaction of the claims. Raises BindingChanged; the caller must roll back.
+
+    The rows of the pods are locked first, in the order of their ids: a switch to maintenance waits for them.
+    """
+    for pod_id in sorted({change.pod_id for change in changes}):
+        if not pods.hold_available(connection, pod_id):
+            raise BindingChanged
+    for change in sorted(changes):
+        if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
+            raise BindingChanged
+        pod_bindings.insert(connection, change.key, change.pod, change.reason)
+
+
+def check_named(connection: Connection, pending: Iterable[PendingClaim]) -> None:
+    """Raise PodNotFound or PodNotAvailable if a claim names such a pod."""
+    for name in sorted({item.claim.pod for item in pending if isinstance(item.claim.pod, str)}):
+        stored = pods.find(connection, name)
+        if stored is None:
+            raise exceptions.PodNotFound(name)
+        if stored.pod.state != "available":
+            raise exceptions.PodNotAvailable(name, stored.pod.state)
+
+
+def refusal(claim: Claim) -> str:
+    """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
+    amounts = _text(claim.deltas)
+    if claim.pod is None:
+        return f"no provider that can host fits {amounts}"
+    if isinstance(claim.pod, str):
+        return f"no provider of pod {claim.pod} that can host fits {amounts}"
+    return f"no pod that the project may use has a provider that fits {amounts}"
+
+
+def _text(deltas: Mapping[str, int]) -> str:
+    return ", ".join(f"{resource}={amount}" for resource, amount in sorted(deltas.items()))

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims inside the pod that is selected for a project, or inside a named pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, QuotaEngine, attachment, exceptions
+from tests import base, hooks
+from tests.functional import test_pods
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+CAD = test_pods.CAD
+TENANT = base.Context("tenant1")
+
+
+class PodClaimTestCase(test_pods.PodTestCase):
+    """With claims enabled. Each pod has one provider of the same name, unless a test adds more."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+
+    def add(self, pod: str, *totals: int, **options: Any) -> None:
+        """Add a pod with providers of these numbers of gpu; the first one has the name of the pod."""
+        self.pods.add(ADMIN, pod, **options)
+        for number, total in enumerate(totals):
+            name = pod if not number else f"{pod}-{number}"
+            self.capacity.add_provider(ADMIN, name, pod=pod)
+            self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(total)})
+
+    def claim(self, amount: int = 1, *, engine: QuotaEngine | None = None, **arguments: Any) -> str | None:
+        """Claim for tenant1, by default in its pod. Returns the name of the provider."""
+        arguments = {"pod": SELECT, "provider": ANY, "context": TENANT, **arguments}
+        quotas: Any = engine or self.quotas
+        uuids = quotas.reserve(arguments.pop("context"), {"gpu": amount}, **arguments)
+        (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
+        return row.provider
+
+    def refused(self, amount: int = 1, **arguments: Any) -> exceptions.OverCapacity:
+        return self.assertRaises(exceptions.OverCapacity, self.claim, amount, **arguments)
+
+    def history(self, project_id: str = "tenant1") -> list[tuple[str | None, str]]:
+        """The pods and reasons of the bindings of a project, the current ones included."""
+        return [(one.pod, one.reason) for _, one in self.pods.list_bindings(ADMIN, project_id, history=True)]
+
+
+class TestSpecification(PodClaimTestCase):
+    """The example of the specification "Dynamic Pod Binding", with claims: two groups of three pods, one tenant."""
+
+    def test_claims_fill_the_pods(self) -> None:
+        for number in range(1, 7):
+            self.add(f"Pod{number}", 4, affinity=CAD if number > 3 else {})
+        cad = PodChoice(affinity=CAD)
+        first = [(self.claim(2), self.claim(2, pod=cad)) for _ in range(2)]
+        self.assertEqual([("Pod1", "Pod4")] * 2, first)
+        self.assertEqual(("Pod2", "Pod5"), (self.claim(), self.claim(pod=cad)), "both pods are full")
+        phases = [("Pod1", "first"), ("Pod4", "first"), ("Pod2", "claim"), ("Pod5", "claim")]
+        self.assertEqual(phases, self.history())
+        self.assertEqual(["Pod2", "Pod5"], [one.pod for _, one in self.pods.list_bindings(ADMIN, "tenant1")])
+        self.pods.change(ADMIN, "Pod2", state="maintenance")
+        self.assertEqual(("Pod3", "Pod5"), (self.claim(), self.claim(pod=cad)))
+        self.assertEqual([*phases, ("Pod3", "maintenance")], self.history())
+
+
+class TestBinding(PodClaimTestCase):
+    def test_a_binding_moves_with_the_claim_that_needs_it(self) -> None:
+        self.add("p1", 4)
+        self.assertEqual("p1", self.claim(3))
+        self.add("p2", 2, 2, weight=5)
+        self.add("p3", 9)
+        self.assertEqual("p1", self.claim(), "the bound pod comes first")
+        self.assertEqual("p1", self.pod_of(), "a selection and a claim agree")
+        self.assertEqual("p3", self.claim(3), "no provider of p2 fits it")
+        self.engine.release(ADMIN, [one.uuid for one in self.engine.get_reservations(TENANT)][:1])
+        self.assertEqual("p3", self.claim(1), "p1 would fit it, but the binding has moved")
+        self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
+
+    def test_a_refused_claim_changes_no_binding(self) -> None:
+        """A quota refusal comes first."""
+        self.add("p1", 4)
+        self.add("p2", 9)
+        self.limits.limits["tenant1", "gpu"] = 4
+        for amount in (5, 99):
+            self.assertRaises(exceptions.OverQuota, self.claim, amount)
+        self.assertEqual([], self.history())
+        self.claim(3)
+        self.assertRaises(exceptions.OverQuota, self.claim, 9)
+        self.limits.limits["tenant1", "gpu"] = 99
+        self.assertEqual(
+            "Capacity exceeded: any provider, resource gpu: requested 10: "
+            "no pod that the project may use has a provider that fits gpu=10",
+            str(self.refused(10)),
+        )
+        self.assertEqual([("p1", "first")], self.history())
+        self.refused(10, context=base.Context("tenant2"))
+        self.refused(pod=PodChoice(zone="x"))
+        self.assertEqual([], self.history("tenant2"))
+
+    def test_a_full_pod_and_one_in_maintenance_are_left(self) -> None:
+        self.add("p1", 9, threshold=50)
+        self.assertEqual("p1", self.claim())
+        self.fill("p1", 5)
+        self.refused()
+        self.add("p2", 1)
+        self.assertEqual("p2", self.claim())
+        self.refused()
+        self.fill("p1", 4)
+        self.pods.change(ADMIN, "p2", state="maintenance")
+        self.pods.change(ADMIN, "p1", state="disabled")
+        self.refused()
+        self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
+        self.pods.change(ADMIN, "p1", state="available")
+        self.assertEqual("p1", self.claim())
+        self.assertEqual(("p1", "maintenance"), self.history()[-1])
+
+    def test_a_repeat_returns_the_first_rows(self) -> None:
+        """Also if another pod would be selected now: the binding does not move."""
+        self.add("p1", 2)
+        self.add("p2", 9)
+        self.assertEqual("p1", self.claim(2, consumer="c"))
+        self.assertEqual("p1", self.claim(2, consumer="c"), "p1 is full")
+        self.pods.change(ADMIN, "p1", state="maintenance")
+        self.assertEqual("p1", self.claim(2, consumer="c"))
+        self.pods.change(ADMIN, "p2", state="disabled")
+        self.assertEqual("p1", self.claim(2, consumer="c"))
+        self.assertEqual([("p1", "first")], self.history())
+        self.assertRaises(exceptions.ReservationConflict, self.claim, 1, consumer="c")
+
+    def test_attachments_in_zones(self) -> None:
+        """Each zone and each set of tags has a binding of its own."""
+        self.add("a1", 9, zone="a")
+        self.add("b1", 9, zone="b", affinity=CAD)
+        for pod, choice in (("b1", PodChoice("b", CAD)), ("a1", SELECT)):
+            with attachment(self.engine, TENANT, {"gpu": 1}, consumer=pod, provider=ANY, pod=choice) as uuids:
+                self.engine.rollback(TENANT, uuids)  # it is charged again, at the same provider
+            (row,) = [one for one in self.engine.get_reservations(TENANT, consumer=pod) if one.ended_at is None]
+            self.assertEqual((pod, "committed"), (row.provider, row.state))
+        self.refused(pod=PodChoice("b"))
+        self.assertEqual([("b1", "first"), ("a1", "first")], self.history())
+
+
+class TestGroup(PodClaimTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("p1", 3)
+        self.add("p2", 9, affinity=CAD)
+        self.add("p3", 9)
+
+    def test_a_group_stays_in_its_pod(self) -> None:
+        """Whatever the binding, the tags, the measurement and the state of the pod are."""
+        self.assertEqual("p1", self.claim(group="vm"))
+        self.pods.move_binding(ADMIN, "tenant1", "p3")
+        self.assertEqual(("p1", "p3"), (self.claim(group="vm"), self.claim(group="other")))
+        self.fill("p1")
+        self.pods.change(ADMIN, "p1", state="maintenance")
+        self.assertEqual("p1", self.claim(group="vm", pod=PodChoice(affinity=CAD)))
+        self.refused(group="vm")
+        self.engine.release(TENANT, group="vm")
+        self.engine.reserve(TENANT, {"gpu": 1}, group="vm")  # without a provider: in no pod
+        self.claim(group="vm", context=base.Context("tenant2"))
+        self.assertEqual("p3", self.claim(group="vm"), "it holds nothing in p1")
+        self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
+
+    def test_a_group_in_two_pods_prefers_the_first(self) -> None:
+        for pod in ("p3", "p1"):
+            self.claim(2, group="vm", pod=pod, context=ADMIN, project_id="tenant1")
+        self.assertEqual("p3", self.claim(group="vm"))
+        self.claim(6, group="vm")
+        self.assertEqual("p1", self.claim(group="vm"), "p3 is full")
+        self.assertEqual([], self.history())
+
+
+class TestOneCall(PodClaimTestCase):
+    """Claims of one call."""
+
+    def reserve_all(self, *claims: Claim, group: str | None = None) -> list[str | None]:
+        uuids = self.quotas.reserve_many(TENANT, claims, group=group)
+        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
+
+    @staticmethod
+    def in_pod(amount: int, pod: str | PodChoice = SELECT, consumer: str | None = None) -> Claim:
+        return Claim(consumer, {"gpu": amount}, provider=ANY, pod=pod)
+
+    def test_equal_choices_go_to_one_pod(self) -> None:
+        self.add("p1", 3)
+        self.add("p2", 2, 2)
+        self.assertEqual({"p2", "p2-1"}, set(self.reserve_all(self.in_pod(2), self.in_pod(2))))
+        self.assertRaises(exceptions.OverCapacity, self.reserve_all, self.in_pod(1), self.in_pod(3))
+        named = Claim(None, {"gpu": 2}, provider="p1")
+        self.add("p3", 9)
+        claims = [Claim(None, {"gpu": 1}, provider=ANY), self.in_pod(2, consumer="c"), named]
+        self.assertEqual(["p1", "p3", "p1"], self.reserve_all(*claims), "the named one first, then those in pods")
+        self.assertEqual(["p3", "p3"], self.reserve_all(self.in_pod(1), claims[1]), "a repeat of one of them")
+        self.assertEqual([("p2", "first"), ("p3", "claim")], self.history())
+
+    def test_different_choices_move_several_bindings(self) -> None:
+        self.add("p1", 1)
+        self.add("p2", 1, affinity=CAD)
+        choices = (SELECT, PodChoice(affinity=CAD))
+        self.reserve_all(*(self.in_pod(1, choice) for choice in choices))
+        self.add("p3", 4, affinity=CAD)
+        self.add("p4", 4)
+        self.assertEqual({"p3", "p4"}, set(self.reserve_all(*(self.in_pod(1, choice) for choice in choices))))
+        expected = [("p1", "first"), ("p2", "first"), ("p3", "claim"), ("p4", "claim")]
+        self.assertEqual(expected, sorted(self.history(), key=str))
+        claims = [self.in_pod(1, choice) for choice in reversed(choices)]
+        self.assertEqual(["p3", "p3"], self.reserve_all(*claims, group="vm"), "the pod of the group's first claim")
+
+
+class TestNamedPod(PodClaimTestCase):
+    def test_a_named_pod(self) -> None:
+        self.add("p1", 4)
+        self.add("p2", 2, zone="z", affinity=CAD, threshold=1)
+        self.fill("p2", 5)
+        admin: dict[str, Any] = {"context": ADMIN, "project_id": "tenant1"}
+        self.claim(**admin)
+        self.assertEqual("p2", self.claim(2, **admin, pod="p2", consumer="c"), "whatever the filters say")
+        for pod in ("p2", "select"):
+            self.assertEqual("p2", self.claim(2, **admin, pod=pod, consumer="c"))
+        error = self.assertRaises(exceptions.ReservationConflict, self.claim, 2, **admin, pod="p1", consumer="c")
+        self.assertEqual(("p1", None), (error.pod, error.provider))
+        self.assertIn("but not in pod 'p1'", str(error))
+        self.assertIn("no provider of pod p2 that can host fits gpu=1", str(self.refused(**admin, pod="p2")))
+        self.assertEqual([("p1", "first")], self.history())
+        self.assertRaises(exceptions.PodNotFound, self.claim, **admin, pod="p9")
+        self.pods.change(ADMIN, "p2", state="maintenance")
+        self.assertRaises(exceptions.PodNotAvailable, self.claim, **admin, pod="p2")
+        self.assertEqual("p2", self.claim(2, **admin, pod="p2", consumer="c"), "a repeat")
+
+    def test_bad_input_writes_nothing(self) -> None:
+        """A user may select a pod, but neither name one nor learn whether it exists."""
+        self.add("p1", 4)
+        self.claim()
+        self.assertNotIn("p1", str(self.refused(9)))
+        before = hooks.tables(self.sql)
+        for pod in ("p1", "p9"):
+            error = self.assertRaises(exceptions.NotAuthorized, self.claim, pod=pod)
+            self.assertEqual("naming the pod of a claim", error.action)
+        for arguments, kind in (
+            ({"provider": None}, exceptions.InvalidClaim),
+            ({"provider": "p1"}, exceptions.InvalidClaim),
+            ({"pod": ""}, exceptions.InvalidName),
+            ({"pod": 7}, exceptions.InvalidName),
+            ({"pod": PodChoice("")}, exceptions.InvalidName),
+            ({"pod": PodChoice(affinity={"a=b": "c"})}, exceptions.InvalidPod),
+            ({"pod": PodChoice(affinity="CAD")}, exceptions.InvalidPod),  # type: ignore[arg-type]
+            ({"amount": -1}, exceptions.InvalidDelta),
+        ):
+            self.assertRaises(kind, self.claim, **arguments)  # type: ignore[arg-type]
+        self.assertRaises(exceptions.InvalidName, self.pods.add, ADMIN, "Select")
+        adoption = Claim("c", {"gpu": 1}, provider=ANY, pod=SELECT)
+        self.assertRaises(exceptions.InvalidClaim, self.engine.adopt, ADMIN, [adoption], "tenant1")
+        self.assertEqual(before, hooks.tables(self.sql))
+
+
+class TestStatements(PodClaimTestCase):
+    def test_without_a_pod_no_statement_is_added(self) -> None:
+        self.add("p1", 99)
+
+        def reserve(**arguments: Any) -> list[str]:
+            with hooks.recorded_statements(self.engine) as sent:
+                self.engine.reserve(TENANT, {"gpu": 1}, **arguments)
+            return sent
+
+        for provider in (None, "p1", ANY):
+            reserve(provider=provider)
+            self.assertNotIn("pod", " ".join(reserve(provider=provider)))
+        reserve(provider=ANY, pod=SELECT)
+        without, inside = reserve(provider=ANY), reserve(provider=ANY, pod=SELECT)
+        self.assertEqual(len(without) + 1, len(inside), inside)
+        self.assertEqual(1, sum("pod_bindings" in one for one in inside))
+        self.assertEqual(without[-1], inside[-1], "the claim itself is the same")
+
+
+class TestConcurrency(PodClaimTestCase):
+    """What another call does between the read of a claim and its transaction, or between two of its statements."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("p1", 4)
+        self.add("p2", 4)
+        self.add("p3", 4)
+        self.other = self.make_engine()
+        self.claim()  # (fills the caches)
+
+    def between(self, act: Callable[[], object], amount: int = 4, **arguments: Any) -> str | None:
+        """Claim, while ``act`` runs between the read and the transaction of the first attempt."""
+        claimer = self.engine._driver._reserver._capacity  # type: ignore[attr-defined]
+        place = claimer.place
+        turns: list[Any] = []
+
+        def place_and_act(pending: Any) -> Any:
+            placement = place(pending)
+            turns.append(placement)
+            if len(turns) == 1:
+                act()
+            return placement
+
+        claimer.place = place_and_act
+        try:
+            return self.claim(amount, **arguments)
+        finally:
+            claimer.place = place
+            self.assertGreater(len(turns), 1, "the first attempt was not affected")
+
+    def test_the_next_pod_goes_into_maintenance(self) -> None:
+        drain = lambda: self.other.pods.change(ADMIN, "p2", state="maintenance")  # noqa: E731
+        self.assertEqual("p3", self.between(drain))
+        self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
+
+    def test_another_call_changes_the_binding(self) -> None:
+        move = lambda: self.other.pods.move_binding(ADMIN, "tenant1", "p3")  # noqa: E731
+        self.assertEqual("p3", self.between(move))
+        self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
+        create = lambda: self.other.pods.move_binding(ADMIN, "tenant2", "p1")  # noqa: E731
+        self.assertEqual("p1", self.between(create, 3, context=base.Context("tenant2")))
+        self.assertEqual([("p1", "operator")], self.history("tenant2"))
+
+    def test_another_call_takes_the_capacity_of_the_bound_pod(self) -> None:
+        """The claim takes another provider of the pod, if one fits; the binding moves only if none does."""
+        self.capacity.add_provider(ADMIN, "p1-1", pod="p1")
+        self.capacity.set_inventories(ADMIN, "p1-1", {"gpu": Inventory(9)})
+        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 3}, provider="p1")  # noqa: E731
+        self.assertEqual("p1-1", self.between(take, 3))
+        self.assertEqual([("p1", "first")], self.history())
+        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 6}, provider="p1-1")  # noqa: E731
+        self.assertEqual("p2", self.between(take, 3))
+        self.assertEqual([("p1", "first"), ("p2", "claim")], self.history())
+        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p3")  # noqa: E731
+        self.capacity.add_provider(ADMIN, "p3-1", pod="p3")
+        self.capacity.set_inventories(ADMIN, "p3-1", {"gpu": Inventory(9)})
+        self.assertEqual("p3-1", self.between(take), "the next pod")
+
+    def test_the_last_capacity_is_freed_in_the_meantime(self) -> None:
+        """A refused provider is tried again before the binding moves."""
+        def take_and_free() -> None:
+            self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p1", consumer="y")
+            self.useFixture(hooks.Interleaved(self.engine, "SELECT pod_bindings", free))
+
+        def free() -> None:
+            self.other.release(base.Context("x"), consumer="y")
+
+        self.assertEqual("p1", self.between(take_and_free, 3))
+        self.assertEqual([("p1", "first")], self.history())
+
+    def test_the_answer_to_a_commit_is_lost(self) -> None:
+        for amount, pod in ((4, "p2"), (4, "p3")):
+            lost = self.useFixture(hooks.LostCommits(self.engine, self.backend))
+            self.assertEqual(pod, self.claim(amount, consumer=pod))
+            self.assertEqual(1, lost.lost)
+        self.assertEqual([("p1", "first"), ("p2", "claim"), ("p3", "claim")], self.history())
+        self.assertEqual([1, 4, 4], [record.used for record in self.capacity.list_inventories(ADMIN)])

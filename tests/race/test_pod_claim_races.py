@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that claim in the selected pod of the same projects at the same time, until all pods are full."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
+from tests import base
+from tests.race.workers import PATIENT, once, race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+PROCESSES = 8
+TOTAL = 30
+"""What each of two providers of each of two pods has."""
+
+
+def add_pods(engine: QuotaEngine) -> None:
+    """Add two pods with two providers each."""
+    engine.capacity.enable(ADMIN)
+    for pod in ("p1", "p2"):
+        engine.pods.add(ADMIN, pod)
+        for name in (pod, f"{pod}-1"):
+            engine.capacity.add_provider(ADMIN, name, pod=pod)
+            engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(TOTAL)})
+
+
+def claim_one(engine: QuotaEngine, project_id: str, amount: int) -> list[str]:
+    return engine.reserve(base.Context(project_id), {"gpu": amount}, provider=ANY, pod=SELECT)
+
+
+def fill(engine: QuotaEngine, number: int) -> int:
+    """Claim 1 to 5 for one of two tenants until not even 1 fits anywhere. Returns the sum."""
+    chance = random.Random(number)
+    claimed = 0
+    while True:
+        amount = chance.randint(1, 5)
+        try:
+            claim_one(engine, f"tenant{number % 2}", amount)
+        except exceptions.OverCapacity:
+            if amount == 1:
+                return claimed
+        else:
+            claimed += amount
+
+
+class TestClaims(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pods = self.engine.pods
+        add_pods(self.engine)
+        # Forked processes find the statements compiled and the modules imported.
+        self.engine.release(base.Context("warm"), self.claim("warm", 1))
+        self.engine.close()
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        return super().make_engine(**{**PATIENT, **changes})
+
+    def claim(self, project_id: str, amount: int) -> list[str]:
+        return claim_one(self.engine, project_id, amount)
+
+    def used(self) -> dict[str, int]:
+        return {record.provider: record.used for record in self.engine.capacity.list_inventories(ADMIN)}
+
+    def bindings(self, project_id: str, *, history: bool = False) -> list[tuple[str | None, str]]:
+        found = self.pods.list_bindings(ADMIN, project_id, history=history)
+        return [(binding.pod, binding.reason) for _, binding in found]
+
+    def test_all_pods_are_filled(self) -> None:
+        claimed = race(*(functools.partial(fill, self.engine, number) for number in range(PROCESSES)))
+        self.assertEqual(4 * TOTAL, sum(claimed), claimed)
+        self.assertEqual({TOTAL}, set(self.used().values()))
+        for project_id in ("tenant0", "tenant1"):
+            self.assertEqual(1, len(self.bindings(project_id)))
+            self.assertEqual(("p1", "first"), self.bindings(project_id, history=True)[0])
+        self.assert_invariants()
+
+    def claim_together(self, project_id: str) -> list[Any]:
+        """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
+        claimer = self.engine._driver._reserver._capacity  # type: ignore[attr-defined]
+        place, wait = claimer.place, once(PROCESSES)
+
+        def place_and_wait(pending: Any) -> Any:
+            placement = place(pending)
+            wait()
+            return placement
+
+        self.patch(claimer, "place", place_and_wait)
+        self.engine.close()
+        return race(*[functools.partial(self.claim, project_id, 1)] * PROCESSES)
+
+    def test_one_first_binding(self) -> None:
+        self.claim_together("tenant1")
+        self.assertEqual([("p1", "first")], self.bindings("tenant1", history=True))
+        self.assertEqual(PROCESSES, sum(self.used()[name] for name in ("p1", "p1-1")))
+        self.assert_invariants()
+
+    def test_one_move(self) -> None:
+        for _ in range(2):
+            self.claim("tenant1", TOTAL)
+        self.claim_together("tenant1")
+        self.assertEqual([("p1", "first"), ("p2", "claim")], self.bindings("tenant1", history=True))
+        self.assertEqual(PROCESSES, sum(self.used()[name] for name in ("p2", "p2-1")))
+        self.assert_invariants()
+
+    def test_the_last_one_is_taken_once(self) -> None:
+        """All select the last free unit: one gets it, and the others are refused."""
+        for amount in (TOTAL, TOTAL, TOTAL, TOTAL - 1):
+            self.claim("tenant1", amount)
+        claim = self.claim
+
+        def claim_or_not(project_id: str, amount: int) -> list[str]:
+            try:
+                return claim(project_id, amount)
+            except exceptions.OverCapacity:
+                return []
+
+        self.patch(self, "claim", claim_or_not)
+        self.assertEqual(1, sum(map(len, self.claim_together("tenant2"))))
+        self.assertEqual({TOTAL}, set(self.used().values()))
+        self.assertEqual([("p2", "first")], self.bindings("tenant2", history=True))
+        self.assert_invariants()
