@@ -14,7 +14,6 @@ from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
-    MICROSECONDS,
     ORIGINS,
     Author,
     HistoryDifference,
@@ -480,12 +479,8 @@ class Administration:
         Returns the number of entries deleted.
         """
         validation.admin_only(context, "purge_limit_history")
-        if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int) or older_than_seconds < 0:
-            raise exceptions.InvalidRequest(
-                f"An age must be a whole number of seconds, not {safe_repr(older_than_seconds)}."
-            )
-        seconds = min(older_than_seconds, validation.MAX_EXPIRE_SECONDS)
-        return self._driver.history.purge(seconds * MICROSECONDS, validation.author_of(context, None))
+        age = validation.age_microseconds(older_than_seconds)
+        return self._driver.history.purge(age, validation.author_of(context, None))
 
     def _refuse_unknown(self, resources: Iterable[object]) -> None:
         unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cyborg_quota import exceptions, units, validation
+from cyborg_quota import exceptions, paging, units, validation
 from cyborg_quota.capacity_types import (
     Allocation,
+    CapacityDifference,
     CapacityDrift,
+    CapacityEntry,
     CapacityNotice,
     Inventory,
     InventoryRecord,
@@ -18,7 +21,7 @@ from cyborg_quota.capacity_types import (
     ResourceReport,
 )
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ class Capacity:
     """Providers, and how many of each resource they have. All calls need an admin's context.
 
     A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
+    A ``reason`` is one line of text, recorded in the history.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
@@ -50,6 +54,7 @@ class Capacity:
         parent: str | None = None,
         can_host: bool = True,
         pod: str | None = None,
+        reason: str | None = None,
     ) -> Provider:
         """Add a provider without inventories, and return it.
 
@@ -66,27 +71,33 @@ class Capacity:
             parent=validation.optional_name("provider", parent),
             pod=validation.optional_name("pod", pod),
         )
-        self._providers.add(provider)
+        self._providers.add(provider, _author(context, reason))
         return self._providers.show(provider.uuid)
 
-    def list_providers(self, context: Context) -> list[Provider]:
-        """All providers, by name."""
+    def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
+        """All providers, by name.
+
+        ``limit``: the maximum number. ``after``: the name of the last provider of the previous page. Raises
+        MarkerNotFound.
+        """
         validation.admin_only(context, "list_providers")
-        return self._providers.list_providers()
+        return self._providers.list_providers(validation.row_limit(limit), validation.optional_name("marker", after))
 
     def show_provider(self, context: Context, provider: str) -> Provider:
         """One provider. Raises ProviderNotFound."""
         validation.admin_only(context, "show_provider")
         return self._providers.show(validation.check_name("provider", provider))
 
-    def set_pod(self, context: Context, provider: str, pod: str | None) -> Provider:
+    def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
         """Put a provider that has no claims into a pod, or into none (None), and return it.
 
         Raises ProviderNotFound, PodNotFound, ProviderInUse.
         """
         validation.admin_only(context, "set_pod")
         return self._providers.set_pod(
-            validation.check_name("provider", provider), validation.optional_name("pod", pod)
+            validation.check_name("provider", provider),
+            validation.optional_name("pod", pod),
+            _author(context, reason),
         )
 
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
@@ -94,10 +105,10 @@ class Capacity:
         validation.admin_only(context, "require_pods")
         self._providers.require_pods([validation.check_name("pod", pod) for pod in sorted(pods)])
 
-    def remove_provider(self, context: Context, provider: str) -> None:
+    def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
         validation.admin_only(context, "remove_provider")
-        self._providers.remove(validation.check_name("provider", provider))
+        self._providers.remove(validation.check_name("provider", provider), _author(context, reason))
 
     # --- inventories ---
 
@@ -108,6 +119,7 @@ class Capacity:
         inventories: Mapping[str, Inventory],
         *,
         generation: int | None = None,
+        reason: str | None = None,
     ) -> list[InventoryRecord]:
         """Set inventories of a provider, all or none, and return them. Its other inventories stay.
 
@@ -127,11 +139,20 @@ class Capacity:
                 raise exceptions.InvalidInventory(resource, "value", inventory, "it must be an Inventory")
             checked[resource] = units.check_inventory(resource, inventory)
         return self._providers.set_inventories(
-            validation.check_name("provider", provider), checked, _check_generation(generation)
+            validation.check_name("provider", provider),
+            checked,
+            _check_generation(generation),
+            _author(context, reason),
         )
 
     def remove_inventory(
-        self, context: Context, provider: str, resource: str, *, generation: int | None = None
+        self,
+        context: Context,
+        provider: str,
+        resource: str,
+        *,
+        generation: int | None = None,
+        reason: str | None = None,
     ) -> None:
         """Remove an inventory; does nothing if there is none. ``generation``: as in ``set_inventories``.
 
@@ -142,17 +163,32 @@ class Capacity:
             validation.check_name("provider", provider),
             validation.check_name("resource", resource),
             _check_generation(generation),
+            _author(context, reason),
         )
 
-    def list_inventories(self, context: Context, provider: str | None = None) -> list[InventoryRecord]:
-        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+    def list_inventories(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[InventoryRecord]:
+        """The inventories of one provider, or of all, by provider and resource.
+
+        ``limit``: the maximum number. ``after``: (name of the provider, resource) of the last record of the previous
+        page; with the resource None, the last one of that provider. ``resource``: only this one. Raises
+        ProviderNotFound, MarkerNotFound.
+        """
         validation.admin_only(context, "list_inventories")
-        return self._providers.list_inventories(validation.optional_name("provider", provider))
+        page = paging.check(limit, after, resource, owner="provider")
+        return self._providers.list_inventories(validation.optional_name("provider", provider), page)
 
     def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
-        """The UUID of the first of the providers ``names`` that has all these resources, free or not; None: none has.
+        """The UUID of the first of these providers that has an inventory of each resource, or None.
 
-        An inventory whose total is 0 does not count.
+        What is free does not matter, but an inventory whose total is 0 does not count.
         """
         validation.admin_only(context, "find_provider")
         return self._providers.find_with(
@@ -160,13 +196,30 @@ class Capacity:
             [validation.check_name("resource", resource) for resource in resources],
         )
 
-    def list_allocations(self, context: Context, provider: str | None = None) -> list[Allocation]:
-        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+    def list_allocations(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
+    ) -> list[Allocation]:
+        """The live claims at one provider, or at all, by provider and project; the oldest first.
+
+        ``limit``: the maximum number. ``after``: the UUID of the last reservation of the previous page. ``resource``:
+        only this one. Raises ProviderNotFound, MarkerNotFound.
+        """
         validation.admin_only(context, "list_allocations")
-        return self._providers.list_allocations(validation.optional_name("provider", provider))
+        return self._providers.list_allocations(
+            validation.optional_name("provider", provider),
+            limit=validation.row_limit(limit),
+            after=validation.optional_name("marker", after),
+            resource=validation.optional_name("resource", resource),
+        )
 
     def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
-        """Set what is in use at a provider without a reservation of this ledger, by resource.
+        """Set the amounts that are in use at a provider without a reservation in this ledger, by resource.
 
         Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
         provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
@@ -176,20 +229,73 @@ class Capacity:
         self._providers.set_used_elsewhere(validation.check_name("provider", provider), checked)
 
     def report(self, context: Context) -> list[ResourceReport]:
-        """What exists, is claimed, is used elsewhere and is promised of each resource; by resource.
+        """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
 
         Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
         """
         validation.admin_only(context, "report")
         return self._driver.report_capacity(sorted(self._resources))
 
+    # --- history ---
+
+    def history(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+        resource: str | None = None,
+    ) -> list[CapacityEntry]:
+        """The recorded changes of providers and inventories, newest first.
+
+        ``provider``: only the changes of this provider, which may have been removed. ``resource``: only those of its
+        inventories. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
+        ``marker``: the id of the entry after which the list starts. Raises InvalidRequest.
+        """
+        validation.admin_only(context, "history")
+        return self._driver.capacity_history.entries(
+            provider=validation.optional_name("provider", provider),
+            resource=validation.optional_name("resource", resource),
+            since=validation.moment_or_age("since", since),
+            limit=validation.row_limit(limit),
+            before=None if marker is None else validation.entry_id(marker),
+        )
+
+    def verify_history(self, context: Context) -> list[CapacityDifference]:
+        """Replay the history from its last checkpoint; return what it does not explain.
+
+        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint`` then records the present state.
+        Raises DatabaseUnavailable if the inventories keep changing meanwhile.
+        """
+        validation.admin_only(context, "verify_history")
+        return self._driver.capacity_history.verify()
+
+    def checkpoint(self, context: Context, *, reason: str | None = None) -> int:
+        """Record all present providers and inventories in the history. Returns the number of entries written.
+
+        The next verification starts there, so differences before the checkpoint are no longer reported.
+        """
+        validation.admin_only(context, "checkpoint")
+        return self._driver.capacity_history.checkpoint(_author(context, reason))
+
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Replace the entries of the history that are older than this by one checkpoint.
+
+        Returns the number of entries deleted.
+        """
+        validation.admin_only(context, "purge_history")
+        age = validation.age_microseconds(older_than_seconds)
+        return self._driver.capacity_history.purge(age, _author(context, None))
+
     # --- claims with a provider ---
 
     def enable(self, context: Context) -> None:
-        """Permit claims with a provider, resize and transfer, for good.
+        """Permit claims with a provider, resize and transfer. This cannot be undone.
 
-        Call it when no process of an older release runs any more: such a process would not give the capacity of a
-        reservation back, and would end a resized one with its first amount.
+        Call it when no process of an older release runs any more: when such a process ends a reservation, it does not
+        give its capacity back, and subtracts the original amount of a resized one.
         """
         validation.admin_only(context, "enable")
         self._providers.enable()
@@ -202,7 +308,10 @@ class Capacity:
     # --- notices, audit and repair ---
 
     def notices(self, context: Context) -> list[CapacityNotice]:
-        """The inventories that crossed a threshold of their capacity since the last call, by any host."""
+        """The inventories that crossed a threshold of their capacity since the last call, by any host.
+
+        After them, the resources whose capacity at all providers together did (provider None).
+        """
         validation.admin_only(context, "notices")
         return self._driver.capacity_notices()
 
@@ -212,7 +321,7 @@ class Capacity:
         return self._providers.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
-        """Repair the counters that ``audit`` reports. Returns them before and after."""
+        """Repair the counters that ``audit`` reports. Returns the counters before and after it."""
         validation.admin_only(context, "heal")
         return self._providers.heal(progress)
 
@@ -220,6 +329,11 @@ class Capacity:
         unknown = [resource for resource in inventories if resource not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+
+
+def _author(context: Context, reason: str | None) -> Author:
+    """Who makes a change, and why. Raises InvalidRequest."""
+    return validation.author_of(context, validation.check_reason(reason, is_required=False))
 
 
 def _check_amount(amount: object) -> int:

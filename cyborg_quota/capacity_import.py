@@ -57,8 +57,9 @@ class CapacityImporter:
     """Applies what a source has. Errors of the input are raised before anything is written.
 
     :param resources: the registered resources.
-    :param settle: waits until the binds that were running have claimed; called once, if consumers without a reservation
-        were found.
+    :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
+        that hold no reservation here.
+    :param reason: of the changes, for the history.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class CapacityImporter:
         context: Context,
         resources: Iterable[str],
         settle: Callable[[], object] = lambda: None,
+        reason: str | None = None,
     ) -> None:
         self._capacity = capacity
         self._context = context
         self._resources = frozenset(resources)
         self._settle = settle
+        self._reason = reason
 
     def run(
         self,
@@ -148,7 +151,7 @@ class CapacityImporter:
             if not _is_equal(records.get(resource), inventory)
         }
         if differing and not dry_run:
-            self._capacity.set_inventories(self._context, name, differing)
+            self._capacity.set_inventories(self._context, name, differing, reason=self._reason)
         for resource, inventory in differing.items():
             before = records[resource].total if resource in records else None
             changes.append(Change(SET, name, resource, before, inventory.total))
@@ -157,7 +160,13 @@ class CapacityImporter:
     def _add(self, one: WantedProvider, stored: _Stored) -> None:
         parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
         self._capacity.add_provider(
-            self._context, one.name, uuid=one.uuid, parent=parent, pod=one.pod, can_host=one.can_host
+            self._context,
+            one.name,
+            uuid=one.uuid,
+            parent=parent,
+            pod=one.pod,
+            can_host=one.can_host,
+            reason=self._reason,
         )
 
     def _apply_used(
@@ -229,7 +238,7 @@ class _Claims:
         self.add(allocations)
 
     def add(self, allocations: Iterable[Allocation]) -> None:
-        """Add what was read at another moment: a consumer that held it at either moment is known here."""
+        """Add allocations that were read at another time: a consumer that had one at either time counts as known."""
         now: dict[tuple[str, str, str], int] = {}
         for one in allocations:
             for holder in {one.consumer, one.group} - {None}:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The headroom of a project: the largest amount that a reserve made now would be granted. Pure: the caller reads.
 
-A reserve of one resource is one reservation, so the conditions on it are an upper bound of its amount each. Where
+A reserve of one resource makes one reservation, so that each condition is an upper bound of its amount. Where
 several bounds are equal, the one that the error of a larger reserve would name is reported: limits first, nearest to
 the project first; then the width of the counter; then the cap on open reservations.
 """
@@ -120,8 +120,8 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
 def bundles_at_providers(bundle: Mapping[str, int], free: Iterable[tuple[Sequence[int], int]]) -> int:
     """How many bundles fit, each of them at one provider.
 
-    ``free``: by provider whose units permit the amounts of ``bundle``, what is free of each of its resources, in their
-    order; and the number of such providers.
+    ``free``: what is free of each resource of ``bundle``, in their order, at providers whose units permit its amounts;
+    and the number of providers that have the same amounts free.
     """
     amounts = list(bundle.values())
     return sum(

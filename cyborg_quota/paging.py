@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of lists that are sorted by project and resource: checks the arguments, and selects from a short list.
+"""Pages of lists that are sorted by project (or provider) and resource: checks arguments, pages a short list.
 
 The database selects the pages of long lists (db/paging.py).
 """
@@ -13,12 +13,12 @@ from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import LimitRecord, Page
 
 
-def check(limit: int | None, after: object, resource: str | None) -> Page:
-    """The part of a list to read. ``after``: see types.Marker. Raises InvalidRequest."""
+def check(limit: int | None, after: object, resource: str | None, *, owner: str = "project") -> Page:
+    """The part of a list to read. ``after``: see types.Marker, with this kind of owner. Raises InvalidRequest."""
     marker = None
     if after is not None:
         if not isinstance(after, (tuple, list)) or len(after) != 2:
-            raise exceptions.InvalidRequest(f"A marker must be a project and a resource, not {safe_repr(after)}.")
+            raise exceptions.InvalidRequest(f"A marker must be a {owner} and a resource, not {safe_repr(after)}.")
         marker = (validation.optional_name("marker", after[0]), validation.optional_name("marker", after[1]))
     return Page(validation.row_limit(limit), marker, validation.optional_name("resource", resource))
 

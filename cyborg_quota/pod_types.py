@@ -28,8 +28,8 @@ class Pod:
     """One OpenStack deployment of an availability zone, with its own providers.
 
     ``resource_affinity``: its tags, such as {"purpose": "CAD"}. ``weight``: pods with a higher weight are preferred.
-    ``threshold``: the percentage of the capacity from which on the pod counts as full. ``endpoint``: where the pod is
-    measured, CLOUD or CLOUD/REGION of clouds.yaml; None: the own inventories are its capacity.
+    ``threshold``: the pod counts as full when this percentage of its capacity is in use. ``endpoint``: where the pod is
+    measured, CLOUD or CLOUD/REGION of clouds.yaml; None: its capacity and use are those of its providers' inventories.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Pod:
 class PodUsage:
     """The last measurement of a pod, by resource.
 
-    ``usage`` None: the pod was never measured, and counts as having room. ``measured_at`` is in UTC, without zone.
+    ``usage`` None: the pod was never measured, and does not count as full. ``measured_at`` is in UTC, without zone.
     ``age``: how long ago that was, by the clock of the database.
     """
 

@@ -64,9 +64,9 @@ class Pods:
     ) -> Pod:
         """Add an available pod without measurement, and return it.
 
-        ``weight``: pods with a higher weight are preferred. ``threshold``: the percentage of its capacity from which on
-        it counts as full. ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml, whose Placement measures it; None: it is
-        measured by its own inventories. Raises PodExists, InvalidName, InvalidPod.
+        ``weight``: pods with a higher weight are preferred. ``threshold``: the pod counts as full when this percentage
+        of its capacity is in use. ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml, whose Placement measures it;
+        None: its use is that of the inventories of its providers. Raises PodExists, InvalidName, InvalidPod.
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
@@ -80,10 +80,13 @@ class Pods:
         self._pods.add(pod)
         return pod
 
-    def list_pods(self, context: Context) -> list[Pod]:
-        """All pods, in the order in which they were added."""
+    def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        """All pods, in the order in which they were added.
+
+        ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
+        """
         validation.admin_only(context, "list_pods")
-        return self._pods.list_pods()
+        return self._pods.list_pods(validation.row_limit(limit), validation.optional_name("marker", after))
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
@@ -145,9 +148,10 @@ class Pods:
         """The binding of the project for this zone and these tags. It is created or moved if needed.
 
         It moves only if its pod is not available, or was full when it was measured last, and another pod passes the
-        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all that it
-        has. Concurrent calls for one project return the same pod. Without the policy rule cyborg_quota:pod:see, the
-        name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource, InvalidDelta.
+        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all of its
+        resources. Concurrent calls for one project return the same pod. Unless the policy rule cyborg_quota:pod:see
+        allows the context to see it, the name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource,
+        InvalidDelta.
         """
         project_id = validation.project_of(context, project_id)
         pod_request = PodRequest(
@@ -191,7 +195,7 @@ class Pods:
         zone: str | None = None,
         affinity: Mapping[str, str] | None = None,
     ) -> Binding:
-        """Bind a project to this pod for a zone and tags, also if a filter would not pass it.
+        """Bind a project to this pod for a zone and tags, even if a filter would exclude the pod.
 
         What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
         """

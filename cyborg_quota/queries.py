@@ -46,9 +46,10 @@ class Queries:
         ``fits`` is the largest amount that a reserve made now would be granted: a reserve of it passes, and one of more
         is refused, unless other calls change the usage or the limits in between. Raises LimitsUnavailable.
 
-        ``provider`` None: quota only. A UUID, a name, or ANY: of a reserve with this provider. Its units may refuse
-        amounts below ``fits``. A context that the policy rule cyborg_quota:capacity:fits does not allow gets quota
-        only. Raises ProviderNotFound, CapacityNotEnabled.
+        ``provider``: None to consider only the quota; a UUID, a name or ANY to consider also the capacity, as a reserve
+        with this provider does. Its units may refuse amounts below ``fits``. If the policy rule
+        cyborg_quota:capacity:fits does not allow it, only the quota is considered. Raises ProviderNotFound,
+        CapacityNotEnabled.
         """
         project_id = validation.project_of(context, project_id)
         return self._driver.headroom(project_id, self.resources, self._visible_provider(context, project_id, provider))

@@ -58,7 +58,7 @@ def largest_permitted(at_most: int, *, min_unit: int, max_unit: int, step_size: 
 
 
 def violated_rule(amount: int, total: int, record: InventoryRecord) -> str | None:
-    """The rule of ``record`` that a claim of ``amount`` violates, where the call claims ``total`` there in all."""
+    """The rule of ``record`` that a claim of ``amount`` violates. ``total``: what all claims of the call take there."""
     violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
     if violated is not None:
         return violated

@@ -24,6 +24,7 @@ from cyborg_quota.types import (
     MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
+    MICROSECONDS,
     SELECT,
     SELECT_TEXT,
     UNLIMITED,
@@ -208,6 +209,13 @@ def entry_id(marker: object) -> tuple[int, int]:
     if len(numbers) != 2 or not all(number.isdigit() and len(number) <= 10 for number in numbers):
         raise exceptions.InvalidRequest(f"A marker must be the id of an entry, as in 12-0, not {safe_repr(marker)}.")
     return int(numbers[0]), int(numbers[1])
+
+
+def age_microseconds(seconds: object) -> int:
+    """An age in whole seconds as microseconds. Raises InvalidRequest."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 0:
+        raise exceptions.InvalidRequest(f"An age must be a whole number of seconds, not {safe_repr(seconds)}.")
+    return min(int(seconds), MAX_EXPIRE_SECONDS) * MICROSECONDS
 
 
 def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:

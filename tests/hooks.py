@@ -47,15 +47,16 @@ def refuse_commit(backend: str) -> Exception:
 
 
 class LostCommits(fixtures.Fixture):
-    """COMMITs of transactions that wrote reservations succeed, but their answers are lost, ``times`` of them.
+    """COMMITs of transactions that wrote ``table`` succeed, but their answers are lost, ``times`` of them.
 
     ``lost`` counts them, so that a test can assert that some were lost.
     """
 
-    def __init__(self, engine: QuotaEngine, backend: str, times: int = 1) -> None:
+    def __init__(self, engine: QuotaEngine, backend: str, times: int = 1, *, table: str = "reservations") -> None:
         super().__init__()
         self._sql = database_of(engine).engine
         self._backend = backend
+        self._writes = (f"INSERT INTO {table}", f"UPDATE {table}", f"DELETE FROM {table}")
         self._times = times
         self.lost = 0
 
@@ -65,9 +66,7 @@ class LostCommits(fixtures.Fixture):
         writers: set[int] = set()
 
         def note(connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if statement.startswith(
-                ("INSERT INTO reservations", "UPDATE reservations", "DELETE FROM reservations")
-            ):
+            if statement.startswith(self._writes):
                 writers.add(id(connection.connection.dbapi_connection))
 
         def lose(

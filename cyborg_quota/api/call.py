@@ -66,7 +66,7 @@ class Call:
         return Caller(context.project_id, True, context.user_id, context.request_id)
 
     def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
-        """Whether the policy allows this to the caller."""
+        """Whether the policy allows the caller to do this."""
         return self.policy.permits(rule, self.context, project_id, parent_id)
 
     @property

@@ -40,7 +40,7 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:
 
 
 def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
-    """Put oslo.middleware around an application that validates tokens. A request passes it from the last line up."""
+    """Put oslo.middleware around an application that validates tokens. What is added last gets a request first."""
     import oslo_middleware
     from oslo_middleware import cors
 
@@ -48,7 +48,7 @@ def wrap(application: Application, conf: cfg.ConfigOpts) -> Application:
 
     cors.set_defaults(allow_headers=_CORS_HEADERS, expose_headers=_CORS_HEADERS, allow_methods=_CORS_METHODS)
     application = oslo_middleware.RequestId(JsonErrors(application), conf)
-    # Its middleware answers every request: it is an application for one path.
+    # oslo.middleware's Healthcheck answers every request that it gets: it gets those for one path only.
     application = _at(_HEALTHCHECK, oslo_middleware.Healthcheck(None, conf), application)
     application = oslo_middleware.CORS(application, conf)
     return oslo_middleware.HTTPProxyToWSGI(application, conf)
@@ -60,7 +60,7 @@ def mount(quota_api: Application, other: Application) -> Application:
 
 
 def _at(paths: re.Pattern[str], application: Application, other: Application) -> Application:
-    """An application that answers the paths that begin so with ``application``, and all others with ``other``."""
+    """An application that passes requests for these ``paths`` to ``application``, and all others to ``other``."""
 
     def chosen(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         return (application if paths.match(environ.get("PATH_INFO", "")) else other)(environ, start_response)

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "Quota is not available at the moment. Try again later."
-"""The log has the reason: hosts, users, statements."""
+"""The reason is only logged: it may name hosts, users and statements."""
 
 NO_TOKEN: Final = "A valid token of Keystone is required, in the header X-Auth-Token."
 INTERNAL: Final = "An internal error has occurred."
@@ -72,7 +72,7 @@ def translate(error: exceptions.QuotaError) -> Refused:
     if isinstance(error, exceptions.InvalidRequest):
         return Refused(400, str(error))
     if isinstance(error, exceptions.NotAuthorized):
-        return Refused(403, "The policy does not allow this call to you.")
+        return Refused(403, "The policy does not allow you to make this call.")
     if isinstance(error, _NOT_FOUND):
         return Refused(404, str(error))
     for kind, code in _CONFLICTS.items():

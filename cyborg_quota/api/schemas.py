@@ -165,7 +165,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 {
                     "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
                     "start": _described(_TIME, "Without it, the limits apply at once. Without an offset: UTC."),
-                    "until": _described(_TIME, "The time at which they end to apply. Without an offset: UTC."),
+                    "until": _described(_TIME, "The time until which they apply. Without an offset: UTC."),
                 },
                 optional=("start",),
             ),

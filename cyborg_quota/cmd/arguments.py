@@ -103,6 +103,10 @@ def add_reason(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_capacity_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="TEXT", help="why, for `capacity history`")
+
+
 _AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

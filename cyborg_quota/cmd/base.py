@@ -12,6 +12,7 @@ from cliff import command, lister, show
 from oslo_config import cfg
 
 import cyborg_quota
+from cyborg_quota import exceptions
 from cyborg_quota.cmd import formats, projects
 from cyborg_quota.cmd.errors import DONE
 from cyborg_quota.conf import loading
@@ -121,6 +122,20 @@ class Lister(_Display, lister.Lister):
             rows = [formats.human(row) for row in rows]
         with formats.known_columns():
             return super().produce_output(parsed_args, column_names, rows)
+
+
+class Previewer(Lister):
+    """A command that prints rows, and then raises ``refusal`` if take_action has set it."""
+
+    refusal: exceptions.LimitRefused | None = None
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the rows first, then raise the refusal of the enforcement model."""
+        super().run(parsed_args)
+        if self.refusal is not None:
+            self.app.stdout.flush()
+            raise self.refusal
+        return self.status
 
 
 class ShowOne(_Display, show.ShowOne):

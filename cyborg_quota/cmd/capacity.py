@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord, Provider
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED
 
 PROVIDER_COLUMNS = ("name", "uuid", "parent", "can_host", "pod", "generation")
@@ -17,7 +17,7 @@ INVENTORY_COLUMNS = (
     "provider", "resource", "total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio", "used",
     "free", "generation", "used_elsewhere",
 )  # fmt: skip
-ALLOCATION_COLUMNS = ("provider", "project_id", "consumer", "resource", "used")
+ALLOCATION_COLUMNS = ("provider", "project_id", "consumer", "resource", "used", "reservation")
 DRIFT_COLUMNS = ("provider", "resource", "recorded", "expected")
 
 
@@ -74,6 +74,7 @@ class ProviderAdd(base.ShowOne):
         parser.add_argument(
             "--shared", action="store_true", help="a shared pool: only claims that name it use its capacity"
         )
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -84,6 +85,7 @@ class ProviderAdd(base.ShowOne):
             parent=parsed_args.parent,
             can_host=not parsed_args.shared,
             pod=parsed_args.pod,
+            reason=parsed_args.reason,
         )
         return PROVIDER_COLUMNS, provider_values(provider)
 
@@ -93,8 +95,14 @@ class ProviderList(base.Lister):
 
     example = "cyborg-quota capacity provider list -f csv"
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_limit(parser)
+        parser.add_argument("--marker", metavar="NAME", help="start after the provider with this name")
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        providers = self.engine.capacity.list_providers(self.context)
+        providers = self.engine.capacity.list_providers(self.context, limit=parsed_args.limit, after=parsed_args.marker)
         return PROVIDER_COLUMNS, [provider_values(provider) for provider in providers]
 
 
@@ -124,10 +132,13 @@ class ProviderSet(base.ShowOne):
         pod = parser.add_mutually_exclusive_group(required=True)
         pod.add_argument("--pod", metavar="POD", help="the pod to which it belongs")
         pod.add_argument("--no-pod", action="store_true", help="it belongs to no pod")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        provider = self.engine.capacity.set_pod(self.context, parsed_args.provider, parsed_args.pod)
+        provider = self.engine.capacity.set_pod(
+            self.context, parsed_args.provider, parsed_args.pod, reason=parsed_args.reason
+        )
         return PROVIDER_COLUMNS, provider_values(provider)
 
 
@@ -139,10 +150,11 @@ class ProviderRemove(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_provider(parser)
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.remove_provider(self.context, parsed_args.provider)
+        self.engine.capacity.remove_provider(self.context, parsed_args.provider, reason=parsed_args.reason)
 
 
 class InventorySet(base.Lister):
@@ -152,7 +164,7 @@ class InventorySet(base.Lister):
     provider stay unchanged. A claim takes the smallest unit, or a multiple of the
     step size above it up to the largest unit. The total may be lower than what is
     in use: claims are then refused until the use is below the capacity again.
-    With --generation, a provider that was changed since is refused.
+    With --generation, nothing is changed if the provider has another generation.
     """
 
     example = "cyborg-quota capacity inventory set node1 gpu=8 fpga=2 --reserved 1"
@@ -174,7 +186,8 @@ class InventorySet(base.Lister):
             metavar="RATIO",
             help="the capacity is (total - reserved) * RATIO, rounded down (default: 1)",
         )
-        parser.add_argument("--generation", type=int, metavar="N", help="the generation that `inventory list` printed")
+        parser.add_argument("--generation", type=int, metavar="N", help="the generation in `capacity inventory list`")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -190,7 +203,11 @@ class InventorySet(base.Lister):
             for resource, total in arguments.once_each(parsed_args.totals, "totals").items()
         }
         records = self.engine.capacity.set_inventories(
-            self.context, parsed_args.provider, inventories, generation=parsed_args.generation
+            self.context,
+            parsed_args.provider,
+            inventories,
+            generation=parsed_args.generation,
+            reason=parsed_args.reason,
         )
         return INVENTORY_COLUMNS, [inventory_values(record) for record in records]
 
@@ -203,10 +220,13 @@ class InventoryList(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_provider_filter(parser)
+        paging.add_paging(parser, owner="provider", metavar="PROVIDER")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        records = self.engine.capacity.list_inventories(self.context, parsed_args.provider)
+        records = self.engine.capacity.list_inventories(
+            self.context, parsed_args.provider, **paging.options(parsed_args)
+        )
         return INVENTORY_COLUMNS, [inventory_values(record) for record in records]
 
 
@@ -219,10 +239,13 @@ class InventoryRemove(base.Command):
         parser = super().get_parser(prog_name)
         _add_provider(parser)
         parser.add_argument("resource", metavar="RESOURCE", help="the resource")
+        arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.remove_inventory(self.context, parsed_args.provider, parsed_args.resource)
+        self.engine.capacity.remove_inventory(
+            self.context, parsed_args.provider, parsed_args.resource, reason=parsed_args.reason
+        )
 
 
 class AllocationList(base.Lister):
@@ -233,21 +256,31 @@ class AllocationList(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_provider_filter(parser)
+        paging.add_limit(parser)
+        parser.add_argument("--marker", metavar="UUID", help="start after the claim with this reservation")
+        paging.add_resource(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        allocations = self.engine.capacity.list_allocations(
+            self.context,
+            parsed_args.provider,
+            limit=parsed_args.limit,
+            after=parsed_args.marker,
+            resource=parsed_args.resource,
+        )
         return ALLOCATION_COLUMNS, [
-            (one.provider, one.project_id, formats.Optional(one.consumer), one.resource, one.used)
-            for one in self.engine.capacity.list_allocations(self.context, parsed_args.provider)
+            (one.provider, one.project_id, formats.Optional(one.consumer), one.resource, one.used, one.reservation)
+            for one in allocations
         ]
 
 
 class Enable(base.Command):
-    """Permit claims with a provider, resize and transfer, for good.
+    """Permit claims with a provider, resize and transfer. This cannot be undone.
 
-    Run it once, when no process of an older release runs any more: such a process
-    would not give the capacity of a reservation back, and would end a resized one
-    with its first amount.
+    Run it once, when no process of an older release runs any more: when such a
+    process ends a reservation, it does not give its capacity back, and subtracts
+    the original amount of a resized one.
     """
 
     example = "cyborg-quota capacity enable"

@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvider
 from cyborg_quota.capacity_types import Inventory
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import BadUsage
 
 COLUMNS = ("change", "provider", "resource", "before", "after")
@@ -65,6 +65,7 @@ class Import(base.Lister):
         parser.add_argument(
             "--nested", action="store_true", help="keep the devices of a host as providers of their own"
         )
+        arguments.add_capacity_reason(parser)
         parser.add_argument("--dry-run", action="store_true", help="print the changes, and write nothing")
         return parser
 
@@ -106,7 +107,9 @@ class Import(base.Lister):
             )
             for name, wanted in providers.items()
         ]
-        importer = CapacityImporter(self.engine.capacity, self.context, self.engine.resources)
+        importer = CapacityImporter(
+            self.engine.capacity, self.context, self.engine.resources, reason=parsed_args.reason
+        )
         return importer.run(lambda: wanted_providers, dry_run=parsed_args.dry_run, progress=progress)
 
     def _import_service(self, parsed_args: argparse.Namespace, progress: Callable[[int], object]) -> list[Change]:
@@ -123,6 +126,7 @@ class Import(base.Lister):
             parsed_args.source,
             nested=parsed_args.nested,
             dry_run=parsed_args.dry_run,
+            reason=parsed_args.reason,
             progress=progress,
         )
 

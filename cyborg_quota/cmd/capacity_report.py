@@ -22,8 +22,8 @@ class Report(base.Lister):
 
     total and reserved are the sums over all providers; capacity is what they can
     give out; claimed is taken by reservations that name a provider; used_elsewhere
-    is taken by others, as Placement reports it; free is left, and largest_free is
-    the most that is left at one provider. promised is the sum of the limits at the
+    is taken by others, as Placement reports it; free is the rest, and largest_free
+    is the largest amount that is free at one provider. promised is the sum of the limits at the
     top of the project tree, and oversubscription is promised / capacity.
     not_served is the number of those projects whose limit still permits more than
     is free. With --projects, lists these projects instead, the largest missing

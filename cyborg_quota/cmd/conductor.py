@@ -20,7 +20,7 @@ def main() -> int:
     from cyborg_quota.integrations.cyborg import compatibility
 
     try:
-        compatibility.check_services()
+        compatibility.check_conductor()
         from cyborg_quota.integrations.cyborg import conductor
 
         conductor.serve(sys.argv)

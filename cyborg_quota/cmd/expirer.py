@@ -69,18 +69,24 @@ class Maintenance:
         return self._engine.expire(self._context, progress=self._check_stopped)
 
     def purge(self) -> int:
-        """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
+        """Delete reservations that ended long ago, and old entries of the histories; returns the number of rows."""
         purged = self._engine.purge(self._context, self._purge_age, progress=self._check_stopped)
         if self._history_age is not None:
             purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
+            purged += self._engine.capacity.purge_history(self._context, self._history_age)
         return purged
 
     def notify(self) -> int:
-        """Log and send a notice for each threshold that a project or an inventory crossed; returns their number."""
+        """Log and send a notice for each threshold that a project, an inventory or a resource crossed.
+
+        Returns their number.
+        """
         notices = self._engine.notices(self._context)
         notifications.notify_all(notices, self._send, self._summarize_above)
         capacity_notices = self._engine.capacity.notices(self._context)
-        notifications.notify_all(capacity_notices, self._send, self._summarize_above)
+        for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
+            group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
+            notifications.notify_all(group, self._send, self._summarize_above)
         pod_notices = self._engine.pods.notices(self._context)
         notifications.notify_all(pod_notices, self._send, self._summarize_above)
         return len(notices) + len(capacity_notices) + len(pod_notices)

@@ -52,6 +52,17 @@ class Available(_Column):
         return "unlimited" if self._value is None else str(self._value)
 
 
+class Fits(_Column):
+    """What fits: a table shows ``unlimited`` if that is so, whatever the exact amount."""
+
+    def __init__(self, value: int | None, *, is_unlimited: bool) -> None:
+        super().__init__(value)
+        self._is_unlimited = is_unlimited
+
+    def human_readable(self) -> str:
+        return "unlimited" if self._is_unlimited else str(self._value)
+
+
 class Unknown(_Column):
     """A value that is not available now: null, or ``unknown`` in a table."""
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import TreeRow
@@ -54,7 +54,7 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
     arguments.add_project_domain(parser)
 
 
-class Set(base.Lister):
+class Set(base.Previewer):
     """Set limits of one project, or defaults. All of them are set, or none.
 
     A limit may be lower than the present usage: then new reservations are
@@ -66,7 +66,6 @@ class Set(base.Lister):
     those that are set otherwise.
     """
 
-    _refusal: exceptions.LimitRefused | None = None
     example = (
         "cyborg-quota limit set --default gpu=10\n"
         "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
@@ -112,16 +111,8 @@ class Set(base.Lister):
         if not parsed_args.dry_run:
             self.engine.administration.set_limits(self.context, limits, parsed_args.project, reason=parsed_args.reason)
             return limit_file.COLUMNS, []
-        changes, self._refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
+        changes, self.refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the changes first, then raise the refusal of a dry run."""
-        super().run(parsed_args)
-        if self._refusal is not None:
-            self.app.stdout.flush()
-            raise self._refusal
-        return self.status
 
     def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> None:
         if parsed_args.project is None:

@@ -17,7 +17,7 @@ from cyborg_quota.types import LimitChange
 COLUMNS = ("change", "project_id", "resource", "before", "after")
 
 
-class Import(base.Lister):
+class Import(base.Previewer):
     """Change limits and the project tree to match a YAML file; all of it or nothing.
 
     Prints the changes. Limits and projects that the file does not mention stay
@@ -27,7 +27,6 @@ class Import(base.Lister):
     """
 
     example = "cyborg-quota limit import limits.yaml --dry-run"
-    _refusal: exceptions.LimitRefused | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -67,7 +66,7 @@ class Import(base.Lister):
         except exceptions.LimitRefused as error:
             if not parsed_args.dry_run:
                 raise
-            self._refusal, changes = error, error.changes
+            self.refusal, changes = error, error.changes
         if parsed_args.against is not None:
             from cyborg_quota.cmd import simulate
 
@@ -84,14 +83,6 @@ class Import(base.Lister):
             changes = list(error.changes)
         changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
         projects.require_known(self.app, changed)
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the changes first, then raise the refusal of a dry run."""
-        super().run(parsed_args)
-        if self._refusal is not None:
-            self.app.stdout.flush()
-            raise self._refusal
-        return self.status
 
 
 def change_row(change: LimitChange) -> tuple[Any, ...]:

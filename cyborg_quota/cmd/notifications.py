@@ -96,7 +96,7 @@ def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -
 
 def _fields(notice: AnyNotice) -> str:
     if isinstance(notice, CapacityNotice):
-        names = {"provider": notice.provider, "resource": notice.resource}
+        names = {"provider": notice.provider or "(all)", "resource": notice.resource}
         figures = {"capacity": notice.capacity, "used": notice.used}
     elif isinstance(notice, PodNotice):
         names = {"pod": notice.pod, "resource": notice.resource}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options --limit, --marker and --resource of commands that print rows by project and resource."""
+"""The options --limit, --marker and --resource of commands that print lists."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from cyborg_quota.cmd.errors import BadUsage
 
 Row = TypeVar("Row")
 
-_TOO_MANY: Final = "--marker takes the project of a row, and its resource if the rows have one."
+_TOO_MANY: Final = "--marker takes the project or provider of a row, and its resource if the rows have one."
 
 DEFAULT_MARKER: Final = "(default)"
 """Names the rows without a project: the default limits."""
 
 
-def add_paging(parser: argparse.ArgumentParser, *, resources: bool = True) -> None:
-    """Add the options. ``resources``: the rows have a resource."""
+def add_paging(
+    parser: argparse.ArgumentParser, *, owner: str = "project", metavar: str = "ID", resources: bool = True
+) -> None:
+    """Add the options for rows that are sorted by ``owner`` and, if ``resources``, by resource."""
     add_limit(parser)
     parser.add_argument(
         "--marker",
         nargs="+",
-        metavar=("ID", "RESOURCE") if resources else "ID",
-        help="start after the last row of this project"
-        + (", or of this project and resource: those of the last row of the previous page" if resources else ""),
+        metavar=(metavar, "RESOURCE") if resources else metavar,
+        help=f"start after the last row of this {owner}"
+        + (f", or of this {owner} and resource: those of the last row of the previous page" if resources else ""),
     )
     if resources:
         add_resource(parser)

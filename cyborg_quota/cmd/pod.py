@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import base, formats, paging
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.pod_types import POD_STATES, Pod
 
@@ -51,7 +51,7 @@ def tags(pairs: Iterable[tuple[str, str]] | None) -> dict[str, str]:
 
 
 def add_affinity(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """Add --affinity, which may be repeated."""
+    """Add --affinity, which can be repeated."""
     parser.add_argument("--affinity", action="append", type=tag, metavar="KEY=VALUE", help=help_text)
 
 
@@ -69,14 +69,14 @@ class Add(base.ShowOne):
         parser = super().get_parser(prog_name)
         add_name(parser)
         parser.add_argument("--zone", metavar="ZONE", help="its availability zone")
-        add_affinity(parser, "a tag; only requests with this tag get the pod; may be repeated")
+        add_affinity(parser, "a tag, for requests that ask for it; a pod with tags serves no request without tags")
         parser.add_argument("--weight", type=int, default=0, metavar="N", help="higher is preferred (default: 0)")
         parser.add_argument(
             "--threshold",
             type=int,
             default=100,
             metavar="PERCENT",
-            help="the part of its capacity from which on it counts as full (default: 100)",
+            help="the percentage of its capacity at which it counts as full (default: 100)",
         )
         parser.add_argument(
             "--endpoint",
@@ -103,8 +103,15 @@ class List(base.Lister):
 
     example = "cyborg-quota pod list"
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_limit(parser)
+        parser.add_argument("--marker", metavar="POD", help="start after the pod with this name")
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return COLUMNS, [values(pod) for pod in self.engine.pods.list_pods(self.context)]
+        pods = self.engine.pods.list_pods(self.context, limit=parsed_args.limit, after=parsed_args.marker)
+        return COLUMNS, [values(pod) for pod in pods]
 
 
 class Show(base.ShowOne):
@@ -137,10 +144,10 @@ class Set(base.ShowOne):
         given.add_argument("--affinity", action="append", type=tag, metavar="KEY=VALUE", help="a tag; may be repeated")
         given.add_argument("--no-affinity", action="store_true", help="remove all tags")
         parser.add_argument("--weight", type=int, metavar="N", help="higher is preferred")
-        parser.add_argument("--threshold", type=int, metavar="PERCENT", help="from which on it counts as full")
+        parser.add_argument("--threshold", type=int, metavar="PERCENT", help="the use at which it counts as full")
         given = parser.add_mutually_exclusive_group()
         given.add_argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml")
-        given.add_argument("--no-endpoint", action="store_true", help="measure it by its own inventories")
+        given.add_argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:

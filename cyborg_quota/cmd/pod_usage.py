@@ -90,7 +90,7 @@ class Collect(base.Lister):
 class Show(base.Lister):
     """Show the last measurement of each pod, or of one, and how old it is.
 
-    A pod without a measurement counts as having room.
+    A pod without a measurement does not count as full.
     """
 
     example = "cyborg-quota pod usage show pod1"

@@ -39,7 +39,7 @@ _PROGRESS_EVENTS: Final = 1000
 _NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
 
 
-class Simulate(base.Lister):
+class Simulate(base.Previewer):
     """Show which claims of a trace other limits would have refused. Writes nothing.
 
     NEW.yaml has the format of `limit import`; what it does not mention stays as
@@ -49,8 +49,8 @@ class Simulate(base.Lister):
     claims, peak is the largest amount that was held under the present limits, and
     bound_by is the project whose new limit refused most of the claims. Where
     limits include the descendants of a project, so does peak. With --against
-    ledger, each override applies to the events within its span; no override
-    applies to a trace file, whose times are relative. If the enforcement model
+    ledger, each override applies to the events within its span, also one that has
+    ended; no override applies to a trace file, whose times are relative. If the enforcement model
     does not allow the new limits, prints the rows and then the reasons, and exits
     with 1.
     """
@@ -59,7 +59,6 @@ class Simulate(base.Lister):
         "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
         "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json"
     )
-    _refusal: exceptions.LimitRefused | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -83,16 +82,8 @@ class Simulate(base.Lister):
         except exceptions.InvalidDocument as error:
             raise Located(name, error) from None
         if problems:
-            self._refusal = exceptions.LimitRefused(problems)
+            self.refusal = exceptions.LimitRefused(problems)
         return COLUMNS, simulated
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the rows first, then raise the refusal of the enforcement model."""
-        super().run(parsed_args)
-        if self._refusal is not None:
-            self.app.stdout.flush()
-            raise self._refusal
-        return self.status
 
 
 def rows(
@@ -114,6 +105,8 @@ def rows(
     if parsed_args.against != LEDGER and (before.overrides or after.overrides):
         print(f"{command.app.NAME}: {_NO_OVERRIDES}", file=command.app.stderr)
     with _trace(command, parsed_args) as (trace, span):
+        if span is not None and command.conf.limits.driver == "database":
+            before, after = _with_past_overrides(command, before, after, span)
         comparison = _compare(trace, before, after, span, records=parsed_args.chart is not None)
     outcomes = comparison.outcomes()
     limited = {*after.tree.resources, *(one.resource for one in after.overrides)}
@@ -180,6 +173,21 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
         after = dataclasses.replace(after, overrides=[*before.overrides, *new])
         changes += [overrides.made(one) for one in new]
     return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now), changes)
+
+
+def _with_past_overrides(
+    command: base.Lister, before: LimitSet, after: LimitSet, span: Span
+) -> tuple[LimitSet, LimitSet]:
+    """Both sets with the overrides that applied within the span and have ended, or were cancelled."""
+    from cyborg_quota.replay import export
+
+    with open_database(command.conf) as database:
+        past = export.past_overrides(database, span.begin)
+    present = {one.made for one in before.overrides}
+    known = [*before.overrides, *(one for one in past if one.made not in present and one.until <= span.now)]
+    known.sort(key=lambda one: one.made)
+    new = after.overrides[len(before.overrides) :]
+    return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
 
 
 def _database_time(command: base.Lister) -> datetime.datetime:

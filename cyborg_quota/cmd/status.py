@@ -153,7 +153,7 @@ class Checks(upgradecheck.UpgradeCommands):
         context = validation.admin_context()
         try:
             is_enabled, drifts = engine.capacity.is_enabled(context), engine.capacity.audit(context)
-            has_providers = bool(engine.capacity.list_providers(context))
+            has_providers = bool(engine.capacity.list_providers(context, limit=1))
         finally:
             engine.close()
         if drifts:

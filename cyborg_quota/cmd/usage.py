@@ -11,7 +11,7 @@ from cyborg_quota import ANY, Headroom, Over, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.types import Counters, Drift, UsageRecord
+from cyborg_quota.types import MAX_AMOUNT, Counters, Drift, UsageRecord
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits")
@@ -83,7 +83,12 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
         return formats.Unknown(None), formats.Unknown(None)
     # The width of a counter is no project's limit.
     bound_by = None if headroom.scope == "counter" else headroom.bound_by
-    return formats.Available(headroom.fits), formats.Optional(bound_by)
+    return formats.Fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.Optional(bound_by)
+
+
+def _is_unlimited(headroom: Headroom) -> bool:
+    """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
+    return headroom.fits is None or (headroom.scope == "counter" and headroom.fits > MAX_AMOUNT // 2)
 
 
 class Check(base.Lister):
@@ -139,13 +144,15 @@ class Check(base.Lister):
 
     def _how_many(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> tuple[Any, ...]:
         bundles = self.engine.how_many(self.context, bundle, project_id, provider=provider)
-        number, resource = formats.Available(bundles.number), formats.Optional(bundles.resource)
+        resource = formats.Optional(bundles.resource)
+        if bundles.resource is None and bundles.number is not None:
+            where = "any provider" if provider == ANY else f"provider {provider}"
+            return bundles.number, resource, formats.Optional(None), where
+        headroom = Headroom(None)
         if bundles.resource is not None:
             headroom = self.engine.headroom(self.context, project_id)[bundles.resource]
-            return number, resource, *_fits_columns(headroom)
-        if bundles.number is None:
-            return number, resource, *_fits_columns(Headroom(None))
-        return number, resource, formats.Optional(None), "any provider" if provider == ANY else f"provider {provider}"
+        number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(headroom))
+        return number, resource, *_fits_columns(headroom)
 
 
 def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:

@@ -63,8 +63,9 @@ OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         "history_age",
         min=86400,
-        help="Seconds for which the history of limits is kept; by default it is kept forever. cyborg-quota-expirer "
-        "replaces older entries by one checkpoint, which records the limits and the project tree at that time.",
+        help="Seconds for which the history of limits, and that of capacity, are kept; by default they are kept "
+        "forever. cyborg-quota-expirer replaces older entries by one checkpoint, which records the limits and the "
+        "project tree, or the providers and inventories, at that time.",
     ),
     cfg.Opt(
         "limits",

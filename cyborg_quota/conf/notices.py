@@ -28,7 +28,8 @@ OPTS: list[cfg.Opt] = [
         default=32,
         min=0,
         help="The smallest capacity of a provider whose thresholds cause notices: a node with 8 accelerators that are "
-        "all in use is usual. Use above the capacity (after an inventory was lowered) always causes a notice.",
+        "all in use is usual. Use above the capacity (after an inventory was lowered) always causes a notice. The "
+        "capacity of a resource at all providers together always has thresholds.",
     ),
     cfg.IntOpt(
         "summarize_above",
@@ -48,7 +49,7 @@ OPTS: list[cfg.Opt] = [
         "notifications",
         default=False,
         help="Send each notice also as an oslo.messaging notification (event type "
-        "cyborg_quota.threshold, for an inventory cyborg_quota.capacity_threshold, for a pod "
+        "cyborg_quota.threshold, for capacity cyborg_quota.capacity_threshold, for a pod "
         "cyborg_quota.pod_threshold), and each change of a limit or of the project tree as a CADF event (event types "
         "cyborg_quota.limit.* and cyborg_quota.project.*), over the transport of [oslo_messaging_notifications].",
     ),

@@ -11,7 +11,7 @@ OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "filters",
         default=["AvailabilityZone", "ResourceAffinity", "Capacity"],
-        help="A new binding can only have a pod that passes all of these filters. AllPods passes every pod; "
+        help="The filters that a pod must pass before a project is bound to it. AllPods passes every pod; "
         "AvailabilityZone those in the requested zone; ResourceAffinity those with the requested tags; Capacity those "
         "whose last measurement is below their threshold. Entry points of cyborg_quota.pod_filters.",
     ),
@@ -20,8 +20,9 @@ OPTS: list[cfg.Opt] = [
         type=types.Dict(types.Float()),
         default={"weight": 1000.0, "creation_time": 1.0},
         sample_default="weight:1000,creation_time:1",
-        help="The weighers and their multipliers. Of the pods that pass the filters, the one with the highest sum of "
-        "the weights, each scaled to 0 to 1 and multiplied, is selected. weight: the weight of the pod; creation_time: "
+        help="The weighers and their multipliers. Each weigher gives every pod that passes the filters a weight, "
+        "scaled to the range from 0 to 1. The pod with the highest sum of weights times multipliers is selected. "
+        "weight: the weight of the pod; creation_time: "
         "the pod that was added first; idle_capacity: the largest free share. Entry points of "
         "cyborg_quota.pod_weighers.",
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reservations are and were: lists of them, and their events in the order of time, for an export.
+"""Reads reservations: lists of them, and their history, as events in the order of time, for an export.
 
 The events are one statement, so that its result is one point in time; the database sorts, and the rows are read as a
 stream. The time of a commit is stored only while the reservation is committed: that of a released one is reported at
@@ -68,7 +68,7 @@ def span(connection: sa.Connection, microseconds: int | None) -> Span:
 
 
 def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterator[HistoryRow]:
-    """The events since ``begin``, ordered by time. What was live at that time comes first, as if made then.
+    """The events since ``begin``, ordered by time. Reservations that were live then come first, as if made then.
 
     A negative delta is reported only if it is committed, with the amount that it still frees (see I2: adjustments
     reduce it). Therefore the sums of the committed and of the reserved deltas are those of the counters.
@@ -301,23 +301,47 @@ def list_reservations(
     ]
 
 
-def list_allocations(connection: sa.Connection, provider_id: int | None = None) -> list[Allocation]:
-    """The live reservations that name a provider, by provider, project and id."""
+def list_allocations(
+    connection: sa.Connection,
+    provider_id: int | None = None,
+    *,
+    limit: int | None = None,
+    after: str | None = None,
+    resource: str | None = None,
+) -> list[Allocation]:
+    """The live reservations that name a provider, by provider, project and id, after the UUID ``after``.
+
+    ``after`` may have ended in the meantime. Raises MarkerNotFound.
+    """
+    source = resource_providers.join(reservations, _row.provider_id)
+    owner = resource_providers.NAME
+    order = (owner, _row.project_id, _row.id)
     query = (
         sa.select(
-            resource_providers.NAME,
+            owner,
             _row.project_id,
             _row.consumer_id,
             _row.resource,
             _row.delta,
             _row.group_id,
+            _row.uuid,
         )
-        .select_from(resource_providers.join(reservations, _row.provider_id))
+        .select_from(source)
         .where(IS_LIVE_CLAIM)
-        .order_by(resource_providers.NAME, _row.project_id, _row.id)
+        .order_by(*order)
+        .limit(limit)
     )
     if provider_id is not None:
         query = query.where(_row.provider_id == provider_id)
+    if resource is not None:
+        query = query.where(_row.resource == resource)
+    if after is not None:
+        marker = connection.execute(sa.select(*order).select_from(source).where(_row.uuid == after)).one_or_none()
+        if marker is None:
+            raise exceptions.MarkerNotFound((after,))
+        name, project_id, row_id = marker
+        is_later = sa.or_(_row.project_id > project_id, sa.and_(_row.project_id == project_id, _row.id > row_id))
+        query = query.where(owner >= name, sa.or_(owner > name, is_later))
     return [Allocation(*row) for row in connection.execute(query)]
 
 

@@ -25,17 +25,20 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord
-from cyborg_quota.db import clock, reservations, resource_providers
+from cyborg_quota.db import clock, paging, reservations, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import Page
 
 LOG = logging.getLogger(__name__)
 
 _row = inventories.c
 _provider = providers_table.c
 _ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
+
+_HEAL: Final = "cyborg-quota capacity heal"
 
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
@@ -144,14 +147,14 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
 def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
     """Subtract the amounts of reservations that this transaction has ended. Never refused.
 
-    An inventory that has drifted so far that it holds less is set to 0; ``heal`` repairs it.
+    A counter that is below the amount, because it has drifted, is set to 0; ``heal`` repairs it.
     """
     ids = ids_of(connection, amounts)
     for key in amounts.keys() - ids.keys():
-        LOG.warning("Provider %s has no inventory of %s, to which a claim that ends would give back.", *key)
+        LOG.warning("Provider with the id %s: it has no inventory of %s, to which a claim could give back.", *key)
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
         if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
-            LOG.warning("Provider %s uses less %s than a reservation that ends. Run: cyborg-quota capacity heal", *key)
+            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s. Run: %s", *key, _HEAL)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 
@@ -217,6 +220,9 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_query``."""
     resources = _largest_first(amounts)
+    if len(resources) == 1:  # the usual claim, without the loops
+        name = resources[0]
+        return [Candidate(row[0], {name: row[1]}, {name: row[2]}) for row in rows]
     return [
         Candidate(
             provider_id=row[0],
@@ -306,6 +312,7 @@ def lock_unused(connection: sa.Connection, provider_id: int) -> bool:
     return True
 
 
+_WITH_PROVIDER: Final = inventories.join(providers_table, _provider.id == _row.provider_id)
 _RECORDS = sa.select(
     _provider.name,
     _row.resource,
@@ -320,14 +327,21 @@ _RECORDS = sa.select(
     _ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
-).select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+).select_from(_WITH_PROVIDER)
+_WHOLE_LIST: Final = Page()
 
 
 def read(
-    connection: sa.Connection, provider_ids: Collection[int] | None = None, resources: Collection[str] | None = None
+    connection: sa.Connection,
+    provider_ids: Collection[int] | None = None,
+    resources: Collection[str] | None = None,
+    page: Page = _WHOLE_LIST,
 ) -> dict[Key, InventoryRecord]:
-    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations."""
-    query = _RECORDS.order_by(_provider.name, _row.resource)
+    """The inventories, by provider name and resource. One statement, thus one snapshot with the generations.
+
+    ``page``: its marker is (name of the provider, resource). Raises MarkerNotFound.
+    """
+    query = paging.of_rows(connection, _RECORDS, _WITH_PROVIDER, (_provider.name, _row.resource), page)
     if provider_ids is not None:
         query = query.where(_row.provider_id.in_(sorted(provider_ids)))
     if resources is not None:
@@ -360,7 +374,7 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
             sa.func.sum(_row.capacity),
             sa.func.sum(_row.capacity - _row.free),
         )
-        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .select_from(_WITH_PROVIDER)
         .where(_provider.pod.in_(sorted(set(names))))
         .group_by(_provider.pod, _row.resource)
     )
@@ -374,8 +388,15 @@ def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, d
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
 _LEVELS = (
-    sa.select(_row.id, _provider.name, _row.resource, _row.capacity, _row.used, _LEVEL.label("level"))
-    .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+    sa.select(
+        _row.id,
+        _provider.name,
+        _row.resource,
+        _row.capacity,
+        (_row.capacity - _row.free).label("used"),
+        _LEVEL.label("level"),
+    )
+    .select_from(_WITH_PROVIDER)
     .order_by(_provider.name, _row.resource)
 )
 _CLAIM_LEVEL = (
@@ -386,7 +407,7 @@ _CLAIM_LEVEL = (
 
 
 class NotifiedInventory(NamedTuple):
-    """What is in use of an inventory, and the level that was last reported."""
+    """What is in use of an inventory, here and elsewhere, and the level that was last reported."""
 
     id: int
     provider: str
@@ -404,6 +425,22 @@ def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
+
+
+_FREE_OR_0: Final = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+_SUMS = (
+    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
+    .group_by(_row.resource)
+    .order_by(_row.resource)
+)
+
+
+def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
+    """The capacity of all providers together, and what is free of it, by resource.
+
+    A provider whose use exceeds its capacity has nothing free.
+    """
+    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
 
 
 # --- Audit and repair ---

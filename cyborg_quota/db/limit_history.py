@@ -18,13 +18,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, limits, overrides, prepared, projects
-from cyborg_quota.db.models import fences, limit_changes, limit_defaults, project_limits
+from cyborg_quota.db import change_log, overrides, prepared, projects
+from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
 from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
-_ORDER: Final = (_column.generation, _column.ordinal)
-_NEWEST_FIRST: Final = tuple(column.desc() for column in _ORDER)
+_LOG: Final = change_log.ChangeLog(limit_changes, change_log.LIMITS)
+generation: Final = _LOG.generation
+first_kept: Final = _LOG.first_kept
+last_before: Final = _LOG.last_before
+delete_before: Final = _LOG.delete_before
+set_time: Final = _LOG.set_time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,12 +43,6 @@ class StoredState:
     limits: dict[tuple[str, str], int]
     edges: dict[str, tuple[str, str | None]]
     overrides: dict[str, LimitOverride] = dataclasses.field(default_factory=dict)
-
-
-def generation(connection: sa.Connection) -> int:
-    """The generation of the fence row: each change of a limit or of the tree adds 1. In such a change: its own."""
-    query = sa.select(fences.c.generation).where(fences.c.name == limits.FENCE)
-    return int(connection.execute(query).scalar_one_or_none() or 0)
 
 
 def record(
@@ -118,28 +116,24 @@ def read(
     ``since``: a time (naive UTC), or the greatest age by the clock of the database. ``before``: the generation and the
     number of the entry before which the list starts.
     """
-    query = sa.select(limit_changes).order_by(*_NEWEST_FIRST).limit(limit)
+    query = _LOG.query(since=since, limit=limit, before=before)
     if project_id is not None:
         query = query.where(_column.project_id == project_id)
     if resource is not None:
         query = query.where(_column.resource == resource)
-    if isinstance(since, datetime.timedelta):
-        query = query.where(_column.created_at >= clock.utc_after(-(since // datetime.timedelta(microseconds=1))))
-    elif since is not None:
-        query = query.where(_column.created_at >= since)
-    if before is not None:
-        is_earlier = sa.and_(_column.generation == before[0], _column.ordinal < before[1])
-        query = query.where(sa.or_(_column.generation < before[0], is_earlier))
+    return [_entry(row) for row in connection.execute(query)]
+
+
+def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:
+    """The entries of overrides whose span ends after ``since`` (naive UTC), oldest first."""
+    is_selected = sa.and_(_column.override_id.is_not(None), _column.ends_at > since)
+    query = sa.select(limit_changes).where(is_selected).order_by(_column.generation, _column.ordinal)
     return [_entry(row) for row in connection.execute(query)]
 
 
 def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[HistoryEntry]:
     """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
-    is_earlier = sa.true() if before is None else _column.generation < before
-    last = sa.select(sa.func.max(_column.generation)).where(_column.action == CHECKPOINT, is_earlier)
-    start = connection.execute(last).scalar_one_or_none() or 0
-    query = sa.select(limit_changes).where(_column.generation >= start, is_earlier).order_by(*_ORDER)
-    return [_entry(row) for row in connection.execute(query)]
+    return [_entry(row) for row in _LOG.rows_from_last_checkpoint(connection, before)]
 
 
 def _entry(row: Any) -> HistoryEntry:
@@ -217,36 +211,3 @@ def write_checkpoint(
     ]
     prepared.insert_many(connection, limit_changes, rows)
     return len(rows)
-
-
-def first_kept(connection: sa.Connection, age_microseconds: int) -> int:
-    """The first generation that a purge keeps: that of the first entry that is younger than ``age_microseconds``."""
-    is_young = _column.created_at > clock.utc_after(-age_microseconds)
-    first = connection.execute(sa.select(sa.func.min(_column.generation)).where(is_young)).scalar_one_or_none()
-    return generation(connection) if first is None else int(first)
-
-
-def last_before(connection: sa.Connection, number: int) -> tuple[int, datetime.datetime | None] | None:
-    """The generation and time of the last change before generation ``number``; None if only a checkpoint is left."""
-    is_earlier = _column.generation < number
-    query = sa.select(_column.generation, _column.created_at).where(is_earlier).order_by(*_NEWEST_FIRST).limit(1)
-    row = connection.execute(query).first()
-    first = connection.execute(sa.select(sa.func.min(_column.generation)).where(is_earlier)).scalar_one_or_none()
-    if row is None or (row.generation == first and _has_checkpoint(connection, row.generation)):
-        return None
-    return row.generation, row.created_at
-
-
-def _has_checkpoint(connection: sa.Connection, number: int) -> bool:
-    query = sa.select(sa.literal(1)).where(_column.generation == number, _column.action == CHECKPOINT).limit(1)
-    return connection.execute(query).first() is not None
-
-
-def delete_before(connection: sa.Connection, number: int) -> int:
-    """Delete the entries before generation ``number``. Returns how many there were."""
-    return connection.execute(sa.delete(limit_changes).where(_column.generation < number)).rowcount
-
-
-def set_time(connection: sa.Connection, number: int, at: datetime.datetime | None) -> None:
-    """Set the time of all entries of generation ``number``."""
-    connection.execute(sa.update(limit_changes).where(_column.generation == number).values(created_at=at))

@@ -9,24 +9,18 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, paging, path_state, projects, reservations, usages
+from cyborg_quota.db import change_log, clock, overrides, paging, path_state, projects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.models import fences, limit_defaults, project_limits
+from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
 from cyborg_quota.types import Page
-
-FENCE: Final = "limits"
-"""The row of ``fences`` that each change of a limit or of the tree updates first."""
 
 _NAMES_A_QUERY: Final = 500
 
 
 def serialize_tree_changes(connection: Connection) -> None:
     """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
-    bump = sa.update(fences).where(fences.c.name == FENCE).values(generation=fences.c.generation + 1)
-    if connection.execute(bump).rowcount == 0:
-        dialects.of(connection).insert_or_ignore(connection, fences, {"name": FENCE, "generation": 0}, {})
-        connection.execute(bump)
+    change_log.serialize(connection, change_log.LIMITS)
 
 
 Rows = Mapping[tuple[str, str], int]

@@ -313,6 +313,42 @@ inventories = sa.Table(
     **_MYSQL_TABLE,
 )
 
+# The history of providers and inventories: rows are only added, in the transaction of the change; a purge replaces the
+# oldest rows by a checkpoint. See capacity_history.py and record 0048.
+capacity_changes = sa.Table(
+    "capacity_changes",
+    metadata,
+    sa.Column("created_at", _moment()),
+    # The generation of the row in fences that serializes the changes, and the number of the row within its transaction.
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("user_id", _name()),
+    sa.Column("user_project_id", _name()),
+    sa.Column("request_id", _name()),
+    sa.Column("action", sa.String(32), nullable=False),
+    # Of a checkpoint: migration or purge.
+    sa.Column("operation", sa.String(16)),
+    # The UUID and the name. Of a provider itself: no resource. The first row of a checkpoint has none of them.
+    sa.Column("provider_uuid", sa.String(36)),
+    sa.Column("provider", _name()),
+    sa.Column("resource", _name()),
+    # JSON with sorted keys. NULL: the provider or the inventory does not exist.
+    sa.Column("value_before", sa.Text),
+    sa.Column("value_after", sa.Text),
+    sa.Column("reason", _name(MAX_REASON_CHARS)),
+    sa.Index("ix_capacity_changes_provider", "provider", "generation", "ordinal"),
+    **_MYSQL_TABLE,
+)
+
+# The threshold of the capacity of all providers together that was last reported. No row: none.
+resource_notices = sa.Table(
+    "resource_notices",
+    metadata,
+    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("notified_level", sa.SmallInteger, nullable=False),
+    **_MYSQL_TABLE,
+)
+
 # What an operator has switched on after an upgrade, because processes of the previous release do not support it.
 features = sa.Table(
     "features",
@@ -336,7 +372,7 @@ pods = sa.Table(
     sa.Column("resource_affinity", sa.Text, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("weight", sa.Integer, nullable=False),
-    # The percentage of the capacity from which on the pod counts as full.
+    # The percentage of the capacity at which the pod counts as full.
     sa.Column("threshold", sa.SmallInteger, nullable=False),
     sa.Column("endpoint", _name()),
     # Increased by each change and by each new binding, which it serializes; see pods.py.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of tables that are sorted by project and resource. The database selects and sorts the rows of a page::
+"""Pages of tables that are sorted by two columns, such as project and resource. The database selects the rows::
 
     SELECT ... WHERE project_id >= :project AND (project_id > :project OR resource > :resource)
     ORDER BY project_id, resource LIMIT :limit
@@ -19,27 +19,41 @@ from cyborg_quota.types import Page
 
 def of_project_rows(connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page) -> sa.Select[Any]:
     """Restrict ``query`` to a page. ``table`` has the columns project_id and resource. Raises MarkerNotFound."""
-    owner, resource = table.c.project_id, table.c.resource
+    return of_rows(connection, query, table, (table.c.project_id, table.c.resource), page)
+
+
+def of_rows(
+    connection: sa.Connection,
+    query: sa.Select[Any],
+    source: sa.FromClause,
+    columns: tuple[sa.ColumnElement[str], sa.ColumnElement[str]],
+    page: Page,
+) -> sa.Select[Any]:
+    """Restrict ``query`` to a page of ``source``, sorted by its owner and resource, ``columns``. Raises MarkerNotFound.
+
+    The owner is a project or a provider.
+    """
+    owner, resource = columns
     query = query.order_by(owner, resource).limit(page.limit)
     if page.resource is not None:
         query = query.where(resource == page.resource)
     if page.after is None or page.after[0] is None:
         return query
-    after_project, after_resource = page.after
-    is_marker = owner == after_project
+    after_owner, after_resource = page.after
+    is_marker = owner == after_owner
     if after_resource is not None:
         is_marker = sa.and_(is_marker, resource == after_resource)
-    require(connection, table, is_marker, page.after)
+    require(connection, source, is_marker, page.after)
     if after_resource is None:
-        return query.where(owner > after_project)
-    return query.where(owner >= after_project, sa.or_(owner > after_project, resource > after_resource))
+        return query.where(owner > after_owner)
+    return query.where(owner >= after_owner, sa.or_(owner > after_owner, resource > after_resource))
 
 
 def require(
-    connection: sa.Connection, table: sa.Table, is_marker: sa.ColumnElement[bool], marker: tuple[str | None, ...]
+    connection: sa.Connection, source: sa.FromClause, is_marker: sa.ColumnElement[bool], marker: tuple[str | None, ...]
 ) -> None:
-    """Raise MarkerNotFound if no row of the table is the marker."""
-    if connection.execute(sa.select(sa.literal(1)).select_from(table).where(is_marker).limit(1)).first() is None:
+    """Raise MarkerNotFound if no row of ``source`` is the marker."""
+    if connection.execute(sa.select(sa.literal(1)).select_from(source).where(is_marker).limit(1)).first() is None:
         raise exceptions.MarkerNotFound(marker)
 
 

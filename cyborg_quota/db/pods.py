@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import pod_usages, pods
 from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
 
@@ -95,9 +95,16 @@ def find(connection: sa.Connection, name: str) -> StoredPod | None:
     return None if row is None else stored(row)
 
 
-def list_pods(connection: sa.Connection) -> list[StoredPod]:
-    """All pods, in the order in which they were added."""
-    return [stored(row) for row in connection.execute(_LIST)]
+def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[StoredPod]:
+    """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
+
+    Raises MarkerNotFound.
+    """
+    query = _LIST.limit(limit)
+    if after is not None:
+        paging.require(connection, pods, _pod.name == after, (after,))
+        query = query.where(_pod.id > sa.select(_pod.id).where(_pod.name == after).scalar_subquery())
+    return [stored(row) for row in connection.execute(query)]
 
 
 _LIST = sa.select(*COLUMNS).select_from(WITH_USAGE).order_by(_pod.id)

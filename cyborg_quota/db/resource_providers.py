@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota.capacity_types import Provider
-from cyborg_quota.db import clock
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import resource_providers
 from cyborg_quota.db.prepared import ListStatement, any_of
 
@@ -78,9 +78,12 @@ def find(connection: sa.Connection, names: Iterable[str]) -> dict[str, StoredPro
     return {name: stored for name in wanted if (stored := by_uuid.get(name) or by_name.get(name)) is not None}
 
 
-def list_providers(connection: sa.Connection) -> list[Provider]:
-    """All providers, by name."""
-    query = sa.select(*_COLUMNS).select_from(_WITH_PARENT).order_by(_row.name)
+def list_providers(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[Provider]:
+    """At most ``limit`` providers after the one with the name ``after``, by name. Raises MarkerNotFound."""
+    query = sa.select(*_COLUMNS).select_from(_WITH_PARENT).order_by(_row.name).limit(limit)
+    if after is not None:
+        paging.require(connection, resource_providers, _row.name == after, (after,))
+        query = query.where(_row.name > after)
     return [StoredProvider.of(row).provider for row in connection.execute(query)]
 
 

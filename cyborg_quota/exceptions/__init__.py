@@ -19,6 +19,9 @@ from cyborg_quota.exceptions.pods import PodExists as PodExists
 from cyborg_quota.exceptions.pods import PodInUse as PodInUse
 from cyborg_quota.exceptions.pods import PodNotAvailable as PodNotAvailable
 from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
+from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
+from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
+from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
@@ -159,7 +162,7 @@ class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
     def __init__(self) -> None:
-        super().__init__("A change of limits needs a reason here ([limits] require_reason): give one, as in --reason.")
+        super().__init__("A change of limits needs a reason ([limits] require_reason is set). Give it with --reason.")
 
 
 class UsageOverflow(InvalidRequest):
@@ -188,9 +191,20 @@ class ReservationError(QuotaError):
 
 
 class ReservationNotFound(ReservationError):
-    """The reservation does not exist, or belongs to another project (both raise the same error)."""
+    """The reservation does not exist, or belongs to another project (both raise the same error).
+
+    For a call by consumer or group, ``uuid`` is that name: it has no reservation in the project.
+    """
 
     reason = "was not found"
+
+    @classmethod
+    def of_holder(cls, project_id: str, consumer: str | None, group: str | None = None) -> ReservationNotFound:
+        """The error for a consumer or a group."""
+        kind, name = ("Group", str(group)) if consumer is None else ("Consumer", consumer)
+        error = cls(name)
+        error.args = (f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.",)
+        return error
 
 
 class ResourceNotHeld(ReservationNotFound):
@@ -389,38 +403,6 @@ class ProviderConflict(QuotaError):
             f"Provider {safe_repr(provider)} has generation {generation}, not {expected}: it was changed concurrently. "
             "Read its inventories and try again."
         )
-
-
-# --- names of projects ---------------------------------------------------------------------------------------
-
-
-class UnknownProject(QuotaError):
-    """Keystone has no project (or ``what``: domain) with this id or name."""
-
-    def __init__(self, project: str, domain: str | None, *, what: str = "project", hint: str = "") -> None:
-        self.project, self.domain, self.what = project, domain, what
-        place = "" if domain is None else f" in the domain {safe_repr(domain)}"
-        super().__init__(f"Keystone has no {what} with the name or id {safe_repr(project)}{place}. {hint}".rstrip())
-
-
-class AmbiguousProject(QuotaError):
-    """Several projects of Keystone have this name. ``candidates``: (project_id, domain_id) of each."""
-
-    def __init__(self, project: str, candidates: Sequence[tuple[str, str | None]]) -> None:
-        self.project, self.candidates = project, tuple(candidates)
-        listed = ", ".join(f"{project_id} (domain {domain_id})" for project_id, domain_id in candidates)
-        super().__init__(
-            f"{len(self.candidates)} projects have the name {safe_repr(project)}: {listed}. Give "
-            "the id of one of them, or its domain (--project-domain)."
-        )
-
-
-class ProjectLookupFailed(QuotaError):
-    """Keystone, which knows the names of the projects, did not answer."""
-
-    def __init__(self, reason: str, *, hint: str = "") -> None:
-        self.reason = reason
-        super().__init__(f"Projects cannot be looked up: {reason}. {hint}".rstrip())
 
 
 # --- database ------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from cyborg_quota.types import (
 )
 
 if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.capacity_history import CapacityHistory
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.ledger.limit_history import LimitHistory
     from cyborg_quota.ledger.pods import PodManager
@@ -237,6 +238,11 @@ class QuotaDriver(abc.ABC):
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
+        raise NotImplementedError
+
+    @property
+    def capacity_history(self) -> CapacityHistory:
+        """The history of providers and inventories."""
         raise NotImplementedError
 
     def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:

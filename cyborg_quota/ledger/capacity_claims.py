@@ -31,8 +31,12 @@ from cyborg_quota.types import ANY
 
 LOG = logging.getLogger(__name__)
 
-_CANDIDATES: Final = 16
+_CANDIDATES: Final = 8
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
+
+
+ReserveResult = bool | InventoryClaim | None
+"""The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
 
 
 class CapacityRefused(Exception):
@@ -79,6 +83,12 @@ class Placement:
         return sorted(
             (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
         )
+
+    def is_done(self, result: ReserveResult) -> bool:
+        """Whether a reserve with these claims was done. Raises CapacityRefused if ``result`` is the refused claim."""
+        if isinstance(result, InventoryClaim):
+            raise CapacityRefused(next(key for change, key in self.claims if change == result))
+        return bool(result)
 
     @property
     def inventory_claims(self) -> Sequence[InventoryClaim]:
@@ -131,7 +141,7 @@ class CapacityClaimer:
                 raise CapacityRefused(key)
 
     def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
-        """After ``refused`` refused: whether claims with ANY had chosen it. They choose another one when retried."""
+        """Whether claims with ANY had chosen the inventory ``refused``. If so, a retry chooses another one."""
         self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
         losers = [
             item

@@ -29,7 +29,7 @@ class CapacityReporter:
         self._limits = limits
 
     def read(self, resources: Collection[str]) -> list[ResourceReport]:
-        """The reports of the resources that have an inventory, or of which ``resources`` are promised; sorted.
+        """The reports of all resources with an inventory, and of those of ``resources`` that limits promise; sorted.
 
         Raises LimitsUnavailable.
         """
@@ -83,7 +83,7 @@ def _report(
 
 
 def _not_served(resource: str, limits: Mapping[Key, int], held: Mapping[Key, int], free: int) -> list[NotServed]:
-    """The projects with a limit whose remaining amount is not free. No number was promised to an unlimited project."""
+    """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number."""
     found = []
     for key, limit in limits.items():
         remaining = limit - held[key]

@@ -22,6 +22,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_history import CapacityHistory
 from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
@@ -124,6 +125,10 @@ class DbQuotaDriver(base.QuotaDriver):
     @property
     def providers(self) -> ProviderManager:
         return ProviderManager(self._database, self._untimed)
+
+    @property
+    def capacity_history(self) -> CapacityHistory:
+        return CapacityHistory(self._untimed)
 
     def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
         return CapacityReporter(self._untimed, self._limits).read(resources)

@@ -156,10 +156,10 @@ def refusal(claim: Claim) -> str:
     """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
     amounts = _text(claim.deltas)
     if claim.pod is None:
-        return f"no provider that can host fits {amounts}"
+        return f"no single provider can take {amounts}"
     if isinstance(claim.pod, str):
-        return f"no provider of pod {claim.pod} that can host fits {amounts}"
-    return f"no pod that the project may use has a provider that fits {amounts}"
+        return f"no single provider of pod {claim.pod} can take {amounts}"
+    return f"no pod that the project may use has a provider that can take {amounts}"
 
 
 def _text(deltas: Mapping[str, int]) -> str:

@@ -34,9 +34,9 @@ class Candidate:
 
 
 def is_full(candidate: Candidate, request: PodRequest) -> bool:
-    """Whether the last measurement reaches the threshold of the pod, for a requested resource, or else for any.
+    """Whether the last measurement reaches the threshold of the pod, for a requested resource or, without, for any.
 
-    A requested resource that the measurement does not contain does not exist in the pod: it is full.
+    A requested resource that is not in the measurement does not exist in the pod, which then counts as full.
     """
     if candidate.usage is None:
         return False
@@ -112,7 +112,7 @@ class CreationTime(PodWeigher):
 
 
 class IdleCapacity(PodWeigher):
-    """Prefers the pod with the largest free share of what is requested; a pod that was never measured is all free."""
+    """Prefers the pod with the largest free share of what is requested; a pod never measured is all free."""
 
     def weigh(self, candidate: Candidate, request: PodRequest) -> float:
         if not candidate.usage:

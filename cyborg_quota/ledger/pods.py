@@ -44,9 +44,13 @@ class PodManager:
             if self.show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
                 raise exceptions.PodExists(pod.name) from None
 
-    def list_pods(self) -> list[Pod]:
-        """All pods, in the order in which they were added."""
-        return [stored.pod for stored in self._database.read_synced(pods.list_pods)]
+    def list_pods(self, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
+
+        Raises MarkerNotFound.
+        """
+        found = self._database.read_synced(lambda connection: pods.list_pods(connection, limit, after))
+        return [stored.pod for stored in found]
 
     def show(self, name: str) -> Pod:
         """The pod with this name. Raises PodNotFound."""
@@ -58,7 +62,7 @@ class PodManager:
     def change(self, name: str, change: Callable[[Pod], Pod]) -> Pod:
         """Replace a pod by ``change(pod)``, and return it. Raises PodNotFound.
 
-        When this returns, no binding to a pod that is not available any more is created.
+        After this has returned, no project is bound to the pod unless it is available.
         """
 
         def work(connection: Connection) -> Pod:

@@ -1,19 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes providers and inventories. Each change is one transaction, which begins with the row of the provider."""
+"""Changes providers and inventories. Each change is one transaction, which also records it in the history.
+
+It begins with the row of ``fences`` that serializes all these changes, then locks the row of the provider.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import Allocation, CapacityDrift, CapacityNotice, Inventory, InventoryRecord, Provider
-from cyborg_quota.db import features, history, inventories, pods, resource_providers
+from cyborg_quota.capacity_types import (
+    Allocation,
+    CapacityChange,
+    CapacityDrift,
+    CapacityNotice,
+    CapacityValues,
+    Inventory,
+    InventoryRecord,
+    Provider,
+)
+from cyborg_quota.db import capacity_history, features, history, inventories, pods, resource_notices, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.capacity_history import log_changes
 from cyborg_quota.ledger.thresholds import level
+from cyborg_quota.types import Author, Page
 
 LOG = logging.getLogger(__name__)
 
@@ -28,23 +43,27 @@ class ProviderManager:
 
     # --- providers ---
 
-    def add(self, provider: Provider) -> None:
+    def add(self, provider: Provider, author: Author) -> None:
         """Add a provider. Raises ProviderExists, ProviderNotFound (the parent), PodNotFound."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> list[CapacityChange]:
+            self._serialize(connection)
             _lock_pod(connection, provider.pod)
-            parent_id = None
+            parent = None
             if provider.parent is not None:
-                parent_id = self._find(connection, provider.parent).id
-                if not resource_providers.lock(connection, parent_id):
+                parent = self._find(connection, provider.parent)
+                if not resource_providers.lock(connection, parent.id):
                     raise exceptions.ProviderNotFound(provider.parent)
             found = resource_providers.find(connection, [provider.uuid, provider.name])
             if any(stored.provider.uuid != provider.uuid for stored in found.values()):
                 raise exceptions.ProviderExists(provider.name)
-            resource_providers.insert(connection, provider, parent_id)
+            resource_providers.insert(connection, provider, None if parent is None else parent.id)
+            added = provider if parent is None else dataclasses.replace(provider, parent=parent.provider.name)
+            change = _provider_change("add provider", added, None, capacity_history.provider_values(added))
+            return _record(connection, author, [change])
 
         try:
-            self._database.write(work)
+            log_changes(self._database.write(work), author)
         except DuplicateEntry:
             if self._was_added(provider):
                 return  # the answer to the COMMIT of an earlier attempt was lost
@@ -53,11 +72,13 @@ class ProviderManager:
     def _was_added(self, provider: Provider) -> bool:
         """Whether the provider with this UUID, which is random unless the caller gave it, is this one."""
         found = self._database.read_synced(lambda connection: resource_providers.find(connection, [provider.uuid]))
-        return any(stored.provider == provider for stored in found.values())
+        return any(
+            dataclasses.replace(stored.provider, parent=provider.parent) == provider for stored in found.values()
+        )
 
-    def list_providers(self) -> list[Provider]:
-        """All providers, by name."""
-        return self._untimed.read(resource_providers.list_providers)
+    def list_providers(self, limit: int | None = None, after: str | None = None) -> list[Provider]:
+        """At most ``limit`` providers after the one with the name ``after``, by name. Raises MarkerNotFound."""
+        return self._untimed.read(lambda connection: resource_providers.list_providers(connection, limit, after))
 
     def show(self, name: str) -> Provider:
         """The provider with this UUID or name. Raises ProviderNotFound."""
@@ -71,38 +92,51 @@ class ProviderManager:
                 if name not in known:
                     raise exceptions.PodNotFound(name)
 
-    def set_pod(self, name: str, pod: str | None) -> Provider:
+    def set_pod(self, name: str, pod: str | None, author: Author) -> Provider:
         """Put a provider into a pod, or into none (None). Raises ProviderNotFound, PodNotFound, ProviderInUse."""
 
-        def work(connection: Connection) -> Provider:
+        def work(connection: Connection) -> tuple[Provider, list[CapacityChange]]:
+            self._serialize(connection)
             _lock_pod(connection, pod)
             provider_id, provider = self._lock(connection, name, None)
-            if provider.pod != pod:
-                if not inventories.lock_unused(connection, provider_id):
-                    change = "moved to another pod"
-                    raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
-                resource_providers.set_pod(connection, provider_id, pod)
-            return self._find(connection, name).provider
+            if provider.pod == pod:
+                return self._find(connection, name).provider, []
+            if not inventories.lock_unused(connection, provider_id):
+                change = "moved to another pod"
+                raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
+            resource_providers.set_pod(connection, provider_id, pod)
+            changed = self._find(connection, name).provider
+            before, after = (capacity_history.provider_values(one) for one in (provider, changed))
+            return changed, _record(connection, author, [_provider_change("set provider", provider, before, after)])
 
-        return self._database.write(work)
+        changed, changes = self._database.write(work)
+        log_changes(changes, author)
+        return changed
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, author: Author) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> list[CapacityChange]:
+            self._serialize(connection)
             provider_id, provider = self._lock(connection, name, None)
             if resource_providers.has_children(connection, provider_id):
                 raise exceptions.ProviderInUse(provider.name, None, "other providers are nested in it")
+            records = inventories.read(connection, [provider_id])
             inventories.delete_unused(connection, provider_id)
             self._refuse_if_in_use(connection, provider_id, None)
             resource_providers.delete(connection, provider_id)
+            removed = [_inventory_change(provider, record, None) for record in records.values()]
+            values = capacity_history.provider_values(provider)
+            return _record(
+                connection, author, [*removed, _provider_change("remove provider", provider, values, None)]
+            )
 
-        self._database.write(work)
+        log_changes(self._database.write(work), author)
 
     # --- inventories ---
 
     def set_inventories(
-        self, name: str, changes: Mapping[str, Inventory], generation: int | None
+        self, name: str, changes: Mapping[str, Inventory], generation: int | None, author: Author
     ) -> list[InventoryRecord]:
         """Set these inventories of a provider, all or none, and return them. Other inventories stay.
 
@@ -110,15 +144,20 @@ class ProviderManager:
         ProviderConflict.
         """
 
-        def work(connection: Connection) -> list[InventoryRecord]:
-            provider_id, _ = self._lock(connection, name, generation)
+        def work(connection: Connection) -> tuple[list[InventoryRecord], list[CapacityChange]]:
+            self._serialize(connection)
+            provider_id, provider = self._lock(connection, name, generation)
+            before = inventories.read(connection, [provider_id], changes)
             present = inventories.ids_of(connection, [(provider_id, resource) for resource in changes])
             new = len(present) + 1
             for resource in sorted(changes, key=lambda one: (present.get((provider_id, one), new), one)):
                 inventories.set_inventory(connection, provider_id, resource, changes[resource])
-            return list(inventories.read(connection, [provider_id], changes).values())
+            after = inventories.read(connection, [provider_id], changes)
+            done = [_inventory_change(provider, before.get(key), record) for key, record in after.items()]
+            return list(after.values()), _record(connection, author, done)
 
-        records = self._database.write(work)
+        records, done = self._database.write(work)
+        log_changes(done, author)
         for record in records:
             if record.free < 0:
                 LOG.warning(
@@ -131,22 +170,29 @@ class ProviderManager:
                 )
         return records
 
-    def remove_inventory(self, name: str, resource: str, generation: int | None) -> None:
+    def remove_inventory(self, name: str, resource: str, generation: int | None, author: Author) -> None:
         """Remove an inventory. Raises ProviderNotFound, ProviderConflict, ProviderInUse."""
 
-        def work(connection: Connection) -> None:
-            provider_id, _ = self._lock(connection, name, generation)
+        def work(connection: Connection) -> list[CapacityChange]:
+            self._serialize(connection)
+            provider_id, provider = self._lock(connection, name, generation)
+            records = inventories.read(connection, [provider_id], [resource])
             inventories.delete_unused(connection, provider_id, resource)
             self._refuse_if_in_use(connection, provider_id, resource)
+            removed = [_inventory_change(provider, record, None) for record in records.values()]
+            return _record(connection, author, removed)
 
-        self._database.write(work)
+        log_changes(self._database.write(work), author)
 
-    def list_inventories(self, name: str | None) -> list[InventoryRecord]:
-        """The inventories of one provider, or of all, by provider and resource. Raises ProviderNotFound."""
+    def list_inventories(self, name: str | None, page: Page) -> list[InventoryRecord]:
+        """A page of the inventories of one provider, or of all, by provider and resource.
+
+        Raises ProviderNotFound, MarkerNotFound.
+        """
 
         def work(connection: Connection) -> list[InventoryRecord]:
             ids = None if name is None else [self._find(connection, name).id]
-            return list(inventories.read(connection, ids).values())
+            return list(inventories.read(connection, ids, page=page).values())
 
         return self._untimed.read_synced(work)
 
@@ -159,7 +205,7 @@ class ProviderManager:
         self._database.write(work)
 
     def find_with(self, names: Sequence[str], resources: Collection[str]) -> str | None:
-        """The UUID of the first of these providers that has an inventory of all ``resources``, whatever is free."""
+        """The UUID of the first of these providers that has an inventory of all ``resources``, free or not."""
 
         def work(connection: Connection) -> str | None:
             found = resource_providers.find(connection, names)
@@ -171,11 +217,14 @@ class ProviderManager:
 
         return self._database.read(work)
 
-    def list_allocations(self, name: str | None) -> list[Allocation]:
-        """The live claims at one provider, or at all. Raises ProviderNotFound."""
+    def list_allocations(
+        self, name: str | None, *, limit: int | None = None, after: str | None = None, resource: str | None = None
+    ) -> list[Allocation]:
+        """The live claims at one provider, or at all; see history.list_allocations. Raises ProviderNotFound."""
 
         def work(connection: Connection) -> list[Allocation]:
-            return history.list_allocations(connection, None if name is None else self._find(connection, name).id)
+            provider_id = None if name is None else self._find(connection, name).id
+            return history.list_allocations(connection, provider_id, limit=limit, after=after, resource=resource)
 
         return self._untimed.read_synced(work)
 
@@ -196,7 +245,7 @@ class ProviderManager:
         return list(self._untimed.read(inventories.audit).values())
 
     def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
-        """Repair the counters that audit reports, each in a transaction. Returns them before and after.
+        """Repair the counters that audit reports, each in a transaction. Returns the counters before and after it.
 
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
@@ -211,20 +260,39 @@ class ProviderManager:
         return healed
 
     def notices(self, thresholds: Sequence[int], least_capacity: int) -> list[CapacityNotice]:
-        """The inventories that crossed a threshold since the last call on any host. Each is returned on one host only.
+        """The inventories, then the resources at all providers together, that crossed a threshold since the last call.
 
-        ``least_capacity``: the smallest capacity that has thresholds. Use above the capacity is always reported.
+        Each notice is returned on one host only. ``least_capacity``: the smallest capacity of an inventory that has
+        thresholds. Use above the capacity is always reported.
         """
+        ordered = sorted(thresholds)
         notices = []
         for row in self._untimed.read(inventories.read_notified_levels):
-            now = level(row.used, row.capacity, sorted(thresholds), least_capacity)
+            now = level(row.used, row.capacity, ordered, least_capacity)
             if now != row.level and self._claim_level(row.id, row.level, now):
                 notices.append(CapacityNotice(row.provider, row.resource, row.capacity, row.used, row.level, now))
-        return notices
+        return [*notices, *self._resource_notices(ordered)]
 
     def _claim_level(self, inventory_id: int, before: int, now: int) -> bool:
         return self._database.write(
             lambda connection: inventories.claim_notified_level(connection, inventory_id, before, now)
+        )
+
+    def _resource_notices(self, thresholds: Sequence[int]) -> list[CapacityNotice]:
+        sums, levels = self._untimed.read(
+            lambda connection: (inventories.sums_by_resource(connection), resource_notices.levels(connection))
+        )
+        notices = []
+        for resource in sorted(sums.keys() | levels.keys()):
+            capacity, free = sums.get(resource, (0, 0))
+            before, now = levels.get(resource, 0), level(capacity - free, capacity, thresholds)
+            if now != before and self._claim_resource_level(resource, before, now):
+                notices.append(CapacityNotice(None, resource, capacity, capacity - free, before, now))
+        return notices
+
+    def _claim_resource_level(self, resource: str, before: int, now: int) -> bool:
+        return self._database.write(
+            lambda connection: resource_notices.claim_level(connection, resource, before, now)
         )
 
     # --- parts of the transactions ---
@@ -235,9 +303,13 @@ class ProviderManager:
             raise exceptions.ProviderNotFound(name)
         return stored
 
+    def _serialize(self, connection: Connection) -> None:
+        """Serialize the change with all others, after what other nodes of a cluster have committed."""
+        self._database.sync_with_cluster(connection)
+        capacity_history.serialize(connection)
+
     def _lock(self, connection: Connection, name: str, generation: int | None) -> StoredProvider:
         """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
-        self._database.sync_with_cluster(connection)
         stored = self._find(connection, name)
         if not resource_providers.advance(connection, stored.id, generation):
             self._raise_conflict(connection, name, generation)
@@ -260,3 +332,25 @@ def _lock_pod(connection: Connection, name: str | None) -> None:
     """Lock the pod that a provider gets, so that it is not removed in the meantime. Raises PodNotFound."""
     if name is not None and pods.lock(connection, name) is None:
         raise exceptions.PodNotFound(name)
+
+
+def _provider_change(
+    action: str, provider: Provider, before: CapacityValues | None, after: CapacityValues | None
+) -> CapacityChange:
+    return CapacityChange(action, provider.uuid, provider.name, None, before, after)
+
+
+def _inventory_change(
+    provider: Provider, before: InventoryRecord | None, after: InventoryRecord | None
+) -> CapacityChange:
+    old, new = (None if one is None else capacity_history.inventory_values(one) for one in (before, after))
+    resource = (after or before).resource  # type: ignore[union-attr]
+    action = "remove inventory" if after is None else "set inventory"
+    return CapacityChange(action, provider.uuid, provider.name, resource, old, new)
+
+
+def _record(connection: Connection, author: Author, changes: Sequence[CapacityChange]) -> list[CapacityChange]:
+    """Record the changes that change something, and return them."""
+    real = [change for change in changes if change.before != change.after]
+    capacity_history.record(connection, author, real)
+    return real

@@ -20,7 +20,7 @@ from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import dialects, new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger import pod_claims
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
@@ -244,7 +244,7 @@ class Reserver:
             return self._refuse_unplaced(request, path, constraints, pending)
         rows = _rows(request, path, pending)
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> ReserveResult:
             if not _bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
@@ -255,7 +255,7 @@ class Reserver:
         needs_several = counted or placement.binding_changes
         single_statement = None if needs_several else self._single_statement(request, rows, changes, placement)
         try:
-            if self._database.write(work, single_statement):
+            if placement.is_done(self._database.write(work, single_statement)):
                 self._after_charge(request, rows, placement)
                 return True
         except (DuplicateEntry, BindingChanged):
@@ -311,7 +311,7 @@ class Reserver:
         rows: Sequence[new_reservations.NewReservation],
         changes: Sequence[usages.Change],
         placement: Placement,
-    ) -> Callable[[Connection], bool | None] | None:
+    ) -> Callable[[Connection], ReserveResult] | None:
         """The function that reserves in one statement; None if that is not supported."""
         if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
             return None

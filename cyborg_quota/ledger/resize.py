@@ -201,7 +201,7 @@ def amend(connection: Connection, settler: Settler, changes: Iterable[Amendment]
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
     """The rows of the resources to resize, in order of id. Raises ReservationNotFound, ResourceNotHeld."""
     if not rows:
-        raise exceptions.ReservationNotFound(request.consumer)
+        raise exceptions.ReservationNotFound.of_holder(request.project_id, request.consumer)
     held = {row.resource for row in rows}
     for resource in request.amounts:
         if resource not in held:

@@ -39,8 +39,9 @@ class BestFit(ProviderSelection):
     order: ClassVar[Order] = "least free"
 
     def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
-        least = min(_left(candidate, amounts) for candidate in candidates)
-        return [candidate for candidate in candidates if _left(candidate, amounts) == least]
+        left = [_left(candidate, amounts) for candidate in candidates]
+        least = min(left)
+        return [candidate for candidate, remains in zip(candidates, left, strict=True) if remains == least]
 
 
 class Spread(ProviderSelection):
@@ -49,8 +50,9 @@ class Spread(ProviderSelection):
     order: ClassVar[Order] = "most free"
 
     def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
-        most = max(_left(candidate, amounts) for candidate in candidates)
-        return [candidate for candidate in candidates if _left(candidate, amounts) == most]
+        left = [_left(candidate, amounts) for candidate in candidates]
+        most = max(left)
+        return [candidate for candidate, remains in zip(candidates, left, strict=True) if remains == most]
 
 
 class First(ProviderSelection):

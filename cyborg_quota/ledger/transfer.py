@@ -80,7 +80,7 @@ class Transferrer:
             return True
         for row in live:
             if row.delta < 0:
-                reason = "what a negative amount frees belongs to its project, and cannot be transferred"
+                reason = "a negative amount cannot be transferred, because what it frees belongs to its project"
                 raise exceptions.InvalidDelta(row.resource, row.delta, reason)
             uuids.setdefault(row.resource, new_reservations.new_uuid())
         return self._write(request, live, uuids)
@@ -95,14 +95,14 @@ class Transferrer:
         if self._database.read_synced(work):
             return
         plan = transitions.decide("transfer", rows)
-        raise plan.error or exceptions.ReservationNotFound(request.consumer)
+        raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         amounts = {row.resource: row.delta for row in rows}
         receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
-        # The totals of the projects above both do not change: what limits them cannot refuse the transfer.
+        # The totals of the projects above both do not change, so that their limits cannot refuse the transfer.
         constraints = [
             constraint
             for constraint in self._reserver.constraints(receiving, path, amounts)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -77,6 +78,23 @@ def _put(values: dict[Any, Any], name: Any, value: Any) -> None:
         values.pop(name, None)
     else:
         values[name] = value
+
+
+def past_overrides(entries: Iterable[HistoryEntry]) -> list[LimitOverride]:
+    """The overrides of these entries, which are oldest first, in the order in which they were made.
+
+    A cancelled one ends when it was cancelled. One that was cancelled before its start is left out.
+    """
+    found: dict[str, LimitOverride] = {}
+    for entry in entries:
+        if entry.override_id is None:
+            continue
+        if entry.after is not None:
+            found.setdefault(entry.override_id, _override(entry, entry.override_id))
+        elif entry.override_id in found and entry.at is not None:
+            one = found[entry.override_id]
+            found[entry.override_id] = dataclasses.replace(one, until=min(one.until, entry.at))
+    return sorted((one for one in found.values() if one.starts_at < one.until), key=lambda one: one.made)
 
 
 def compare(replayed: StoredState, present: StoredState, now: datetime.datetime) -> list[HistoryDifference]:

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cyborg_quota.capacity_types import ResourceReport
-from cyborg_quota.replay.charts import escape, label
-from cyborg_quota.replay.errors import BadUsage
+from cyborg_quota.replay.charts import escape, label, save
 from cyborg_quota.types import UNLIMITED
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
 _MOST_PERCENT: Final = 400.0
 """A longer bar of promises is cut here, and its end shows an arrow: otherwise it would hide all others."""
 _INSIDE_PERCENT: Final = 250.0
-"""The text of a longer bar of promises is inside it, where it has room."""
+"""The text of a longer bar of promises is drawn inside the bar."""
 _ROW_INCHES: Final = 0.62
 
 
@@ -43,12 +42,7 @@ def draw(path: str, reports: Sequence[ResourceReport]) -> None:
         axes.spines[side].set_visible(False)
     _legend(axes, without=len(reports) - len(shown))
     figure.subplots_adjust(left=0.18, right=0.98, top=1 - 0.45 / height, bottom=0.5 / height)
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise BadUsage(f"--chart {path!a}: {error.strerror}.") from None
-    finally:
-        pyplot.close(figure)
+    save(figure, path)
 
 
 def _bars(axes: Any, row: int, report: ResourceReport) -> None:

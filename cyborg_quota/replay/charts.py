@@ -111,6 +111,13 @@ def draw(
         axes = figure.add_subplot(grid[index // columns, index % columns])
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
     _head(figure, title, ordered, subtitle or _subtitle(ordered, f"{end / seconds:.3g} {unit}"))
+    save(figure, path)
+
+
+def save(figure: Any, path: str) -> None:
+    """Write a figure to a file, and close it. Raises BadUsage."""
+    from matplotlib import pyplot
+
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TextIO
 
-from cyborg_quota.db import history, overrides
+from cyborg_quota.db import history, limit_history, overrides
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.limits import history as limits_history
 from cyborg_quota.replay.traces import HEADER, Event, Kind
-from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED
+from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, LimitOverride
 
 _PROGRESS_ROWS: Final = 1000
 _HEADER_LINES: Final = 1
@@ -100,6 +101,13 @@ class _Trace:
 def database_time(database: Database) -> datetime.datetime:
     """The present time of the database, naive UTC."""
     return database.read(overrides.now)
+
+
+def past_overrides(database: Database, since: datetime.datetime) -> list[LimitOverride]:
+    """The overrides that ended after ``since`` (naive UTC), or have not ended, as the history of limits has them."""
+    return limits_history.past_overrides(
+        database.read(lambda connection: limit_history.read_overrides(connection, since))
+    )
 
 
 def write(

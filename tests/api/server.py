@@ -32,7 +32,7 @@ TREE = {
 
 
 class NamedTokens:
-    """Middleware in the place of keystonemiddleware, for tests only: it believes every token."""
+    """Middleware in the place of keystonemiddleware, for tests only: it accepts every token."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -72,7 +72,7 @@ class TestConformance(server.ApiTestCase):
         """Make EXAMPLES requests of each call; returns which call answered what."""
         answers: set[tuple[str, int]] = set()
         problems: list[str] = []
-        # A valid name may be that of a resource that does not exist (400), and NamedTokens believes every token.
+        # A valid name may be that of a resource that does not exist (400), and NamedTokens accepts every token.
         names = ("positive_data_acceptance", "ignored_auth")
         excluded = [schemathesis.checks.CHECKS.get_one(name) for name in names]
 

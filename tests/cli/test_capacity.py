@@ -70,8 +70,8 @@ class CapacityTest(base.CliTestCase):
         self.assertEqual("n1", row["provider"])
         self.assertEqual("n1", self.good("reservation", "show", row["uuid"])["provider"])
         self.assertEqual(
-            [{"provider": "n1", "project_id": "p", "consumer": "c", "resource": "gpu", "used": 3}],
-            self.good("capacity", "allocation", "list"),
+            [["n1", "p", "c", "gpu", 3, row["uuid"]]],
+            [list(one.values()) for one in self.good("capacity", "allocation", "list")],
         )
         over = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=6")
         self.assertIn("provider n1, resource gpu: requested 6, capacity 8, used 3", over)

@@ -23,6 +23,7 @@ FORMATS = ("table", "json", "csv", "yaml", "value")
 P = ("--project", "p")
 # {format}: the output format, for a command that makes an object with a name.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "capacity history": ("--limit", "3"),
     "capacity import": ("{nodes}",),
     "capacity inventory set": ("node1", "gpu=8"),
     "capacity provider add": ("new-{format}",),

@@ -31,8 +31,13 @@ class FormatTest(base.CliTestCase):
     def test_table(self) -> None:
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.usages().splitlines()]
         self.assertEqual(USAGE, lines[1])
-        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", str(LEFT), ""], lines[3])
+        self.assertEqual(["p1", "fpga", "unlimited", "0", "2", "unlimited", "unlimited", ""], lines[3])
         self.assertEqual(["p1", "gpu", "4", "0", "1", "3", "3", "p1"], lines[4])
+
+    def test_a_table_shows_the_exact_rest_of_a_counter_that_is_half_full(self) -> None:
+        self.good("reserve", "--project", "p1", "fpga=2147483000")
+        self.assertIn("| unlimited | 645  |", self.usages("--project", "p1", "--resource", "fpga"))
+        self.assertEqual(645, self.good("usage", "list", "--resource", "fpga")[0]["fits"])
 
     def test_json(self) -> None:
         rows = self.good("usage", "list")

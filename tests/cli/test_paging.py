@@ -85,6 +85,35 @@ class PagingTest(base.CliTestCase):
             for bad in ("zz", "1", "1-x"):
                 self.assertIn("A marker must be", self.refused(2, *command, "--marker", bad))
 
+    def test_the_pages_of_capacity_and_pods(self) -> None:
+        self.call("capacity", "enable")
+        for number in ("1", "2"):
+            self.call("capacity", "provider", "add", f"n{number}")
+            self.call("capacity", "inventory", "set", f"n{number}", "gpu=4", "fpga=4")
+            self.call("limit", "set", "--project", "a", "gpu=4", "fpga=4")
+            self.good("reserve", "--project", "a", "--provider", f"n{number}", "gpu=1", "fpga=1")
+            self.good("pod", "add", f"pod{number}", "--zone", f"az{number}")
+            self.good("pod", "select", "--project", "a", "--zone", f"az{number}")
+        for noun, columns in (
+            ("capacity provider", ["name"]),
+            ("capacity inventory", ["provider", "resource"]),
+            ("capacity allocation", ["reservation"]),
+            ("pod", ["name"]),
+            ("pod binding", ["id"]),
+        ):
+            command = (*noun.split(), "list")
+            whole, rows = self.good(*command), self.good(*command, "--limit", "1")
+            while page := self.good(*command, "--limit", "1", "--marker", *(str(rows[-1][name]) for name in columns)):
+                rows += page
+            self.assertEqual(whole, rows, noun)
+            self.assertGreaterEqual(len(rows), 2)
+            if noun != "pod binding":
+                self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
+        for noun in ("inventory", "allocation"):
+            self.assertEqual(2, len(self.good("capacity", noun, "list", "--resource", "gpu")))
+        skipped = self.good("capacity", "inventory", "list", "--marker", "n1", "--limit", "1")
+        self.assertEqual("n2", skipped[0]["provider"])
+
     def test_depth(self) -> None:
         self.assertEqual({"top"}, {row["project_id"] for row in self.good("limit", "tree", "--depth", "0")})
         self.assertEqual(self.good("limit", "tree"), self.good("limit", "tree", "--depth", "1"))

@@ -159,7 +159,7 @@ class BadReplayTest(ReplayCase):
         for _ in range(2):
             self.assertIn("line 4: Reservation", self.refused(1, "replay", path))
         path = self.write("0,commit,nobody,p,gpu,1")
-        self.assertIn("line 2: Reservation 'nobody' was not found", self.refused(1, "replay", path))
+        self.assertIn("line 2: Consumer 'nobody' of project 'p' holds no reservation", self.refused(1, "replay", path))
         path = self.write("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
         self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 

@@ -266,6 +266,29 @@ class OverridesTest(SimulateCase):
         self.assertEqual((0, 0, 6, 10, 1), self.outcome("ledger", self.override(1, None, 24)))
         self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", self.override(1, -20, -2)))  # an import ignores it
 
+    def test_an_override_that_has_ended_applies_within_its_span(self) -> None:
+        self.limit_now(self.override(1, -20, 24))
+        ended = {"t": self.time(-6).isoformat(" ", "microseconds")}
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE limit_changes SET ends_at = :t WHERE override_id IS NOT NULL"), ended)
+            connection.execute(sa.text("DELETE FROM limit_overrides"))
+        self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
+        self.assertEqual((1, 0, 4, 10, 9), self.outcome("ledger", self.override(9, -20, 24)))
+        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", argv=("--since", "330m")))
+
+    def test_a_cancelled_override_applies_until_it_was_cancelled(self) -> None:
+        self.limit_now(self.override(1, -20, 24), self.override(0, 20, 24))
+        for row in self.good("limit", "override", "list"):
+            self.assertEqual(0, self.call("limit", "override", "cancel", row["id"]).status)
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(
+                sa.text(
+                    "UPDATE limit_changes SET created_at = :t WHERE override_id IS NOT NULL AND value_after IS NULL"
+                ),
+                {"t": self.time(-6).isoformat(" ", "microseconds")},
+            )
+        self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
+
     def test_a_trace_has_no_times_for_overrides(self) -> None:
         self.limit_now(self.override(0, -20, 24))
         trace = self.trace("0,reserve,a,p,gpu,4")
@@ -302,7 +325,7 @@ class BadInputTest(SimulateCase):
             (["-1,reserve,a,p,gpu,1"], 2, "line 2: time '-1' is not"),
             (["1,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1"], 2, "line 3: time 0 is before 1"),
             (["0,reserve,a,p,gpu,0"], 2, "line 2: amount '0' is not"),
-            (["0,commit,nobody,p,gpu,1"], 1, "line 2: Reservation 'nobody' was not found"),
+            (["0,commit,nobody,p,gpu,1"], 1, "line 2: Consumer 'nobody' of project 'p' holds no reservation."),
             (["0,reserve,a,p,gpu,1", "0,reserve,a,p,gpu,2"], 1, "line 3: Consumer 'a' already holds gpu=1"),
             (["0,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1", "0,rollback,a,p,gpu,1"], 1, "line 4: Reservation"),
         ):  # fmt: skip

@@ -147,6 +147,11 @@ class UsageTest(base.CliTestCase):
             self.good("check", "--project", "physics", "--how-many", "fpga=1"),
         )
         self.assertIn("unlimited", self.call("check", "--project", "physics", "--how-many", "fpga=1").out)
+        self.good("reserve", "--project", "physics", "fpga=1")
+        row = {"how_many": 2**30 - 1, "resource": "fpga", "fits": 2**31 - 2, "bound_by": None}
+        self.assertEqual([row], self.good("check", "--project", "physics", "--how-many", "fpga=2"))
+        table = self.call("check", "--project", "physics", "--how-many", "fpga=2").out.splitlines()[3]
+        self.assertEqual(["unlimited", "fpga", "unlimited", ""], [cell.strip() for cell in table.strip("|").split("|")])
         for form in FORMATS:
             out = self.call("check", "--project", "physics", "--how-many", "gpu=2", "-f", form).out
             self.assertIn("2", out)

@@ -20,6 +20,8 @@ import time
 
 sys.path.pop(0)  # this directory
 
+import cyborg.cmd  # noqa: F401  (first, as in every program of Cyborg: it selects the backend of oslo.service)
+
 from cyborg_quota.cmd import conductor as command
 from cyborg_quota.integrations.cyborg import bind_tracker
 

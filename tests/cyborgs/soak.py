@@ -212,8 +212,7 @@ def main() -> int:
     stack = stacks.Stack()
     try:
         stack.start()
-        for hosts in range(2, HOSTS + 1):
-            stack.need_hosts(hosts)  # one by one: of several that report concurrently, Cyborg sometimes loses one
+        stack.need_hosts(HOSTS)
         stack.use(quota.CONDUCTOR, quota.API, CONFIG.format(seconds=RPC_SECONDS, file=conf_file))
         engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
         reconcile = functools.partial(quota.reconcile, stack, conf_file, "-f", "json")

@@ -19,12 +19,28 @@ from tests.cyborgs.service import Service, ServiceError, WebSettings, web_servic
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.servers import ServerError, machine
-from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.rabbitmq import VHOSTS, RabbitMQ
 
 PREFIX = "cyborg-quota-cyborg-"
 CONDUCTOR = ("cyborg-conductor",)
 API = "cyborg.wsgi.api:application"
 API_THREADS, PLACEMENT_THREADS = 16, 4
+QUOTA = "cyborg_quota.integrations.cyborg"
+STOCK_CONDUCTOR = ("cyborg.cmd.conductor", "cyborg.conductor.manager", "cyborg.objects:register_all")
+STOCK_API = ("cyborg.api.wsgi_app", "cyborg.objects:register_all", "cyborg.api.controllers.root")
+COMMAND = (f"{QUOTA}.cyborg_host", f"{QUOTA}.arq_records")
+TEMPLATES = {
+    "cyborg-conductor": STOCK_CONDUCTOR,
+    "naive.py": STOCK_CONDUCTOR,
+    "points.py": STOCK_CONDUCTOR,
+    "cyborg-quota-conductor": ("cyborg_quota.cmd.conductor", *STOCK_CONDUCTOR, f"{QUOTA}.conductor"),
+    "cyborg.wsgi.api:application": STOCK_API,
+    f"{QUOTA}.wsgi:application": (*STOCK_API, f"{QUOTA}.objects", "cyborg_quota.api.deploy"),
+    "cyborg-quota": ("cyborg_quota.cmd.main", *COMMAND),
+    "cyborg-quota-status": ("cyborg_quota.cmd.status", *COMMAND),
+}
+"""The programs that tests start often, and what each loads when it starts; see starter.py."""
+USUAL = ("cyborg-quota-conductor", f"{QUOTA}.wsgi:application")
 _numbers = itertools.count()
 
 
@@ -36,9 +52,10 @@ class Stack:
 
     :param hosts: the number of fake hosts, with 16 attach handles each.
     :param version: Cyborg's, one of environment.VERSIONS.
+    :param bus: a running one, whose second virtual host is used; by default the stack has a bus of its own.
     """
 
-    def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0]) -> None:
+    def __init__(self, hosts: int = 1, version: str = environment.VERSIONS[0], bus: RabbitMQ | None = None) -> None:
         self.programs = environment.ensure(version)
         self.isolated = [str(self.programs / "python"), "-I"]
         if reason := fixtures.missing_server("mariadb"):
@@ -47,8 +64,8 @@ class Stack:
         self.agents: list[Service] = []
         self.further: list[Service] = []
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
-        self.starter = Starter(self.programs / "python", self.workdir)
-        self.bus = RabbitMQ()
+        self.starter = Starter(self.programs / "python", self.workdir, templates=TEMPLATES)
+        self.bus, self._has_own_bus = bus or RabbitMQ(), bus is None
         self.nova = Nova()
         self.url = fixtures.fresh_url("mariadb", f"cyborg{next(_numbers)}")
         self.records = Records(self.url)
@@ -107,29 +124,33 @@ class Stack:
 
     def start(self) -> None:
         """Return when every host's devices can be bound. Raises NotAvailable, ServiceError."""
+        self.start_base()
+        self.use()
+        self.need_hosts(len(self.hosts))
+
+    def start_base(self) -> None:
+        """Start what is the same for all conductors and APIs. Raises NotAvailable, ServiceError."""
         try:
-            self.bus.prepare()
-            self.bus.launch()
+            if self._has_own_bus:
+                self.bus.prepare()
+                self.bus.launch()
             self._start_beside_the_bus()
+            self.bus.wait()
         except ServerError as error:
             raise NotAvailable(str(error)) from error
 
     def _start_beside_the_bus(self) -> None:
         """While the bus starts, which takes longest, do everything that does not need it."""
-        urls = {"bus": self.bus.url, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
+        bus = self.bus.url_of(VHOSTS[0 if self._has_own_bus else 1])
+        urls = {"bus": bus, "database": self.url, "nova": self.nova.url, "placement": self.placement_url}
         configuration.write(self.workdir, **urls)
+        self.starter.prepare(*USUAL)
         self.placement.launch()
         sync = [str(self.programs / "cyborg-dbsync"), *self.config_files(), "upgrade"]
         Service("dbsync", sync, self.workdir, bool, starter=self.starter).finish()
-        self.api.launch()
         self.placement.wait()
         for host in self.hosts:
             self._create_provider(host)
-        self.bus.wait()
-        # An agent reports when it starts, and if no conductor listens, not again for a minute.
-        _start(self.conductor, self.api)
-        _start(*self.agents)
-        self.records.wait_for_devices(self.hosts)
 
     def end_further(self) -> None:
         """End the conductors that were added."""
@@ -137,13 +158,16 @@ class Stack:
             self.further.pop().kill()
 
     def need_hosts(self, count: int) -> None:
-        """Make sure that there are this many hosts; hosts may be added, none is removed."""
+        """Make sure that this many hosts' devices can be bound; hosts may be added, none is removed."""
         known = len(self.hosts)
         self._name_hosts(count)
         for host in self.hosts[known:]:
             self._create_provider(host)
-        _start(*self.agents)
-        self.records.wait_for_devices(self.hosts)
+        # An agent reports when it starts, and if no conductor listens, not again for a minute. One by one: of several
+        # that report concurrently, Cyborg sometimes loses one.
+        for host, agent in zip(self.hosts, self.agents, strict=True):
+            agent.start()
+            self.records.wait_for_devices([host])
 
     def _create_provider(self, host: str) -> None:
         """Make the root provider of a host, as nova-compute does."""
@@ -171,7 +195,8 @@ class Stack:
         for service in (self.api, self.conductor, *self.agents, self.placement):
             service.kill()
         self.starter.close()
-        self.bus.close()
+        if self._has_own_bus:
+            self.bus.close()
         self.nova.close()
         self.records.close()
         shutil.rmtree(self.workdir, ignore_errors=True)
@@ -194,14 +219,18 @@ def _start(*services: Service) -> None:
 
 @functools.cache
 def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
-    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test."""
+    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test.
+
+    It has no conductor, API or agent yet. The stack of an older Cyborg uses the bus of the first one.
+    """
+    first = of_this_process(_pid, environment.VERSIONS[0]) if version != environment.VERSIONS[0] else None
     try:
-        made = Stack(version=version)
+        made = Stack(version=version, bus=first.bus if isinstance(first, Stack) else None)
     except NotAvailable as reason:
         return reason
     fixtures.at_exit(made.close)
     try:
-        made.start()
+        made.start_base()
     except (NotAvailable, ServiceError) as reason:
         made.close()
         return reason

@@ -32,6 +32,12 @@ class ProcessSettings:
     directory: pathlib.Path
 
 
+def name_of(script: Sequence[str]) -> str:
+    """Return the name of a script; with serve.py, that of the application it serves."""
+    name = pathlib.Path(script[0]).name
+    return script[1] if name == "serve.py" else name
+
+
 class Process:
     """A started process, with the methods of subprocess.Popen that the tests use."""
 
@@ -39,11 +45,13 @@ class Process:
         self._starter = starter
         self._status: int | None = None
         self.pid = pid
+        self.peak_mib = 0.0
+        """The maximum resident memory, once it has ended."""
 
     def poll(self) -> int | None:
         """Return its exit status; None while it runs."""
         if self._status is None and not machine.alive(self.pid):
-            self._status = self._starter.reap(self.pid)
+            self._status, self.peak_mib = self._starter.reap(self.pid)
         return self._status
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
@@ -63,9 +71,16 @@ class Starter:
 
     :param python: of Cyborg's environment.
     :param not_imported: packages that it does not import itself; its programs may.
+    :param templates: {a program that is started often, see name_of: the modules that it loads, in order}
     """
 
-    def __init__(self, python: pathlib.Path, workdir: pathlib.Path, not_imported: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        python: pathlib.Path,
+        workdir: pathlib.Path,
+        not_imported: Sequence[str] = (),
+        templates: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py")), *not_imported]
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", "--", *command]
@@ -75,6 +90,15 @@ class Starter:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
         self._lock = threading.Lock()
+        self._templates = dict(templates or {})
+        self._prepared: set[str] = set()
+
+    def prepare(self, *programs: str) -> None:
+        """Begin to load the modules of these programs, before the first of them is started."""
+        for modules in (self._templates[program] for program in programs):
+            if (name := ",".join(modules)) not in self._prepared:
+                self._send({"template": name, "modules": modules})
+                self._prepared.add(name)
 
     def start(self, command: Sequence[str], settings: ProcessSettings) -> Process:
         """Start a Python program.
@@ -83,20 +107,24 @@ class Starter:
         """
         first, *rest = command
         script = rest if pathlib.Path(first).name == "python" else [first, *rest]
-        order = {
+        order: dict[str, Any] = {
             "command": script,
             "out": str(settings.out),
             "err": str(settings.err),
             "environment": dict(settings.environment),
             "directory": str(settings.directory),
         }
-        return Process(self, self._send(order))
+        if (program := name_of(script)) in self._templates:
+            self.prepare(program)
+            order["template"] = ",".join(self._templates[program])
+        return Process(self, self._send(order)["pid"])
 
-    def reap(self, pid: int) -> int:
-        """Return the exit status of a process that has ended."""
-        return self._send({"reap": pid})
+    def reap(self, pid: int) -> tuple[int, float]:
+        """Return the exit status of a process that has ended, and its maximum resident memory in MiB."""
+        answer = self._send({"reap": pid})
+        return answer["status"], answer["peak_kib"] / 1024
 
-    def _send(self, order: dict[str, Any]) -> int:
+    def _send(self, order: dict[str, Any]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
             with contextlib.suppress(BrokenPipeError):
@@ -105,7 +133,7 @@ class Starter:
             answer = self._process.stdout.readline()
         if not answer:
             raise ServiceError(f"the starter has ended:\n{self._log.read_text()[-2000:]}")
-        return int(answer)
+        return json.loads(answer)
 
     def close(self) -> None:
         """End it, and all its programs that still run."""

@@ -75,7 +75,7 @@ class CapacityTestCase(quota.QuotaTestCase):
         return record.total, record.used, record.used_elsewhere, record.free
 
     def allocate(self, consumer: str, rp: str, amount: int) -> None:
-        """What Nova's scheduler does."""
+        """Allocate in Placement, as Nova's scheduler does."""
         body = {
             "allocations": {rp: {"resources": {"FPGA": amount}}},
             "project_id": self.project_id,

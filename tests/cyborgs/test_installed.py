@@ -17,8 +17,9 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import base as ledger_base
 from tests import fixtures, installing
-from tests.cyborgs import environment, quota
+from tests.cyborgs import configuration, environment, quota
 from tests.cyborgs.service import Service
+from tests.cyborgs.starting import ProgramStarter
 
 PATHS = """
 [DEFAULT]
@@ -46,6 +47,21 @@ class TestInstalled(quota.QuotaTestCase):
         integration = self.site_packages / "cyborg_quota/integrations/cyborg"
         self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.output())
         self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
+
+    def test_the_conductor_as_a_program(self) -> None:
+        """Started without a template, it serves in a worker process with threads, as Cyborg's own conductor does."""
+        conductors = {}
+        for program in ("cyborg-conductor", "cyborg-quota-conductor"):
+            configuration.write_host(self.stack.workdir, program)
+            command = [str(self.stack.programs / program), *self.stack.config_files(program)]
+            conductors[program] = Service(
+                program, command, self.stack.workdir, lambda log: "Created RPC server" in log, starter=ProgramStarter()
+            )
+            self.addCleanup(conductors[program].kill)
+            conductors[program].launch()
+        for conductor in conductors.values():
+            conductor.wait()
+        self.assertEqual([2, 2], [len(conductor.pids) for conductor in conductors.values()])
 
     def test_every_file_of_the_tree(self) -> None:
         """The installed package is the present source: an edited file causes a new installation."""

@@ -22,7 +22,7 @@ WAITED = "; gave up after "
 NOT_ASKED = "calls fail immediately until a probe reaches it"
 OPENED, CLOSED = "The ledger's database is unreachable", "The ledger's database is reachable again"
 UNAVAILABLE = "The accelerator quota cannot be checked at the moment. Try again later."
-MANY = 8
+MANY, TEN = 8, 10
 
 
 @functools.cache
@@ -130,13 +130,14 @@ class TestUnavailable(OutageTestCase):
         self.wait_until_charged(0)
 
     def test_bound_again_before_it_could_be_released(self) -> None:
-        """An ARQ that was bound again keeps its charge, which belongs to the new bind."""
-        [arq] = self.client.created(self.profile)
-        self.bind([arq])
+        """A PATCH that removes ten ARQs waits once. One that is bound again keeps its charge: it is the new bind's."""
+        [arq, *others] = self.client.created(self.profile, TEN)
+        self.bind([arq, *others])
         with self.make_unavailable("is_refusing"):
-            self.assertEqual(202, self.client.unbind([arq]).status)
-            self.assertEqual(["Unbound"], self.records.states([arq]))
+            self.assertEqual(202, self.client.unbind([arq, *others]).status)
+            self.assertEqual(["Unbound"] * TEN, self.records.states([arq, *others]))
             self.assertEqual(1, len(self.lines(self.stack.conductor, OPENED)))
+            self.assertEqual(1, self.waits(self.stack.conductor), self.stack.conductor.tail())
             self.proxy.is_refusing = False
             # While the breaker is still open, or was closed just now: before, during or after the retry of the release.
             machine.wait_until(lambda: self.client.bind([arq], str(uuid.uuid4()), self.rp).status == 202, BACK_SECONDS)

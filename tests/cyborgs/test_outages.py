@@ -3,14 +3,39 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from tests import base as ledger_base
 from tests.cyborgs import quota, test_crashes
+from tests.cyborgs.test_ledger_outage import UNAVAILABLE
 from tests.faults.proxy import Proxy
 from tests.servers import machine
 
 BACK_SECONDS = 30.0
+CLOSED = "http://127.0.0.1:1/v3"
+"""The URL of a Keystone that is not running."""
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+CREDENTIALS = f"""\
+auth_type = password
+auth_url = {CLOSED}
+username = cyborg
+password = secret
+user_domain_id = default
+"""
+KEYSTONE_LIMITS = f"""
+[limits]
+driver = keystone
+[oslo_limit]
+{CREDENTIALS}system_scope = all
+endpoint_id = cyborg
+"""
+PLACEMENT = f"""
+[placement]
+{CREDENTIALS}project_name = service
+project_domain_id = default
+region_name = RegionOne
+"""
 
 
 class TestLedgerUnavailable(test_crashes.PointsTestCase):
@@ -55,3 +80,31 @@ class TestAnswers(quota.QuotaTestCase):
         self.assertEqual((202, (1, 0)), (bound.status, self.figures()))
         self.assertEqual(204, nobody.delete([arq]).status)
         self.assert_agree()
+
+
+class TestKeystoneDown(quota.QuotaTestCase):
+    """No Keystone is running. (The other tests have none either, but need none: their limits are in the ledger.)"""
+
+    options = KEYSTONE_LIMITS
+
+    def test_the_services_start(self) -> None:
+        """The conductor and the API start and serve; a bind is refused while the limits are unknown."""
+        [arq] = self.client.created(self.profile)
+        refused = self.client.bind([arq], str(uuid.uuid4()), self.rp)
+        self.assertEqual((503, UNAVAILABLE), (refused.status, refused.message))
+        self.assertIn("limit driver keystone", self.stack.conductor.output())
+        self.assertEqual(["Initial"], self.records.states([arq]))
+        self.assertEqual(204, self.client.delete([arq]).status)
+
+    def test_what_cyborg_itself_needs(self) -> None:
+        """With Placement's endpoint in Keystone's catalogue, Cyborg's conductor does not start, and ours ends as it."""
+        text = (self.stack.workdir / "cyborg.conf").read_text()
+        path = self.stack.workdir / "catalogue.conf"
+        path.write_text(text[: text.index("[placement]")] + PLACEMENT)
+        files = [f"--config-file={name}" for name in (path, self.stack.workdir / "extra.conf")]
+        ended = [self.run_program(program, *files) for program in ("cyborg-conductor", "cyborg-quota-conductor")]
+        self.assertEqual([1, 1], [output.status for output in ended], ended)
+        # The log's last line has the error, after its time and process.
+        [cyborgs, ours] = [output.out.strip().splitlines()[-2].partition(" ERROR ")[2] for output in ended]
+        self.assertIn(f"Unable to establish connection to {CLOSED}", cyborgs)
+        self.assertEqual(ADDRESS.sub("", cyborgs), ADDRESS.sub("", ours))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 import time
 import uuid
@@ -19,6 +18,7 @@ import sqlalchemy as sa
 
 from tests import fixtures
 from tests.cyborgs import base, quota
+from tests.cyborgs.starting import ProcessSettings
 
 ARQS = 4_000 * int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 PROJECTS, OF_AN_INSTANCE = 8, 4
@@ -83,20 +83,19 @@ class TestMany(quota.QuotaTestCase):
     def measure(self, what: str, *arguments: str) -> Measurement:
         """Run the command, and measure it."""
         cyborg = ["--cyborg-config-file", str(self.directory / "cyborg.conf")]
-        command = [*self.stack.isolated, str(self.stack.programs / "cyborg-quota")]
-        command += ["--config-file", str(self.directory / "ledger.conf")]
+        command = [str(self.stack.programs / "cyborg-quota"), "--config-file", str(self.directory / "ledger.conf")]
         before, began = self.selects(), time.monotonic()
         out = self.directory / "out"
-        with out.open("w") as file:
-            child = subprocess.Popen(
-                [*command, "reconcile", "--grace", "0", "-f", "csv", *cyborg, *arguments], stdout=file
-            )
-            _, status, usage = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
+        settings = ProcessSettings(out, self.directory / "err", os.environ, self.directory)
+        out.unlink(missing_ok=True)
+        child = self.stack.starter.start(
+            [*command, "reconcile", "--grace", "0", "-f", "csv", *cyborg, *arguments], settings
+        )
+        status = child.wait(quota.COMMAND_TIMEOUT_SECONDS)
         after = self.selects()
         rows = max(0, len(out.read_text().splitlines()) - 1)
         asked = [after[name] - before[name] for name in ("cyborg", "ledger")]
-        measurement = Measurement(child.returncode, rows, time.monotonic() - began, usage.ru_maxrss / 1024, *asked)
+        measurement = Measurement(status, rows, time.monotonic() - began, child.peak_mib, *asked)
         print(f"reconcile, {what}: {measurement}", file=sys.stderr)
         return measurement
 

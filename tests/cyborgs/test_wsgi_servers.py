@@ -21,7 +21,7 @@ from tests import installing, needs
 from tests.cyborgs import environment, quota
 from tests.cyborgs.client import Client, call
 from tests.cyborgs.service import Service
-from tests.cyborgs.starting import ProgramStarter
+from tests.cyborgs.starting import ProgramStarter, Starter
 from tests.servers import machine
 
 FILES = installing.TOP / "etc/wsgi"
@@ -81,15 +81,16 @@ class TestWsgiServers(quota.QuotaTestCase):
         path.write_text(text)
         return path
 
-    def serve(self, *command: str) -> Service:
-        """Start the server, and wait until it answers."""
+    def serve(self, *command: str, starter: Starter | ProgramStarter | None = None) -> Service:
+        """Start the server, and wait until it answers. ``starter``: for a program in Python."""
         url = f"http://127.0.0.1:{self.port}"
-        if setpriv := shutil.which("setpriv"):
+        if starter is None and (setpriv := shutil.which("setpriv")):
             before = AS_A_USER if command[: len(AS_A_USER)] == AS_A_USER else ()
             command = (*before, setpriv, "--pdeathsig", "KILL", "--", *command[len(before) :])
         environ = {"SNAP_COMMON": str(self.directory)}
-        server = Service("server", command, self.directory, lambda _: _answers(url), environ, starter=ProgramStarter())
-        self.addCleanup(server.stop)
+        starter = starter or ProgramStarter()
+        server = Service("server", command, self.directory, lambda _: _answers(url), environ, starter=starter)
+        self.addCleanup(server.kill)
         server.start()
         return server
 
@@ -122,7 +123,7 @@ class TestWsgiServers(quota.QuotaTestCase):
     def test_gunicorn(self) -> None:
         changes = {"workers = 4": "workers = 1", "/etc/cyborg/cyborg.conf": str(self.cyborg_conf)}
         path = self.adapt("cyborg-api-gunicorn.py", changes)
-        self.serve(str(self.stack.programs / "gunicorn"), "--config", str(path))
+        self.serve(str(self.stack.programs / "gunicorn"), "--config", str(path), starter=self.stack.starter)
         self.walk_through()
 
     def test_apache(self) -> None:

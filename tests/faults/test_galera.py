@@ -19,7 +19,7 @@ from unittest import mock
 import sqlalchemy as sa
 from oslotest import base as test_base
 
-from cyborg_quota import Inventory, exceptions
+from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.db import overrides, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
@@ -241,7 +241,14 @@ class TestCluster(test_base.BaseTestCase):
         (record,) = capacity.list_inventories(base.ADMIN)
         self.assertEqual((capacity_races.CAPACITY,) * 2, (sum(claimed), record.used), claimed)
         self.assertEqual([], [*capacity.audit(base.ADMIN), *engines[0].audit(base.ADMIN)])
-        engines[0].close()
+        for number in range(10):  # what one node has answered exists for a claim on another one
+            capacity.add_provider(base.ADMIN, f"new{number}")
+            capacity.set_inventories(base.ADMIN, f"new{number}", {"gpu": Inventory(2)})
+            for provider in (f"new{number}", ANY):
+                engines[1].reserve(base.Context("late"), {"gpu": 1}, provider=provider)
+        self.assertEqual([], capacity.verify_history(base.ADMIN))
+        for engine in engines:
+            engine.close()
 
     def pods_are_selected(self) -> None:
         """Eight processes on three nodes select pods for 1,000 tenants, and then claim until two pods are full."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that changes limits or the tree is killed (SIGKILL) after each statement that writes, and after COMMIT.
+"""A process that changes limits, the tree or inventories is killed after each statement that writes, and after COMMIT.
 
 The change and its entries in the history are then both stored, or neither is, and the replay gives the present state.
 """
@@ -16,8 +16,9 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota.db import limit_history
-from cyborg_quota.ledger import limit_changes
+from cyborg_quota import Inventory
+from cyborg_quota.db import capacity_history, limit_history
+from cyborg_quota.ledger import limit_changes, providers
 from tests import base, hooks
 from tests.functional import test_limits
 
@@ -74,6 +75,10 @@ class CrashTestCase(test_limits.LimitsTestCase):
             "move": Step(lambda: admin.move_project(context, "c", "a"), lambda: admin.move_project(context, "c", "b")),
             "import": Step(self.undo_import, lambda: admin.import_limits(context, IMPORTED)),
         }
+
+    def differences(self) -> list[Any]:
+        """What the history does not explain."""
+        return [*self.admin.verify_limit_history(base.ADMIN), *self.engine.capacity.verify_history(base.ADMIN)]
 
     def overrides(self) -> list[str]:
         return [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]
@@ -158,7 +163,7 @@ class TestKilledChanges(CrashTestCase):
                 after = self.state()
                 is_made = after[0] != before[0]
                 self.assertEqual(is_made, after[1] > before[1], (name, number))
-                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, number))
+                self.assertEqual([], self.differences(), (name, number))
                 outcomes.add((is_killed, is_made))
                 if not is_killed:
                     break
@@ -184,4 +189,68 @@ class TestKilledChanges(CrashTestCase):
                 break
             found += self.admin.verify_limit_history(base.ADMIN)
             self.admin.checkpoint_limits(base.ADMIN)
+        self.assertNotEqual([], found)
+
+
+class TestKilledCapacityChanges(TestKilledChanges):
+    """The same for the providers n1, which has 8 gpu and 4 fpga, and n2."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.engine.pods.add(base.ADMIN, "east")
+        self.capacity.add_provider(base.ADMIN, "n1")
+
+    def steps(self) -> dict[str, Step]:
+        capacity, context = self.capacity, base.ADMIN
+        both = {"gpu": Inventory(8), "fpga": Inventory(4)}
+
+        def have(name: str, pod: str | None = None) -> None:
+            if name not in {provider.name for provider in capacity.list_providers(context)}:
+                capacity.add_provider(context, name)
+            capacity.set_pod(context, name, pod)
+            capacity.set_inventories(context, name, both)
+
+        def have_not(name: str) -> None:
+            have(name)
+            capacity.remove_provider(context, name)
+
+        changed = {"gpu": Inventory(5), "fpga": Inventory(2)}
+        return {
+            "add": Step(lambda: have_not("n2"), lambda: capacity.add_provider(context, "n2", parent="n1")),
+            "set pod": Step(lambda: have("n1"), lambda: capacity.set_pod(context, "n1", "east")),
+            "set": Step(lambda: have("n1"), lambda: capacity.set_inventories(context, "n1", changed, reason="new")),
+            "remove inventory": Step(lambda: have("n1"), lambda: capacity.remove_inventory(context, "n1", "gpu")),
+            "remove provider": Step(lambda: have("n2"), lambda: capacity.remove_provider(context, "n2")),
+        }
+
+    def state(self) -> tuple[Any, int]:
+        """The providers and inventories; and the number of entries of the history."""
+        with self.sql.connect() as connection:
+            entries = connection.execute(sa.text("SELECT COUNT(*) FROM capacity_changes")).scalar_one()
+        return (self.capacity.list_providers(base.ADMIN), self.capacity.list_inventories(base.ADMIN)), entries
+
+    def test_naive_is_detected(self) -> None:
+        waiting: list[Any] = []
+
+        def keep(_connection: Any, *recorded: Any) -> None:
+            waiting.append(recorded)
+
+        def change() -> None:
+            with mock.patch.object(providers.capacity_history, "record", keep):
+                self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(7)})
+
+            def write(connection: sa.Connection) -> None:
+                capacity_history.serialize(connection)
+                capacity_history.record(connection, *waiting[0])
+
+            hooks.database_of(self.engine).write(write)
+
+        found = []
+        for number in range(MAX_STATEMENTS):
+            self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
+            if not self.is_killed(change, number):
+                break
+            found += self.differences()
+            self.capacity.checkpoint(base.ADMIN)
         self.assertNotEqual([], found)

@@ -8,13 +8,14 @@ import pathlib
 import random
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import exceptions
+from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, revisions
@@ -106,3 +107,59 @@ class TestUpgrade(base.BackendTestCase):
             connection.exec_driver_sql("ALTER TABLE quota_usages RENAME COLUMN epoch TO generation")
         problems = ledger_check.check(ledger.url, ledger.engine, ledger.journal).problems
         self.assertTrue(any("DatabaseError" in problem for problem in problems), problems)
+
+
+class TestCapacity(base.BackendTestCase):
+    """Processes of a release before capacity, beside this one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        url = fixtures.fresh_url(self.backend, "capacity_upgraded")
+        ledger = self.useFixture(Ledger(url, revision="a1c0"))
+        self.old = OldRelease(url, ledger.journal, 10)
+        usage_id, generation = self.old._first_use("p")
+        self.facts = {"project": "p", "usage_id": usage_id, "generation": generation}
+        schema.sync(Database(fixtures.settings(url)))
+        self.engine, self.context = ledger.engine, base.Context("p")
+        self.capacity = self.engine.capacity
+        self.capacity.add_provider(base.ADMIN, "n1")
+        self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(4)})
+
+    def old_reserve(self, number: int) -> dict[str, object]:
+        facts = {**self.facts, "uuid": str(uuid.uuid4()), "request": f"old-{number}"}
+        self.assertTrue(self.old._reserve(facts))
+        return facts
+
+    def used(self) -> tuple[int, int]:
+        """What the inventory and the counters of the project say."""
+        usage = self.engine.get_usages(base.ADMIN, "p")["gpu"]
+        return self.capacity.list_inventories(base.ADMIN)[0].used, usage.used + usage.reserved
+
+    def assert_no_drift(self) -> None:
+        self.assertEqual([], [*self.engine.audit(base.ADMIN), *self.capacity.audit(base.ADMIN)])
+
+    def test_claims_wait_until_they_are_enabled(self) -> None:
+        for provider in ("n1", ANY):
+            self.assertRaises(
+                exceptions.CapacityNotEnabled, self.engine.reserve, self.context, {"gpu": 1}, provider=provider
+            )
+        first = self.old_reserve(1)
+        uuids = self.engine.reserve(self.context, {"gpu": 1})
+        self.old._settle({**first, "uuid": uuids[0]}, "rollback")
+        self.engine.commit(self.context, [str(first["uuid"])])
+        self.assertEqual((0, 1), self.used())
+        self.assert_no_drift()
+        self.capacity.enable(base.ADMIN)
+        self.engine.reserve(self.context, {"gpu": 1}, provider=ANY)
+        self.assertEqual((1, 2), self.used())
+        self.assert_no_drift()
+
+    def test_why_they_wait(self) -> None:
+        """An old process that ends a claim does not give its capacity back. ``heal`` does."""
+        self.capacity.enable(base.ADMIN)
+        (claimed,) = self.engine.reserve(self.context, {"gpu": 1}, provider="n1")
+        self.old._settle({**self.facts, "uuid": claimed}, "rollback")
+        self.assertEqual([(1, 0)], [(one.recorded, one.expected) for one in self.capacity.audit(base.ADMIN)])
+        self.engine.heal(base.ADMIN)
+        self.assertEqual((0, 0), self.used())
+        self.assert_no_drift()

@@ -13,7 +13,8 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.db import features
+from cyborg_quota.db import features, inventories
+from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
@@ -389,6 +390,53 @@ class TestAny(CapacityTestCase):
         self.assert_invariants()
 
 
+class TestStaleReads(CapacityTestCase):
+    """A node of a cluster may not have applied yet what other nodes have committed (simulated: it finds nothing)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.is_synced = False
+        synced_reads = {name: getattr(Database, name) for name in ("read_synced", "sync_with_cluster")}
+        for name, original in synced_reads.items():
+
+            def sync(database: Database, *rest: Any, original: Any = original) -> Any:
+                self.is_synced = True
+                return original(database, *rest)
+
+            self.patch(Database, name, sync)
+
+    def hide(self, owner: Any, name: str, nothing: object) -> None:
+        """Until a synced read, this function returns ``nothing``."""
+        original = getattr(owner, name)
+
+        def read(*arguments: Any, **options: Any) -> Any:
+            return original(*arguments, **options) if self.is_synced else nothing
+
+        self.patch(owner, name, read)
+
+    def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
+        self.engine = self.make_engine()  # with empty caches
+        self.hide(type(hooks.database_of(self.engine).dialect), "find_candidates_in_single_statement", None)
+        self.hide(inventories, "find_candidates", [])
+        self.hide(inventories, "ids_of", {})
+        self.engine.capacity.enable(ADMIN)
+        for provider in (ANY, "n1"):
+            self.is_synced = False
+            self.engine.reserve(self.context, {"gpu": 4}, provider=provider)
+            self.assertTrue(self.is_synced)
+        self.assertEqual(8, self.used())
+
+    def test_a_refusal_follows_a_synced_read(self) -> None:
+        self.claim(8)
+        self.engine = self.make_engine()
+        for provider in (ANY, "n1"):
+            self.is_synced = False
+            self.assertRaises(
+                exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider=provider
+            )
+            self.assertTrue(self.is_synced)
+
+
 class TestStatements(CapacityTestCase):
     def statements(self, call: Callable[[QuotaEngine], object]) -> list[str]:
         with clouds.captured() as statements:
@@ -412,6 +460,24 @@ class TestStatements(CapacityTestCase):
         self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
         self.assertEqual([], [text for text in texts if features.features.name in text])
 
+    def test_a_lost_race_costs_one_more_query_and_claim(self) -> None:
+        """On MariaDB: the refused statement tells which inventory refused."""
+        if self.backend != "mariadb":
+            self.skipTest("only MariaDB's statement tells it")
+        self.add("n2", gpu=9)
+        for provider in ("n1", ANY):
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+        other = self.make_engine()
+        act = hooks.Interleaved(
+            self.engine, "EXECUTE", lambda: other.reserve(base.Context("other"), {"gpu": 8}, provider="n1"), after=True
+        )
+        with act:
+            texts = self.statements(lambda engine: engine.reserve(self.context, {"gpu": 8}, provider=ANY))
+        own = [text for text in texts if text.startswith("EXECUTE")]
+        self.assertEqual((True, 5), (act.happened, len(own)), texts)  # one of them is the other call
+        self.assertEqual([], [text for text in texts if text.startswith("INSERT INTO reservations")])
+        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
+        self.assert_invariants()
 
     def test_a_claim_is_one_statement(self) -> None:
         """On a server: a claim with a given provider, its commit and its rollback; ANY needs a query before it."""

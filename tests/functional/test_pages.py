@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import testscenarios
 from sqlalchemy.engine import cursor
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import models
 from tests import base
 from tests.functional import test_limits
 
@@ -42,7 +44,37 @@ def counted_rows() -> Iterator[Counter[str]]:
         yield counter
 
 
-class TestPages(test_limits.LimitsTestCase):
+class PagesTestCase(test_limits.LimitsTestCase):
+    def lists(self) -> dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]]:
+        """Each list, and the marker of one of its rows."""
+        raise NotImplementedError
+
+    def assert_a_page_reads_few_rows(self) -> None:
+        for name, (read, marker) in self.lists().items():
+            whole = read()
+            with counted_rows() as counter:
+                page = read(limit=SIZE, after=marker(whole[SIZE]))
+            self.assertEqual(whole[SIZE + 1 : 2 * SIZE + 1], page, name)
+            # (The headrooms of a page read the edge, the counters and the limits of each of its projects.)
+            self.assertLess(counter["rows"], 12 * SIZE, name)
+
+    def assert_pages_add_up(self) -> None:
+        for name, (read, marker) in self.lists().items():
+            whole, rows = read(), read(limit=5 * SIZE)
+            while page := read(limit=5 * SIZE, after=marker(rows[-1])):
+                rows += page
+            self.assertEqual(whole, rows, name)
+            self.assertEqual([], read(limit=0), name)
+
+    def assert_one_resource(self, *names: str) -> None:
+        for name in names:
+            read, marker = self.lists()[name]
+            expected = [row for row in read() if row.resource == "gpu"]
+            self.assertEqual(expected, read(resource="gpu"), name)
+            self.assertEqual(expected[4:6], read(resource="gpu", after=marker(expected[3]), limit=2), name)
+
+
+class TestPages(PagesTestCase):
     """PROJECTS projects, each with usage rows, limits and overrides of gpu and fpga."""
 
     def setUp(self) -> None:
@@ -83,29 +115,10 @@ class TestPages(test_limits.LimitsTestCase):
             ),
         }
 
-    def test_a_page_reads_few_rows(self) -> None:
-        for name, (read, marker) in self.lists().items():
-            whole = read()
-            with counted_rows() as counter:
-                page = read(limit=SIZE, after=marker(whole[SIZE]))
-            self.assertEqual(whole[SIZE + 1 : 2 * SIZE + 1], page, name)
-            # (The headrooms of a page read the edge, the counters and the limits of each of its projects.)
-            self.assertLess(counter["rows"], 12 * SIZE, name)
-
-    def test_pages_add_up_to_the_list(self) -> None:
-        for name, (read, marker) in self.lists().items():
-            whole, rows = read(), read(limit=5 * SIZE)
-            while page := read(limit=5 * SIZE, after=marker(rows[-1])):
-                rows += page
-            self.assertEqual(whole, rows, name)
-            self.assertEqual([], read(limit=0), name)
-
-    def test_one_resource(self) -> None:
-        for name in ("usages", "limits", "overrides"):
-            read, marker = self.lists()[name]
-            expected = [row for row in read() if row.resource == "gpu"]
-            self.assertEqual(expected, read(resource="gpu"), name)
-            self.assertEqual(expected[4:6], read(resource="gpu", after=marker(expected[3]), limit=2), name)
+    def test_pages(self) -> None:
+        self.assert_a_page_reads_few_rows()
+        self.assert_pages_add_up()
+        self.assert_one_resource("usages", "limits", "overrides")
 
     def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
         self.assertEqual("p004", self.engine.list_usages(base.ADMIN, after=("p003", None), limit=1)[0].project_id)
@@ -128,3 +141,114 @@ class TestPages(test_limits.LimitsTestCase):
             for after in (("p003", "GPU"), ("zz", None), ("zz", "gpu"), ("p003",), ("p003", "gpu", "x")):
                 self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, after=after)
         self.assertRaises(exceptions.InvalidRequest, self.admin.list_projects, base.ADMIN, after="zz")
+
+
+class TestPagesOfCapacity(PagesTestCase):
+    """PROVIDERS providers with inventories of gpu and fpga and a claim of each; and as many pods and bindings."""
+
+    PROVIDERS = 30
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(base.ADMIN)
+        numbers = range(self.PROVIDERS)
+        binding: dict[str, Any] = {
+            "availability_zone": "",
+            "resource_affinity": "{}",
+            "affinity_hash": "0" * 64,
+            "reason": "first",
+        }
+        binding["starts_at"] = datetime.datetime(2026, 1, 1)
+        amounts: dict[str, Any] = {
+            "total": 4,
+            "reserved": 0,
+            "min_unit": 1,
+            "max_unit": 4,
+            "step_size": 1,
+            "allocation_ratio": 1,
+        }
+        amounts |= {"capacity": 4, "used": 1, "free": 3}
+        pod = {"availability_zone": "", "resource_affinity": "{}", "state": "available", "weight": 0, "threshold": 100}
+        claim = {"delta": 1, "state": "committed", "live": 1, "deleted": False, "usage_id": 1}
+        tables: dict[str, list[dict[str, Any]]] = {
+            "resource_providers": [
+                # The ids and the names have opposite orders.
+                {"id": n + 1, "uuid": f"u{n}", "name": f"n{99 - n}", "generation": 0, "can_host": 1}
+                for n in numbers
+            ],
+            "inventories": [
+                {"provider_id": n + 1, "resource": name, **amounts} for n in numbers for name in ("fpga", "gpu")
+            ],
+            "reservations": [
+                {
+                    "uuid": f"{name}-{n}",
+                    "project_id": f"p{n % 3}",
+                    "resource": name,
+                    "consumer_id": f"c{n}",
+                    "provider_id": n + 1,
+                    "claim_ordinal": ordinal,
+                    **claim,
+                }
+                for n in numbers
+                for ordinal, name in enumerate(("gpu", "fpga"))
+            ],
+            "pods": [{"name": f"pod{99 - n}", "generation": 0, **pod} for n in numbers],
+            "pod_bindings": [{"project_id": f"p{n}", "pod": "pod70", "current": 1, **binding} for n in numbers],
+        }
+        with self.sql.begin() as connection:
+            for table, rows in tables.items():
+                connection.execute(sa.insert(models.metadata.tables[table]), rows)
+
+    def lists(self) -> dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]]:
+        def call(method: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+            return lambda **page: method(base.ADMIN, **page)
+
+        pods = self.engine.pods
+        return {
+            "providers": (call(self.capacity.list_providers), lambda row: row.name),
+            "inventories": (call(self.capacity.list_inventories), lambda row: (row.provider, row.resource)),
+            "allocations": (call(self.capacity.list_allocations), lambda row: row.reservation),
+            "pods": (call(pods.list_pods), lambda row: row.name),
+            "bindings": (
+                lambda after=0, **page: pods.list_bindings(base.ADMIN, after=after, **page),
+                lambda row: row[0],
+            ),
+        }
+
+    def test_pages(self) -> None:
+        self.assert_a_page_reads_few_rows()
+        self.assert_pages_add_up()
+        self.assert_one_resource("inventories", "allocations")
+        by_provider = [(row.provider, row.project_id) for row in self.capacity.list_allocations(base.ADMIN)]
+        self.assertEqual(2 * self.PROVIDERS, len(by_provider))
+        self.assertEqual(sorted(by_provider), by_provider)
+
+    def test_of_one_provider(self) -> None:
+        fpga, gpu = self.capacity.list_inventories(base.ADMIN, "n80")
+        self.assertEqual([gpu], self.capacity.list_inventories(base.ADMIN, "n80", after=("n80", "fpga")))
+        self.assertEqual([fpga], self.capacity.list_inventories(base.ADMIN, "n80", limit=1, after=("n79", None)))
+        first, last = self.capacity.list_allocations(base.ADMIN, "n80")
+        self.assertEqual([last], self.capacity.list_allocations(base.ADMIN, "n80", after=first.reservation))
+
+    def test_a_marker_that_has_ended(self) -> None:
+        whole = self.capacity.list_allocations(base.ADMIN)
+        with self.sql.begin() as connection:
+            ended = sa.update(models.reservations).where(models.reservations.c.uuid == whole[9].reservation)
+            connection.execute(ended.values(state="released", live=None, deleted=True, claim_ordinal=None))
+        self.assertEqual(whole[10:], self.capacity.list_allocations(base.ADMIN, after=whole[9].reservation))
+
+    def test_bad_pages(self) -> None:
+        pods, capacity = self.engine.pods, self.capacity
+        bad: list[tuple[Callable[..., Any], Any]] = [
+            (capacity.list_providers, "N80"),
+            (capacity.list_inventories, ("n80", "GPU")),
+            (capacity.list_inventories, ("zz", None)),
+            (capacity.list_inventories, "n80"),
+            (capacity.list_allocations, "gpu-99"),
+            (pods.list_pods, "POD80"),
+        ]
+        for call, after in bad:
+            self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, after=after)
+            for limit in (-1, True, "1"):
+                self.assertRaises(exceptions.InvalidRequest, call, base.ADMIN, limit=limit)

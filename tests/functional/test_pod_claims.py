@@ -95,7 +95,7 @@ class TestBinding(PodClaimTestCase):
         self.limits.limits["tenant1", "gpu"] = 99
         self.assertEqual(
             "Capacity exceeded: any provider, resource gpu: requested 10: "
-            "no pod that the project may use has a provider that fits gpu=10",
+            "no pod that the project may use has a provider that can take gpu=10",
             str(self.refused(10)),
         )
         self.assertEqual([("p1", "first")], self.history())
@@ -227,7 +227,7 @@ class TestNamedPod(PodClaimTestCase):
         error = self.assertRaises(exceptions.ReservationConflict, self.claim, 2, **admin, pod="p1", consumer="c")
         self.assertEqual(("p1", None), (error.pod, error.provider))
         self.assertIn("but not in pod 'p1'", str(error))
-        self.assertIn("no provider of pod p2 that can host fits gpu=1", str(self.refused(**admin, pod="p2")))
+        self.assertIn("no single provider of pod p2 can take gpu=1", str(self.refused(**admin, pod="p2")))
         self.assertEqual([("p1", "first")], self.history())
         self.assertRaises(exceptions.PodNotFound, self.claim, **admin, pod="p9")
         self.pods.change(ADMIN, "p2", state="maintenance")

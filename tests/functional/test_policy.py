@@ -53,6 +53,21 @@ class PolicyTestCase(test_limits.LimitsTestCase):
             return False
         return True
 
+    def move_after_the_check(self) -> list[str | None]:
+        """Move the project higgs between the next check and the write. Returns the list of the parents checked."""
+        asked: list[str | None] = []
+        may_set = policy.Policy.may_set
+
+        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
+            answer = may_set(rule, context, project_id, parent_id)
+            if not asked:
+                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
+            asked.append(parent_id)
+            return answer
+
+        self.patch(policy.Policy, "may_set", check_then_move)
+        return asked
+
 
 class TestWhoMaySet(PolicyTestCase):
     def test_an_admin_may_everywhere(self) -> None:
@@ -110,18 +125,8 @@ class TestWhoMaySet(PolicyTestCase):
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
         """Between the check and the write, the project is moved below another parent."""
-        asked = []
-        may_set = policy.Policy.may_set
-
-        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(rule, context, project_id, parent_id)
-            if not asked:
-                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(parent_id)
-            return answer
-
         self.set("physics", 20)
-        self.patch(policy.Policy, "may_set", check_then_move)
+        asked = self.move_after_the_check()
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 
@@ -181,19 +186,9 @@ class TestOverrides(PolicyTestCase):
         self.assertEqual([own, other], self.live())
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
-        asked = []
-        may_set = policy.Policy.may_set
-
-        def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
-            answer = may_set(rule, context, project_id, parent_id)
-            if not asked:
-                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
-            asked.append(parent_id)
-            return answer
-
         self.set("physics", 20)
         made = self.make("higgs")
-        self.patch(policy.Policy, "may_set", check_then_move)
+        asked = self.move_after_the_check()
         self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
         self.assertEqual(["physics", "atlas"], asked)
         self.assertEqual([made], self.live())

@@ -10,7 +10,7 @@ from unittest import mock
 import testscenarios
 from oslotest import base as plain
 
-from cyborg_quota import Claim, exceptions
+from cyborg_quota import Claim, Inventory, exceptions
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
 from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, format_amounts
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
@@ -26,8 +26,15 @@ class Cloud:
         self.arqs: dict[str, Attached] = {}
         self.others: set[str] = {"an ARQ that is not bound"}
 
-    def bind(self, arq: str, project_id: str | None = "p1", instance: str = "i1", **deltas: int) -> None:
-        self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1})
+    def bind(
+        self,
+        arq: str,
+        project_id: str | None = "p1",
+        instance: str = "i1",
+        providers: tuple[str, ...] = (),
+        **deltas: int,
+    ) -> None:
+        self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1}, providers)
 
     def bound(self) -> Iterator[Attached]:
         yield from list(self.arqs.values())
@@ -354,6 +361,71 @@ class TestHeal(ReconcilerTestCase):
             adopt.side_effect = second_fails
             self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
         self.assertEqual([("b", "not charged")], self.found())
+
+
+class TestCapacity(ReconcilerTestCase):
+    """Charges that take capacity of a provider: n1, with 8 gpu."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(base.ADMIN)
+        self.capacity.add_provider(base.ADMIN, "n1")
+        self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
+
+    def charge_at(self, arq: str, provider: str | None = "n1", project_id: str = "p1", amount: int = 1) -> None:
+        context = base.Context(project_id)
+        self.quotas.commit(
+            context, self.quotas.reserve(context, {"gpu": amount}, consumer=arq, group="i1", provider=provider)
+        )
+
+    def used(self) -> int:
+        return self.capacity.list_inventories(base.ADMIN, "n1")[0].used
+
+    def heal(self) -> None:
+        self.reconciler().heal(self.reconciler().find())
+        self.assertEqual([], self.found())
+        self.assertEqual([], self.capacity.audit(base.ADMIN))
+
+    def test_what_is_not_attached_gives_its_capacity_back(self) -> None:
+        self.charge_at("ghost", amount=3)
+        self.cloud.bind("kept", providers=("n1",))
+        self.charge_at("kept")
+        self.heal()
+        self.assertEqual(1, self.used())
+
+    def test_repairs_claim_where_the_accelerator_is(self) -> None:
+        """Also above the capacity. The device is not imported, but its host is."""
+        here = ("a device", "n1")
+        self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
+        self.cloud.bind("other", "p2", providers=here)
+        self.charge_at("other")
+        self.cloud.bind("more", providers=here, gpu=2)
+        self.charge_at("more")
+        self.cloud.bind("free", providers=here)
+        self.heal()
+        self.assertEqual(4, self.used())
+
+    def test_without_an_inventory_only_the_quota_is_charged(self) -> None:
+        self.cloud.bind("model", providers=("n1",), **{"gpu": 1, "gpu.A100": 1})
+        self.charge_at("model")
+        self.cloud.bind("elsewhere", providers=("n9",))
+        self.heal()
+        self.assertEqual(0, self.used())
+
+    def test_the_provider_is_removed_during_the_repair(self) -> None:
+        self.cloud.bind("free", providers=("n1",))
+        self.cloud.bind("second", providers=("n1",))
+        find_provider = self.engine.capacity.find_provider
+
+        def find_and_remove(*arguments: Any) -> str | None:
+            found = find_provider(*arguments)
+            self.capacity.remove_provider(base.ADMIN, "n1")
+            return found
+
+        with mock.patch.object(type(self.engine.capacity), "find_provider", lambda _, *rest: find_and_remove(*rest)):
+            self.heal()
+        self.assertEqual(2, len(self.engine.list_reservations(base.ADMIN, state="committed")))
 
 
 class TestSources(ReconcilerTestCase):

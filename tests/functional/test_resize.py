@@ -169,6 +169,7 @@ class TestResize(ResizeTestCase):
         self.refuse(exceptions.ReservationRolledBack, self.resize, "rolled", gpu=2)
         error = self.refuse(exceptions.ReservationNotFound, self.resize, "nobody", gpu=2)
         self.assertEqual("nobody", error.uuid)
+        self.assertEqual("Consumer 'nobody' of project 'p1' holds no reservation.", str(error))
 
     def test_what_is_not_held(self) -> None:
         self.hold(gpu=1)

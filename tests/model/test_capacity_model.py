@@ -312,6 +312,13 @@ class CapacityHistories(test_model.Histories):
     def heal_capacity(self) -> None:
         assert self.capacity.heal(base.ADMIN) == []
 
+    @stateful.rule(purges=st.booleans())
+    def verify_history(self, purges: bool) -> None:
+        """The replay of the history gives the present providers and inventories, also after a purge."""
+        if purges:
+            self.capacity.purge_history(base.ADMIN, 0)
+        assert self.capacity.verify_history(base.ADMIN) == []
+
     @stateful.invariant()
     def capacity_is_the_models(self) -> None:
         """C1 and C3, against the model's rows; C2 holds because both sides refuse the same claims."""

@@ -35,9 +35,9 @@ class TestLimit(base.NovaTestCase):
         self.assert_charged(3)
 
     def test_message_of_a_refusal(self) -> None:
-        """Cyborg's answer contains the sentence.
+        """Cyborg's answer contains the sentence, but Nova 34 keeps only its status.
 
-        Nova 34 keeps only its status; the conductor's log names the server.
+        The conductor's log names the server, and the user can read limit and use.
         """
         self.active(self.two_devices)
         [refused] = self.user.create_servers(self.two_devices)
@@ -51,6 +51,9 @@ class TestLimit(base.NovaTestCase):
         lines = [line for line in self.cloud.conductor.output().splitlines() if refused in line and words in line]
         self.assertEqual(1, len(lines), self.cloud.conductor.tail())
         self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
+        detail = self.user.call("accelerator", "GET", f"/v2/quotas/{self.project_id}/detail")["quota"]["fpga"]
+        expected = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1, "bound_by": None}
+        self.assertEqual(expected, detail)
 
 
 class TestLifecycle(base.NovaTestCase):

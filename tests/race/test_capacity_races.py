@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import time
@@ -14,9 +15,10 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
-from tests import base
+from cyborg_quota.db import capacity_history
+from tests import base, hooks
 from tests.race import naive
-from tests.race.workers import PATIENT, once, race
+from tests.race.workers import PATIENT, Signal, once, race
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -115,7 +117,7 @@ class TestClaims(CapacityRaceTestCase):
         self.assert_invariants()
 
     def test_batches_in_opposite_orders(self) -> None:
-        """Claims of several inventories lock them in one order; nobody waits in a circle or gives up."""
+        """Claims of several inventories lock them in one order: no call fails because of a deadlock."""
         for number in range(2, 5):
             self.add(f"n{number}", CAPACITY)
         self.engine.close()
@@ -305,3 +307,63 @@ class TestExpiry(CapacityRaceTestCase):
         self.assertEqual(CAPACITY, sum(claimed), claimed)
         self.assertEqual(CAPACITY, self.used())
         self.assert_invariants()
+
+
+class TestHistory(CapacityRaceTestCase):
+    """Each entry's values before are those after the entry before it, whoever changes the same inventories at once."""
+
+    CHANGES = 15
+
+    def change(self, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(self.CHANGES):
+            name = chance.choice(("n1", "n2"))
+            wanted = {resource: Inventory(chance.randrange(1, 50)) for resource in chance.sample(("gpu", "fpga"), 2)}
+            with contextlib.suppress(exceptions.ProviderNotFound, exceptions.ProviderExists):
+                if seed:
+                    self.capacity.set_inventories(ADMIN, name, wanted)
+                elif chance.random() < 0.5:
+                    self.capacity.remove_provider(ADMIN, "n2")
+                else:
+                    self.capacity.add_provider(ADMIN, "n2")
+
+    def test_the_history_is_in_the_order_of_the_changes(self) -> None:
+        race(*(functools.partial(self.change, seed) for seed in range(4)))
+        self.assertEqual([], self.capacity.verify_history(ADMIN))
+
+    def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:
+        """The control: record each change in a transaction of its own. The first one is recorded after the second."""
+        made, recorded = Signal(), Signal()
+        database = hooks.database_of(self.engine)
+        record = capacity_history.record
+        kept: list[Any] = []
+
+        def keep(_connection: Any, *rest: Any) -> None:
+            kept.append(rest)
+
+        def write_all() -> None:
+            def work(connection: sa.Connection) -> None:
+                capacity_history.serialize(connection)
+                for rest in kept:
+                    record(connection, *rest)
+
+            database.write(work)
+
+        def first() -> None:
+            self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(1)})
+            made.set()
+            recorded.wait()
+            write_all()
+
+        def second() -> None:
+            made.wait()
+            self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2)})
+            write_all()
+            recorded.set()
+
+        self.patch(capacity_history, "record", keep)
+        self.engine.close()
+        race(first, second)
+        # Each of the two entries begins with other values than it should, and the last one ends with other values than
+        # the stored ones.
+        self.assertEqual(3, len(self.capacity.verify_history(ADMIN)))

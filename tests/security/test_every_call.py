@@ -114,6 +114,10 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
     "find_provider": {"names": ["n1"], "resources": ["gpu"]},
     "report": {},
+    "history": {},
+    "verify_history": {},
+    "checkpoint": {},
+    "purge_history": {"older_than_seconds": 0},
     "require_pods": {"pods": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
     "enable": {},
@@ -142,9 +146,9 @@ PODS: dict[str, dict[str, Any]] = {
 """Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
 
 OF_OWN_PROJECT = {"limit_history"}
-"""Calls of the administration that a project's own users may make; see TestHistory."""
+"""Calls of the administration that a project's own users may make; see test_limit_calls.py."""
 BY_RULE_AND_ID = {"cancel_overrides"}
-"""Calls to which the policy rule applies, and which name what they change by an id."""
+"""Calls to which the policy rule applies, and which name what they change by an id; see test_limit_calls.py."""
 PACKAGE = {"attachment", "make_engine"}
 """Functions of the package. The first is called below; the second reads a configuration, and takes no context."""
 
@@ -309,30 +313,6 @@ class TestTheTable(EveryCallTestCase):
                 self.assertLessEqual(set(parameters(kind, call)), harmless | NAMES.keys(), call)
 
 
-class TestHistory(EveryCallTestCase):
-    """The history of limits, read by users that are not admins."""
-
-    def test_another_project_s_history_is_refused(self) -> None:
-        on = self.engine.administration
-        for who, context in STRANGERS.items():
-            answers = [
-                self.answer(self.engine, on, "limit_history", context, {"project_id": project_id, "marker": marker})
-                for project_id in (VICTIM, NOBODY)
-                for marker in (None, "1-0", "100000-0")
-            ]
-            self.assertEqual({(exceptions.NotAuthorized, ())}, {(one.kind, one.statements) for one in answers}, who)
-            self.assertEqual(1, len({one.words for one in answers}), who)
-
-    def test_the_own_history_shows_no_other_project(self) -> None:
-        on = self.engine.administration
-        self.assertEqual([], on.limit_history(base.Context(STRANGER)))
-        for marker in (None, "100000-0"):
-            entries = on.limit_history(base.Context(VICTIM), marker=marker)
-            self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
-            self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
-            self.assertNotIn("above", repr(entries))
-
-
 class TestOtherProject(EveryCallTestCase):
     """A context that is not an admin's."""
 
@@ -428,39 +408,6 @@ class TestOtherProject(EveryCallTestCase):
                         found = self.answer(self.engine, on, call, context, named)
                         self.assertEqual((exceptions.NotAuthorized, ()), (found.kind, found.statements), (call, who))
                         self.assertEqual(f"Not authorized: {call} needs an admin's context.", found.words)
-        self.assert_untouched()
-
-    def test_a_limit_of_another_project(self) -> None:
-        for call, given in BY_RULE.items():
-            for who, context in STRANGERS.items():
-                known, unknown = (
-                    self.answer(
-                        self.engine, self.engine.administration, call, context, {**given, "project_id": project_id}
-                    )
-                    for project_id in (VICTIM, NOBODY)
-                )
-                self.assertEqual(unknown, known, (call, who))
-                self.assertIs(exceptions.NotAuthorized, known.kind)
-                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
-            default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
-            self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
-        self.assert_untouched()
-
-    def test_an_override_of_another_project(self) -> None:
-        until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
-        (made,) = self.engine.administration.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)
-        self.before = hooks.tables(self.sql)
-        on = self.engine.administration
-        # The first synchronized read asks the server whether it is a Galera node.
-        self.answer(self.engine, on, "cancel_overrides", base.Context(STRANGER), {"ids": ["999-0"]})
-        for who, context in STRANGERS.items():
-            known, unknown = (
-                self.answer(self.engine, on, "cancel_overrides", context, {"ids": [one]}) for one in (made.id, "999-0")
-            )
-            self.assertIs(exceptions.OverrideNotFound, known.kind)
-            self.assertEqual(unknown.statements, known.statements, who)
-            self.assertEqual(unknown.words.replace("999-0", "ID"), known.words.replace(made.id, "ID"), who)
-            self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
         self.assert_untouched()
 
     def test_an_attachment_for_another_project(self) -> None:

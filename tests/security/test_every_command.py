@@ -49,12 +49,12 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These commands affect all projects, as their help says.
 OF_ALL = {
-    "capacity allocation list", "capacity audit", "capacity enable", "capacity heal", "capacity import",
-    "capacity inventory list", "capacity inventory remove", "capacity inventory set", "capacity provider add",
-    "capacity provider list", "capacity provider remove", "capacity provider set", "capacity provider show",
-    "capacity report", "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
-    "pod remove", "pod select", "pod set", "pod show", "pod usage collect",
-    "pod usage show",
+    "capacity allocation list", "capacity audit", "capacity checkpoint", "capacity enable", "capacity heal",
+    "capacity history", "capacity import", "capacity inventory list", "capacity inventory remove",
+    "capacity inventory set", "capacity provider add", "capacity provider list", "capacity provider remove",
+    "capacity provider set", "capacity provider show", "capacity report",
+    "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
+    "pod remove", "pod select", "pod set", "pod show", "pod usage collect", "pod usage show",
     "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",

@@ -1,6 +1,9 @@
 """A private RabbitMQ."""
 
+import base64
 import contextlib
+import hashlib
+import json
 import shutil
 import signal
 import socket
@@ -16,12 +19,15 @@ GREETING = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME = b"\x01"
 CONFIG = """\
 listeners.tcp.default = 127.0.0.1:{port}
-default_user = {user}
-default_pass = {password}
+load_definitions = {definitions}
 log.file = false
 log.console = true
 log.console.level = warning
 """
+
+
+VHOSTS = ("/", "second")
+"""The virtual hosts of each server, so that two clouds can share it."""
 
 
 class RabbitMQ(Server):
@@ -37,12 +43,30 @@ class RabbitMQ(Server):
     @property
     def url(self) -> str:
         """The URL for oslo.messaging, as a transport_url."""
-        return f"rabbit://{ADMIN}:{self.password}@127.0.0.1:{self.port}//"
+        return self.url_of(VHOSTS[0])
+
+    def url_of(self, vhost: str) -> str:
+        """Return the URL of a virtual host."""
+        return f"rabbit://{ADMIN}:{self.password}@127.0.0.1:{self.port}/{vhost}"
+
+    def _definitions(self) -> str:
+        salt = b"salt"
+        digest = hashlib.sha256(salt + self.password.encode()).digest()
+        user = {"name": ADMIN, "password_hash": base64.b64encode(salt + digest).decode(), "tags": "administrator"}
+        rights = {"user": ADMIN, "configure": ".*", "write": ".*", "read": ".*"}
+        return json.dumps(
+            {
+                "users": [user],
+                "vhosts": [{"name": name} for name in VHOSTS],
+                "permissions": [{**rights, "vhost": name} for name in VHOSTS],
+            }
+        )
 
     def _initialization(self, data: Path) -> list[str]:
         if not PROGRAM.exists() or shutil.which("erl", path=machine.search_path()) is None:
             raise machine.ServerError(f"{PROGRAM} is not installed (bindep.txt names the packages)")
-        self._private_file("rabbitmq.conf", CONFIG.format(port=self.port, user=ADMIN, password=self.password))
+        definitions = self._private_file("definitions.json", self._definitions())
+        self._private_file("rabbitmq.conf", CONFIG.format(port=self.port, definitions=definitions))
         self._private_file("enabled_plugins", "[].\n")
         self._private_file("rabbitmq-env.conf", "")
         self._distribution_port = machine.free_port()

@@ -37,7 +37,7 @@ def _project_and_children(call: Call) -> list[Json]:
     nodes = [] if marker else [_node(call, call.project_id, 0)]
     if call.allows(policy.CHILDREN, call.project_id, call.parent_id):
         count = call.limit + 1 - len(nodes)
-        # The marker of the second page is the project itself if the first one had room for nothing else.
+        # If the first page contains the project alone, the project is the marker of the second page.
         after = "" if marker == call.project_id else marker
         children = call.engine.list_children(call.elevated, call.project_id, after, count)
         nodes += [_node(call, project_id, 1) for project_id in children]

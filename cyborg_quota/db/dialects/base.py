@@ -94,13 +94,14 @@ class Dialect:
         rows: Sequence[NewReservation],
         changes: Sequence[Change],
         claims: Sequence[InventoryClaim] = (),
-    ) -> bool | None:
+    ) -> bool | InventoryClaim | None:
         """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
 
         ``claims``: what they take from inventories, in the order of the inventories' ids. ``changes`` have the bounds
         that the limits set. True: done and durable. False or None: nothing was changed, because a charge or a claim was
         refused, a consumer has a live reservation, or this form does not support the call; the
-        multi-statement transaction then handles the call and determines the reason.
+        multi-statement transaction then handles the call and determines the reason. One of ``claims``: this one was
+        refused, as in that transaction, which is not needed then; nothing was changed.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None

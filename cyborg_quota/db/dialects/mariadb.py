@@ -6,9 +6,11 @@ and a settle are one prepared compound statement that ends its own transaction (
 
     BEGIN NOT ATOMIC
       INSERT ...; IF ROW_COUNT() = 1 THEN
-        UPDATE ...; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 0; END IF;
-      ELSE ROLLBACK; SELECT 0; END IF;
+        UPDATE ...; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF;
+      ELSE ROLLBACK; SELECT 1; END IF;
     END
+
+The number is that of the statement that refused.
 """
 
 from __future__ import annotations
@@ -82,9 +84,8 @@ class MariaDB(Dialect):
         commit = engine.dialect.do_commit
 
         def commit_if_begun(dbapi_connection: Any) -> None:
-            # If a block has ended the transaction, and the server's last status (kept by PyMySQL) confirms it, skip the
-            # COMMIT and its round trip. The status alone is not sufficient: it shows no open transaction also while the
-            # session holds metadata locks until a COMMIT.
+            # If a block has ended the transaction, and the server's last status confirms it, skip the COMMIT and its
+            # round trip. The status alone also shows no transaction while the session holds metadata locks.
             status = getattr(dbapi_connection, "server_status", _IN_TRANSACTION)
             if not dbapi_connection.info.pop(_TRANSACTION_ENDED, False) or status & _IN_TRANSACTION:
                 commit(dbapi_connection)
@@ -102,10 +103,7 @@ class MariaDB(Dialect):
         return (change.node.usage_id,)
 
     def charge_all(self, connection: sa.Connection, changes: Sequence[Change]) -> bool:
-        """One statement saves a round trip for each level.
-
-        With one statement per row, the throughput at 8 levels was 0.64 of this.
-        """
+        """One statement: with one for each row, the throughput at 8 levels was 0.64 of this."""
         if not 1 < len(changes) <= _MAX_ROWS_PER_CHARGE:
             return super().charge_all(connection, changes)
         parameters = {
@@ -135,9 +133,12 @@ class MariaDB(Dialect):
         rows: Sequence[NewReservation],
         changes: Sequence[Change],
         claims: Sequence[InventoryClaim] = (),
-    ) -> bool | None:
+    ) -> bool | InventoryClaim | None:
         form = _reserve_form(rows, changes, claims)
-        return None if form is None else _reserve_block(form[0]).run(connection, form[1])
+        if form is None:
+            return None
+        step = _reserve_block(form[0]).run(connection, form[1])
+        return claims[step - 2] if 1 < step < len(claims) + 2 else step == _DONE  # (the INSERT is step 1)
 
     def find_candidates_in_single_statement(
         self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
@@ -160,7 +161,7 @@ class MariaDB(Dialect):
         freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
         form = _settle_form(uuids, after, grace, changes, freed)
-        return None if form is None else _settle_block(form[0]).run(connection, form[1])
+        return None if form is None else _settle_block(form[0]).run(connection, form[1]) == _DONE
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
         if is_failed:
@@ -218,12 +219,11 @@ def _session_settings(settings: DatabaseSettings) -> tuple[str, tuple[Any, ...]]
     mariadb_settings = ""
     seconds, idle_milliseconds = settings.statement_timeout_seconds, settings.idle_milliseconds
     if seconds is not None and idle_milliseconds is not None:
-        # Shorter than the client's timeout: a statement that gets its lock after the client has closed the
-        # connection would be executed, but its client would not know.
+        # Shorter than the client's timeout: a statement that gets its lock later would be executed without an answer.
         lock_wait_seconds = max(1, seconds - 1)
         values |= {"innodb_lock_wait_timeout": lock_wait_seconds, "lock_wait_timeout": lock_wait_seconds}
-        # (Only MariaDB 10.3 or later executes this; for other servers it is a comment. max_statement_time also
-        # limits a block, which may wait for several locks.)
+        # (A comment for other servers than MariaDB. max_statement_time also limits a block, which may wait for several
+        # locks.)
         mariadb_settings = (
             f" /*M!100300 , SESSION max_statement_time = {seconds * 7 / 8},"
             f" SESSION idle_transaction_timeout = {max(1, idle_milliseconds // 1000)} */"
@@ -264,6 +264,8 @@ def _values_text(changes: Sequence[Change]) -> str:
     return f"SELECT {first} UNION ALL VALUES {', '.join(lines)}" if lines else f"SELECT {first}"
 
 
+_DONE: Final = -1
+
 _Step = tuple[sa.Executable, int]
 """A statement, and the number of rows that it must change."""
 
@@ -280,19 +282,22 @@ class _Block:
         self._build = build
         self._statement: ServerStatement | None = None
 
-    def run(self, connection: sa.Connection, parameters: dict[str, Any]) -> bool:
-        """Run and commit the transaction. False: it refused, and changed nothing."""
+    def run(self, connection: sa.Connection, parameters: dict[str, Any]) -> int:
+        """Run and commit the transaction: _DONE, or the number of the step that refused. Then nothing was changed.
+
+        0: the query refused, or the connection cannot prepare the statement.
+        """
         statement = self._statement
         if statement is None:
             statement = self._statement = self._prepare(connection.dialect)
         info = connection.info
         result = statement.run(connection, info, parameters)
         if result is None:
-            return False
+            return 0
         info[_TRANSACTION_ENDED] = True
-        is_refused = result.returns_rows
+        refused = int(result.scalar_one()) if result.returns_rows else _DONE
         result.close()
-        return not is_refused
+        return refused
 
     def _prepare(self, dialect: sa.Dialect) -> ServerStatement:
         return _server_statement(*_block_text(dialect, *self._build()))
@@ -325,8 +330,9 @@ def _block_text(
     if guard is not None:
         opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
-    refused = "ELSE ROLLBACK; SELECT 0; END IF;"
-    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {' '.join([refused] * len(opened))} END", tuple(names.used)
+    numbers = range(len(steps), 0 if guard is None else -1, -1)  # of the innermost step first
+    refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
+    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
 
 
 class _Names(dict[str, str]):

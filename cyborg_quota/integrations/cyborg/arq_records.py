@@ -108,9 +108,14 @@ def _groups(profile: Any) -> list[Mapping[str, str]]:
 
 @dataclasses.dataclass
 class Records:
-    """Bound ARQs and their amounts. ``uncounted``: {resource class: reason} of classes that no rule charges."""
+    """Bound ARQs and their amounts.
+
+    ``claims_capacity``: the records name the providers of the ARQs, whose capacity is claimed. ``uncounted``: {resource
+    class: reason} of classes that no rule charges.
+    """
 
     resource_map: ResourceMap
+    claims_capacity: bool = False
     uncounted: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,11 +173,12 @@ class Records:
         profiles = _query(self._db.device_profile_list, self._context)
         return [group for profile in profiles for group in _groups(profile)]
 
-    @staticmethod
-    def _attached(page: Any, charged_as: _ChargedAs) -> Iterator[Attached]:
+    def _attached(self, page: Any, charged_as: _ChargedAs) -> Iterator[Attached]:
         for record in page:
             if record.state == constants.ARQ_BOUND:
-                yield Attached(record.uuid, record.project_id, record.instance_uuid, charged_as(record))
+                names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
+                providers = tuple(str(name) for name in names if name)
+                yield Attached(record.uuid, record.project_id, record.instance_uuid, charged_as(record), providers)
 
     def _charged_as(self) -> _ChargedAs:
         groups = self._groups_by_id()

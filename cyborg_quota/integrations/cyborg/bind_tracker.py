@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
+from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser
@@ -342,8 +343,7 @@ class BindTracker:
 
     def _adopt_bound(self, attached: Attached) -> None:
         if attached.deltas and attached.project_id is not None:
-            claim = Claim(attached.arq, attached.deltas, group=attached.instance, source=self._source)
-            self.engine.adopt(self._admin, [claim], attached.project_id)
+            adoption.adopt(self.engine, [attached], self._source)
 
     def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:
         """Release the charge of an unbound or deleted ARQ. May be repeated. Returns False if it failed; see Releaser.

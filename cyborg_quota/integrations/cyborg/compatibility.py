@@ -43,6 +43,8 @@ _EXTARQ: Final = "cyborg.objects.ext_arq"
 _FPGA: Final = "cyborg.objects.extarq.fpga_ext_arq"
 _MANAGER: Final = "cyborg.conductor.manager"
 _RPCAPI: Final = "cyborg.conductor.rpcapi"
+_PROGRAMS: Final = "cyborg.cmd"
+"""The package of Cyborg's programs, which selects the backend of oslo.service when it is imported."""
 
 _RECORD_CALLS: Final = (
     Call("cyborg.context", "get_admin_context", 0),
@@ -139,6 +141,15 @@ def check_services() -> None:
     _refuse_first(_service_problems())
 
 
+def check_conductor() -> None:
+    """Do what each of Cyborg's programs does first, then check as check_services does. Raises ConfigurationError.
+
+    Call it before anything imports oslo.service, which selects its backend once, by default eventlet's. Cyborg's
+    programs select that with threads and worker processes.
+    """
+    _refuse_first(_conductor_problems())
+
+
 def check_registered(*replacements: type[Any]) -> None:
     """Check that Cyborg creates the registered replacement classes. Raises ConfigurationError.
 
@@ -172,6 +183,14 @@ def _major(version_text: str) -> int | None:
 
 def _tested() -> str:
     return " and ".join(map(str, TESTED))
+
+
+def _conductor_problems() -> Iterator[str]:
+    try:
+        importlib.import_module(_PROGRAMS)
+    except ImportError as error:
+        yield f"{_PROGRAMS} cannot be imported ({error})"
+    yield from _service_problems()
 
 
 def _service_problems() -> Iterator[str]:

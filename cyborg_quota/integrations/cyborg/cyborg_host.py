@@ -41,7 +41,7 @@ def records(conf: cfg.ConfigOpts) -> Records:
         )
     # By default, oslo.db tries to connect ten times, ten seconds apart. A command must report the error immediately.
     host.set_override("max_retries", 0, group="database")
-    return Records(ResourceMap.from_conf(conf))
+    return Records(ResourceMap.from_conf(conf), conf.cyborg.claim_capacity)
 
 
 def connection(host: Any) -> str | None:

@@ -13,12 +13,16 @@ Problem = Literal["not attached", "not charged", "wrong project", "wrong amount"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attached:
-    """A bound ARQ. ``deltas``: the amount to charge per resource; {} if it is not counted."""
+    """A bound ARQ. ``deltas``: the amount to charge per resource; {} if it is not counted.
+
+    ``providers``: the UUID of its device's provider and the name of its host, if binds claim capacity.
+    """
 
     arq: str
     project_id: str | None
     instance: str | None
     deltas: Mapping[str, int]
+    providers: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> dict[tuple[str, str], int]:

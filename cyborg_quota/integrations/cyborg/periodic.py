@@ -100,8 +100,11 @@ class Upkeep:
         except Exception:
             LOG.exception("%s Tried again at the next turn.", failed)
 
+    def _records(self) -> arq_records.Records:
+        return arq_records.Records(self._resource_map, self._conf.cyborg.claim_capacity)
+
     def _recover(self) -> None:
-        records = arq_records.Records(self._resource_map)
+        records = self._records()
         recovery.commit_bound(self._tracker.engine, records, self._tracker.arqs(), mapping.source(self._conf))
 
     def _check_tree(self) -> None:
@@ -119,7 +122,7 @@ class Upkeep:
         self._try("The ledger could not be compared with Cyborg's records.", self._find_and_repair)
 
     def _find_and_repair(self) -> None:
-        reconciler = cyborg_host.reconciler(self._conf, self._tracker.engine, arq_records.Records(self._resource_map))
+        reconciler = cyborg_host.reconciler(self._conf, self._tracker.engine, self._records())
         report = reconciler.find()
         repaired: list[Difference] = []
         try:

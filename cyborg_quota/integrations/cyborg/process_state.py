@@ -56,7 +56,7 @@ def bind_tracker() -> BindTracker:
 def _bound_of(arqs: Collection[str]) -> dict[str, Attached]:
     from cyborg_quota.integrations.cyborg import arq_records  # imported late: it opens Cyborg's database
 
-    return arq_records.Records(resource_map()).bound_of(arqs)
+    return arq_records.Records(resource_map(), conf().cyborg.claim_capacity).bound_of(arqs)
 
 
 @functools.cache

@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 from oslo_log import log as logging
 
-from cyborg_quota import Claim, QuotaEngine, exceptions, validation
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Records, Report, compare, format_amounts
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 
@@ -209,9 +210,7 @@ class Reconciler:
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
         """Charge ARQs of one project regardless of limits; returns {arq: reservation UUIDs}."""
-        claims = [Claim(arq.arq, arq.deltas, group=arq.instance, source=self._source) for arq in attached]
-        uuids = iter(self._engine.adopt(self._admin, claims, attached[0].project_id))
-        return {claim.consumer or "": [next(uuids) for _ in claim.deltas] for claim in claims}
+        return adoption.adopt(self._engine, attached, self._source)
 
     @staticmethod
     def _log_repair(difference: Difference) -> None:

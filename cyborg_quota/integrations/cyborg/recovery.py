@@ -13,7 +13,8 @@ from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import Claim, QuotaEngine, exceptions, validation
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import Attached, Records
 from cyborg_quota.types import RESERVED, Reservation
 
@@ -47,8 +48,7 @@ def commit_bound(engine: QuotaEngine, records: Records, binding: Collection[str]
                 committed += 1
                 _log_committed(arq)
             elif attached.deltas:
-                claim = Claim(arq, attached.deltas, attached.instance, source)
-                adopted[arq] = attached, engine.adopt(admin, [claim], attached.project_id)
+                adopted[arq] = attached, adoption.adopt(engine, [attached], source)[arq]
         except (exceptions.ReservationError, exceptions.ReservationConflict):
             continue  # settled concurrently by another process
     return committed + _release_unbound(engine, records, adopted)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read devices and deployables from Cyborg's API. What is in use is not read: Placement has it.
 
-A deployable names its device by a number that the API shows nowhere else, so its host cannot be looked up. But its name
-begins with the name of the host (drivers need a name that is unique in the cloud, because it becomes that of the
-provider), and devices name their hosts.
+A deployable refers to its device by a number that the API shows nowhere else, so its host cannot be looked up by the
+device. But devices name their hosts, and the name of a deployable begins with that of its host: drivers make it unique
+in the cloud, because it becomes the name of a resource provider.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def read(api: ServiceApi) -> list[SourceProvider]:
-    """The hosts and the deployables; a deployable whose host is unknown is below none. Raises SourceUnavailable.
+    """The hosts and the deployables; a deployable with an unknown host has no parent. Raises SourceUnavailable.
 
     The inventory of a deployable is reserved if all devices of its host are under maintenance.
     """
@@ -42,7 +42,7 @@ def read(api: ServiceApi) -> list[SourceProvider]:
 
 
 def host_of(name: str, hosts: Iterable[str]) -> str | None:
-    """The host with whose name that of the deployable begins; the longest one. None: there is none.
+    """The host whose name is the longest one with which the name of the deployable begins; None if there is none.
 
     Drivers replace characters that a provider's name may not have by an underscore.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn the providers of Placement or Cyborg into those to import, by the resource rules of [cyborg]. Pure: no I/O.
 
-A device is usually a provider of its own, below its host, with one unit. A claim of four units fits none of them, so
-the devices of a host are summed at the host, unless they are imported as nested providers.
+A device is usually a provider of its own, below its host, with one unit. None of them can take a claim of
+four units, so the devices of a host are summed at the host, unless they are imported as nested providers.
 """
 
 from __future__ import annotations

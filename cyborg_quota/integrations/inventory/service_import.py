@@ -25,9 +25,12 @@ def run(
     *,
     nested: bool = False,
     dry_run: bool = False,
+    reason: str | None = None,
     progress: Callable[[int], object] = lambda _count: None,
 ) -> list[Change]:
     """Import from ``source`` (placement or cyborg); returns the changes. ``progress``: called for providers done.
+
+    ``reason``: for the history; None: "imported from placement", or from cyborg.
 
     Raises ConfigurationError, SourceUnavailable, and what CapacityImporter.run raises.
     """
@@ -43,5 +46,6 @@ def run(
         if conf.cyborg.claim_capacity and not dry_run:
             time.sleep(conf.cyborg.reconcile_grace)
 
-    importer = CapacityImporter(engine.capacity, context, engine.resources, settle)
+    reason = reason or f"imported from {source}"
+    importer = CapacityImporter(engine.capacity, context, engine.resources, settle, reason)
     return importer.run(read, dry_run=dry_run, progress=progress)

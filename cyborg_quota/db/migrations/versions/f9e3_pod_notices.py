@@ -9,7 +9,7 @@ from alembic import op
 from cyborg_quota.db.migrations import column_types
 
 revision = "f9e3"
-down_revision = "c8e3"
+down_revision = "f9e1"
 branch_labels = None
 depends_on = None
 

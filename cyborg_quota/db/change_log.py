@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table to which each change of a kind adds entries: limit_changes and capacity_changes.
+
+All changes of one kind are serialized by one row of ``fences``, which counts them. An entry has this generation, and
+its number within the transaction. These two numbers order the entries; the times may come from several clocks.
+
+A checkpoint records a complete state: entries of one generation with the action ``checkpoint``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, dialects
+from cyborg_quota.db.models import fences
+from cyborg_quota.types import CHECKPOINT
+
+LIMITS: Final = "limits"
+"""The row of ``fences`` that each change of a limit or of the tree updates first."""
+
+CAPACITY: Final = "capacity"
+"""The row of ``fences`` that each change of a provider or of an inventory updates first."""
+
+
+def serialize(connection: sa.Connection, fence: str) -> None:
+    """Block all other changes of this kind until the transaction ends. Call this first in a transaction."""
+    bump = sa.update(fences).where(fences.c.name == fence).values(generation=fences.c.generation + 1)
+    if connection.execute(bump).rowcount == 0:
+        dialects.of(connection).insert_or_ignore(connection, fences, {"name": fence, "generation": 0}, {})
+        connection.execute(bump)
+
+
+class ChangeLog:
+    """The entries of one table. ``table`` has the columns generation, ordinal, created_at and action."""
+
+    def __init__(self, table: sa.Table, fence: str) -> None:
+        self._table = table
+        self._fence = fence
+        self._column = table.c
+        self._order = (self._column.generation, self._column.ordinal)
+        self._newest_first = tuple(column.desc() for column in self._order)
+
+    def generation(self, connection: sa.Connection) -> int:
+        """The generation of the fence row: each change adds 1. In such a change: its own."""
+        query = sa.select(fences.c.generation).where(fences.c.name == self._fence)
+        return int(connection.execute(query).scalar_one_or_none() or 0)
+
+    def query(
+        self,
+        *,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        before: tuple[int, int] | None = None,
+    ) -> sa.Select[Any]:
+        """The entries, newest first. ``since``, ``before``: as in limit_history.read."""
+        query = sa.select(self._table).order_by(*self._newest_first).limit(limit)
+        if isinstance(since, datetime.timedelta):
+            age = since // datetime.timedelta(microseconds=1)
+            query = query.where(self._column.created_at >= clock.utc_after(-age))
+        elif since is not None:
+            query = query.where(self._column.created_at >= since)
+        if before is not None:
+            is_earlier = sa.and_(self._column.generation == before[0], self._column.ordinal < before[1])
+            query = query.where(sa.or_(self._column.generation < before[0], is_earlier))
+        return query
+
+    def rows_from_last_checkpoint(self, connection: sa.Connection, before: int | None = None) -> Sequence[Any]:
+        """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
+        is_earlier = sa.true() if before is None else self._column.generation < before
+        last = sa.select(sa.func.max(self._column.generation)).where(self._column.action == CHECKPOINT, is_earlier)
+        start = connection.execute(last).scalar_one_or_none() or 0
+        query = sa.select(self._table).where(self._column.generation >= start, is_earlier).order_by(*self._order)
+        return connection.execute(query).all()
+
+    def first_kept(self, connection: sa.Connection, age_microseconds: int) -> int:
+        """The first generation that a purge keeps: that of the first entry younger than ``age_microseconds``."""
+        is_young = self._column.created_at > clock.utc_after(-age_microseconds)
+        query = sa.select(sa.func.min(self._column.generation)).where(is_young)
+        first = connection.execute(query).scalar_one_or_none()
+        return self.generation(connection) if first is None else int(first)
+
+    def last_before(self, connection: sa.Connection, number: int) -> tuple[int, datetime.datetime | None] | None:
+        """The generation and time of the last change before generation ``number``.
+
+        None if only a checkpoint is left there.
+        """
+        is_earlier = self._column.generation < number
+        query = sa.select(self._column.generation, self._column.created_at).where(is_earlier)
+        row = connection.execute(query.order_by(*self._newest_first).limit(1)).first()
+        oldest = sa.select(sa.func.min(self._column.generation)).where(is_earlier)
+        first = connection.execute(oldest).scalar_one_or_none()
+        if row is None or (row.generation == first and self._has_checkpoint(connection, row.generation)):
+            return None
+        return row.generation, row.created_at
+
+    def _has_checkpoint(self, connection: sa.Connection, number: int) -> bool:
+        is_checkpoint = sa.and_(self._column.generation == number, self._column.action == CHECKPOINT)
+        query = sa.select(sa.literal(1)).select_from(self._table).where(is_checkpoint).limit(1)
+        return connection.execute(query).first() is not None
+
+    def delete_before(self, connection: sa.Connection, number: int) -> int:
+        """Delete the entries before generation ``number``. Returns how many there were."""
+        return connection.execute(sa.delete(self._table).where(self._column.generation < number)).rowcount
+
+    def set_time(self, connection: sa.Connection, number: int, at: datetime.datetime | None) -> None:
+        """Set the time of all entries of generation ``number``."""
+        change = sa.update(self._table).where(self._column.generation == number)
+        connection.execute(change.values(created_at=at))

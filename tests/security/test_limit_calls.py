@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls on limits, overrides and their history, made by another project: no object is revealed (I8)."""
+
+from __future__ import annotations
+
+import datetime
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from tests import base, hooks
+from tests.security import test_every_call
+from tests.security.test_every_call import BY_RULE, NOBODY, STRANGER, STRANGERS, VICTIM
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestLimits(test_every_call.EveryCallTestCase):
+    """Changes of limits and overrides, which a policy rule permits."""
+
+    def test_a_limit_of_another_project(self) -> None:
+        for call, given in BY_RULE.items():
+            for who, context in STRANGERS.items():
+                known, unknown = (
+                    self.answer(
+                        self.engine, self.engine.administration, call, context, {**given, "project_id": project_id}
+                    )
+                    for project_id in (VICTIM, NOBODY)
+                )
+                self.assertEqual(unknown, known, (call, who))
+                self.assertIs(exceptions.NotAuthorized, known.kind)
+                self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
+            default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
+            self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
+        self.assert_untouched()
+
+    def test_an_override_of_another_project(self) -> None:
+        until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+        (made,) = self.engine.administration.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)
+        self.before = hooks.tables(self.sql)
+        on = self.engine.administration
+        # The first synchronized read asks the server whether it is a Galera node.
+        self.answer(self.engine, on, "cancel_overrides", base.Context(STRANGER), {"ids": ["999-0"]})
+        for who, context in STRANGERS.items():
+            known, unknown = (
+                self.answer(self.engine, on, "cancel_overrides", context, {"ids": [one]}) for one in (made.id, "999-0")
+            )
+            self.assertIs(exceptions.OverrideNotFound, known.kind)
+            self.assertEqual(unknown.statements, known.statements, who)
+            self.assertEqual(unknown.words.replace("999-0", "ID"), known.words.replace(made.id, "ID"), who)
+            self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN"))])
+        self.assert_untouched()
+
+
+class TestHistory(test_every_call.EveryCallTestCase):
+    """The history of limits, read by users that are not admins."""
+
+    def test_another_project_s_history_is_refused(self) -> None:
+        on = self.engine.administration
+        for who, context in STRANGERS.items():
+            answers = [
+                self.answer(self.engine, on, "limit_history", context, {"project_id": project_id, "marker": marker})
+                for project_id in (VICTIM, NOBODY)
+                for marker in (None, "1-0", "100000-0")
+            ]
+            self.assertEqual({(exceptions.NotAuthorized, ())}, {(one.kind, one.statements) for one in answers}, who)
+            self.assertEqual(1, len({one.words for one in answers}), who)
+
+    def test_the_own_history_shows_no_other_project(self) -> None:
+        on = self.engine.administration
+        self.assertEqual([], on.limit_history(base.Context(STRANGER)))
+        for marker in (None, "100000-0"):
+            entries = on.limit_history(base.Context(VICTIM), marker=marker)
+            self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
+            self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
+            self.assertNotIn("above", repr(entries))
