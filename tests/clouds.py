@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -82,13 +83,37 @@ def _ended(number: int, turn: int) -> dict[str, Any]:
     }
 
 
+_PREPARED: dict[str, str] = {}
+"""The queries that connections of this process have prepared, by name, with ``?`` for each parameter."""
+
+
+@sa.event.listens_for(sa.Engine, "before_cursor_execute")
+def _note_prepared(_connection: Any, _cursor: Any, statement: str, _parameters: Any, *_rest: Any) -> None:
+    found = re.fullmatch(r"PREPARE (\w+) FROM 'BEGIN NOT ATOMIC (.*); COMMIT; END'", statement, re.DOTALL)
+    if found is not None:
+        _PREPARED[found[1]] = found[2].replace("''", "'").replace("%%", "%")
+
+
+def _executed(statement: str) -> str:
+    """The query that EXECUTE runs; any other statement stays as it is."""
+    found = re.fullmatch(r"EXECUTE (\w+) USING (.*) -- COMMIT", statement)
+    if found is None or found[1] not in _PREPARED:
+        return statement
+    values = iter(found[2].split(", "))
+    return re.sub(r"\?", lambda _: next(values), _PREPARED[found[1]].replace("%", "%%"))
+
+
 @contextlib.contextmanager
 def captured() -> Iterator[Captured]:
-    """Record every statement that SQLAlchemy sends while the block runs, with its parameters."""
+    """Record every statement that SQLAlchemy sends while the block runs, with its parameters.
+
+    A query that MariaDB has prepared is recorded as the query; its PREPARE is not.
+    """
     found: Captured = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        found.append((statement, parameters))
+        if not (statement.startswith("PREPARE") and statement.split()[1] in _PREPARED):
+            found.append((_executed(statement), parameters))
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:

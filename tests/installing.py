@@ -26,6 +26,8 @@ STEP_TIMEOUT_SECONDS = 300.0
 PACKAGE = "cyborg_quota"
 PACKAGED = ("LICENSE", "README.rst", "pyproject.toml", "setup.cfg")
 """The files from which the package is built, besides its code."""
+DATA = ("etc", "share")
+"""The directories of the other files that it installs."""
 
 
 class NotAvailable(Exception):
@@ -86,8 +88,17 @@ def package_files() -> list[pathlib.Path]:
 
 def package_stamp(*parts: str) -> str:
     """Return a text that changes with each file from which the package is built."""
-    paths = [*map(pathlib.Path, PACKAGED), *package_files()]
+    data = (path.relative_to(TOP) for name in DATA for path in (TOP / name).rglob("*") if path.is_file())
+    paths = [*map(pathlib.Path, PACKAGED), *package_files(), *sorted(data)]
     return stamp_of(*parts, *(f"{path} {hashlib.sha256((TOP / path).read_bytes()).hexdigest()}" for path in paths))
+
+
+def copy_sources(directory: pathlib.Path) -> None:
+    """Copy everything from which the package is built."""
+    for name in PACKAGED:
+        shutil.copy(TOP / name, directory)
+    for name in (PACKAGE, *DATA):
+        shutil.copytree(TOP / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def install_package(python: pathlib.Path, extra: str) -> None:
@@ -97,9 +108,7 @@ def install_package(python: pathlib.Path, extra: str) -> None:
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory)
-        for name in PACKAGED:
-            shutil.copy(TOP / name, copy)
-        shutil.copytree(TOP / PACKAGE, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_sources(copy)
         pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 

@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Built from a copy: setuptools leaves a build directory behind, and would pack deleted modules from it the next time.
 mkdir "$work/tree" "$work/wheel"
-cp -R "$source"/{LICENSE,README.rst,pyproject.toml,setup.cfg,cyborg_quota} "$work/tree"
+cp -R "$source"/{LICENSE,README.rst,pyproject.toml,setup.cfg,cyborg_quota,etc,share} "$work/tree"
 find "$work/tree" -name __pycache__ -prune -exec rm -rf {} +
 
 if ! python3 -m pip --version >/dev/null 2>&1; then

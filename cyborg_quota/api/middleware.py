@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import webob
 from oslo_log import log as logging
 
 from cyborg_quota.api import errors
 
 LOG = logging.getLogger(__name__)
+
+Headers = list[tuple[str, str]]
 
 
 class JsonErrors:
@@ -24,18 +25,40 @@ class JsonErrors:
         self._application = application
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        started: list[tuple[str, Headers]] = []
+
+        def start(status: str, headers: Headers, _exc_info: Any = None) -> None:
+            started[:] = [(status, headers)]
+
         try:
-            response = webob.Request(environ).get_response(self._application)
+            body = _read(self._application(environ, start))
+            [(status, headers)] = started
         except Exception as error:
             LOG.error("The API answers 500: %s", error, exc_info=error)
-            response = webob.Response(status=500, content_type="text/plain")
-        if response.status_int >= 400 and not response.body.startswith(errors.START):
-            response.body = errors.document(response.status_int, environ, _detail(response.status_int))
-            response.content_type = "application/json"
-        if response.status_int == 503 and "Retry-After" not in response.headers:
-            response.headers["Retry-After"] = str(errors.RETRY_AFTER_SECONDS)
-        found: Iterable[bytes] = response(environ, start_response)
-        return found
+            status, headers, body = "500 Internal Server Error", [], b""
+        code = int(status[:3])
+        if code >= 400:
+            if not body.startswith(errors.START):
+                body = errors.document(code, environ, _detail(code))
+                headers = _with(headers, "Content-Type", "application/json")
+            if code == 503 and not any(name.lower() == "retry-after" for name, _ in headers):
+                headers = _with(headers, "Retry-After", str(errors.RETRY_AFTER_SECONDS))
+            headers = _with(headers, "Content-Length", str(len(body)))
+        start_response(status, headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def _read(answer: Iterable[bytes]) -> bytes:
+    try:
+        return b"".join(answer)
+    finally:
+        close = getattr(answer, "close", None)
+        if close is not None:
+            close()
+
+
+def _with(headers: Headers, name: str, value: str) -> Headers:
+    return [*(pair for pair in headers if pair[0].lower() != name.lower()), (name, value)]
 
 
 def _detail(status: int) -> str | None:

@@ -15,12 +15,13 @@ from cyborg_quota.types import (
     STATES,
     UNLIMITED,
 )
-from cyborg_quota.validation import MAX_TAGS
 
 Schema = dict[str, Any]
 
 MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
+MAX_TAGS: Final = 32
+"""The maximum number of tags of a pod."""
 
 
 def ref(name: str) -> Schema:
@@ -241,56 +242,57 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "Capacity": _list("capacity", ref("Inventory"), paged=False),
-    "Affinity": {
-        "type": "object",
-        "description": 'Tags, such as {"purpose": "CAD"}.',
-        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
-        "additionalProperties": _NAME,
-        "maxProperties": MAX_TAGS,
-    },
     "Pod": _object(
         {
             "name": _NAME,
-            "zone": _described(_nullable(_NAME), "Its availability zone."),
+            "availability_zone": _nullable(_NAME),
             "affinity": ref("Affinity"),
             "state": {"enum": list(POD_STATES)},
-            "weight": _INTEGER,
-            "threshold": _described(_INTEGER, "The percentage of its capacity from which on it counts as full."),
-            "usage": _described(
-                _nullable(
-                    _by_resource(_object({"capacity": _COUNT, "in_use": _COUNT}), "The figures of each resource.")
-                ),
-                "null if the pod was never measured: then it counts as having room.",
+            "weight": _described(_INTEGER, "Pods with a higher weight are preferred."),
+            "threshold": _described(_COUNT, "The percentage of its capacity from which on the pod counts as full."),
+            "usage": _nullable(
+                _by_resource(
+                    _object({"capacity": _COUNT, "in_use": _COUNT}),
+                    "The last measurement; null: it was never measured.",
+                )
             ),
             "measured_at": _nullable(_TIME),
         }
     ),
     "Pods": _list("pods", ref("Pod"), paged=False),
+    "Affinity": {
+        "type": "object",
+        "description": "Tags, such as purpose: CAD.",
+        "maxProperties": MAX_TAGS,
+        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
+        "additionalProperties": _NAME,
+    },
     "SelectPod": _object(
         {
             "select": _object(
                 {
                     "project_id": _NAME,
-                    "zone": _described(_NAME, "The availability zone. Without it: any."),
-                    "affinity": _described(ref("Affinity"), "The tags. Without them: a pod without tags."),
-                    "amounts": _requested(
-                        _AMOUNT, "What is needed: only these resources decide whether a pod is full. Without it: all."
+                    "availability_zone": _described(_NAME, "Without it, a pod of any zone."),
+                    "affinity": _described(ref("Affinity"), "The tags that the pod must have."),
+                    "quota": _requested(
+                        _AMOUNT,
+                        "What is needed: only these resources decide whether a pod is full. Without it, all do.",
                     ),
                 },
-                optional=("zone", "affinity", "amounts"),
+                optional=("availability_zone", "affinity", "quota"),
             )
         }
     ),
-    "Binding": _object(
+    "PodBinding": _object(
         {
             "binding": _object(
                 {
                     "project_id": _NAME,
                     "pod": _NAME,
-                    "zone": _nullable(_NAME),
+                    "availability_zone": _nullable(_NAME),
                     "affinity": ref("Affinity"),
-                    "starts_at": _TIME,
-                    "reason": _described(_TEXT, "Why the binding began: first, full, maintenance, disabled, ..."),
+                    "start": _TIME,
+                    "reason": _described(_TEXT, "Why the binding began, for example first or maintenance."),
                 }
             )
         }

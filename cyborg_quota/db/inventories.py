@@ -173,7 +173,8 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 # --- Selection of a provider ---
 
 
-def candidates_query(size: int, order: Order, *, in_pod: bool = False) -> sa.Select[Any]:
+@functools.lru_cache(maxsize=64)
+def candidates_statement(size: int, order: Order, *, in_pod: bool = False) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
 
     ``in_pod``: only providers of the pod with the name ``b_pod``.
@@ -196,16 +197,11 @@ def candidates_query(size: int, order: Order, *, in_pod: bool = False) -> sa.Sel
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
-    return query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer))
-
-
-@functools.lru_cache(maxsize=64)
-def _candidates(size: int, order: Order, *, in_pod: bool) -> Statement:
-    return Statement(candidates_query(size, order, in_pod=in_pod))
+    return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """The parameters of ``candidates_query``."""
+    """The parameters of ``candidates_statement``."""
     parameters: dict[str, Any] = {"b_limit": limit}
     for index, resource in enumerate(_largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
@@ -218,7 +214,7 @@ def _largest_first(amounts: Mapping[str, int]) -> list[str]:
 
 
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
-    """The rows of ``candidates_query``."""
+    """The rows of ``candidates_statement``."""
     resources = _largest_first(amounts)
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
@@ -244,7 +240,7 @@ def find_candidates(
     parameters = candidates_arguments(amounts, limit)
     if pod is not None:
         parameters["b_pod"] = pod
-    rows = _candidates(len(amounts), order, in_pod=pod is not None)(connection, parameters)
+    rows = candidates_statement(len(amounts), order, in_pod=pod is not None)(connection, parameters)
     return to_candidates(rows, amounts)
 
 

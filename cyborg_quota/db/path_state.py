@@ -33,7 +33,7 @@ from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.types import Counters
 
 _PATH: Final = "path"
@@ -75,8 +75,19 @@ def read(connection: sa.Connection, project_id: str, origin: str | None, *, coun
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     """
     statement = _statement(dialects.of(connection), count_open=count_open)
-    rows = connection.execute(statement, {"b_project": project_id, "b_origin": origin}).all()
-    distances = sorted((row.value_1, row.project_id) for row in rows if row.kind == _PATH)
+    return _single_state(statement(connection, {"b_project": project_id, "b_origin": origin}).all())
+
+
+def read_in_single_statement(connection: sa.Connection, project_id: str, origin: str | None) -> PathState | None:
+    """As ``read``, with open reservations, as a transaction of its own. None: see Dialect.read_in_single_statement."""
+    dialect = dialects.of(connection)
+    arguments = {"b_project": project_id, "b_origin": origin}
+    rows = dialect.read_in_single_statement(connection, _statement(dialect, count_open=True), arguments)
+    return None if rows is None else _single_state(rows)
+
+
+def _single_state(rows: Sequence[Any]) -> PathState:
+    distances = sorted((distance, owner) for kind, owner, _, distance, *_ in rows if kind == _PATH)
     return _state([owner for _, owner in distances], rows)
 
 
@@ -119,12 +130,12 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
 
 
 @functools.cache
-def _statement(dialect: Dialect, *, count_open: bool) -> sa.CompoundSelect[Any]:
+def _statement(dialect: Dialect, *, count_open: bool) -> Statement:
     path = projects.path_cte(for_limits=True)
     parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect)]
     if count_open:
         parts.append(_open(quota_usages.c.project_id == sa.bindparam("b_project")))
-    return sa.union_all(*parts)
+    return Statement(sa.union_all(*parts))
 
 
 @functools.cache

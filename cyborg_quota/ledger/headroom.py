@@ -75,8 +75,7 @@ class HeadroomReader:
         return stored.id, stored.provider.name
 
     def _read_quota(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
-        parent_id = self._limits.parent_of(project_id)
-        state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
+        state = self._state(project_id)
         return self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
 
     def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
@@ -84,8 +83,7 @@ class HeadroomReader:
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
-        parent_id = self._limits.parent_of(project_id)
-        state = self._database.read(lambda connection: self._read_state(connection, project_id, parent_id))
+        state = self._state(project_id)
         names = sorted({*resources, *(resource for owner, resource in state.counters if owner == project_id)})
         limits = self._limits.get_limits_on_path(state, names)
         headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
@@ -95,6 +93,18 @@ class HeadroomReader:
             usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
             records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
         return records
+
+    def _state(self, project_id: str) -> PathState:
+        parent_id = self._limits.parent_of(project_id)
+
+        def work(connection: Connection) -> PathState:
+            return self._read_state(connection, project_id, parent_id)
+
+        def single_statement(connection: Connection) -> PathState | None:
+            state = path_state.read_in_single_statement(connection, project_id, self._limits.origin)
+            return state if state is None or parent_id is None or _has_parent(state, parent_id) else None
+
+        return self._database.read(work, single_statement)
 
     def read_many(
         self, project_ids: Collection[str], resources: Collection[str]
@@ -120,7 +130,7 @@ class HeadroomReader:
         """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
         origin = self._limits.origin
         state = path_state.read(connection, project_id, origin, count_open=True)
-        if parent_id is None or state.project_ids[1:2] == [parent_id]:
+        if parent_id is None or _has_parent(state, parent_id):
             return state
         parent = path_state.read(connection, parent_id, origin)
         counted_by = path_state.read_path(connection, project_id, []).project_ids
@@ -138,6 +148,10 @@ class HeadroomReader:
                 state.project_ids, resource, limits.constraints, state.counters, OpenReservations(count, self._cap)
             )
         return found
+
+
+def _has_parent(state: PathState, parent_id: str) -> bool:
+    return list(state.project_ids[1:2]) == [parent_id]
 
 
 def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> PathState:

@@ -96,8 +96,7 @@ def served(application: Application) -> Iterator[str]:
 class ApiTestCase(base.LedgerTestCase):
     """``application`` with a small cloud: the default of gpu is 0, physics has 30, higgs 20, simulation 5, elsewhere 4.
 
-    higgs has 5 gpu in use and 1 reserved, detector 2 in use. The pod north in the zone az1 has 8 gpu, of which 3 are
-    used.
+    higgs has 5 gpu in use and 1 reserved, detector 2 in use.
     """
 
     options: dict[str, Any] = {}
@@ -123,5 +122,8 @@ class ApiTestCase(base.LedgerTestCase):
             self.quotas.reserve_many(context, [Claim(f"arq-{project_id}", {"gpu": amount})], group=f"vm-{project_id}")
             self.quotas.commit(context, consumer=f"arq-{project_id}")
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="arq-in-flight")
+
+    def make_pod(self) -> None:
+        """The pod north in the zone az1, which has 8 gpu, of which 3 are used."""
         self.engine.pods.add(base.ADMIN, "north", zone="az1", threshold=90)
         self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(8, 3)})

@@ -15,6 +15,7 @@ import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.api import deploy, requests
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.pod_types import ResourceUse
 from tests import base, clouds
 from tests.api import server
 
@@ -213,3 +214,47 @@ class TestMiddleware(ApplicationTestCase):
             self.assertEqual("Cyborg's", self.ask(path).text, path)
         self.assertEqual(20, self.ask("/v2/quotas/higgs").json["quota"]["gpu"])
         self.assertEqual({"capacity": []}, self.ask("/v2/quota_capacity").json)
+
+
+class TestPods(ApplicationTestCase):
+    SERVICE = "nova@service:service"
+
+    def setUp(self) -> None:
+        super().setUp()
+        pods = self.engine.pods
+        pods.add(base.ADMIN, "pod1", zone="az1", affinity={"purpose": "CAD"}, threshold=90)
+        pods.add(base.ADMIN, "pod2", zone="az1", affinity={"purpose": "CAD"}, weight=-1)
+        pods.set_usage(base.ADMIN, "pod1", {"gpu": ResourceUse(10, 8)})
+
+    def select(self, token: str, **wanted: Any) -> webob.Response:
+        body = {"project_id": "higgs", "availability_zone": "az1", "affinity": {"purpose": "CAD"}, **wanted}
+        return self.ask("/v2/quota_pods/select", token, "POST", json={"select": body})
+
+    def test_list(self) -> None:
+        for token in (server.ADMIN, self.SERVICE):
+            first, second = self.ask("/v2/quota_pods", token).json["pods"]
+            self.assertRegex(first.pop("measured_at"), r"^20\d\d-.*Z$")
+            expected = {"availability_zone": "az1", "affinity": {"purpose": "CAD"}, "state": "available"}
+            usage = {"gpu": {"capacity": 10, "in_use": 8}}
+            self.assertEqual({"name": "pod1", **expected, "weight": 0, "threshold": 90, "usage": usage}, first)
+            measured = {"usage": None, "measured_at": None}
+            self.assertEqual({"name": "pod2", **expected, "weight": -1, "threshold": 100, **measured}, second)
+
+    def test_select(self) -> None:
+        """The project stays in its pod until that is in maintenance."""
+        for token in (server.ADMIN, self.SERVICE):
+            binding = self.select(token, quota={"gpu": 1}).json["binding"]
+            self.assertEqual(("higgs", "pod1", "first"), (binding["project_id"], binding["pod"], binding["reason"]))
+        self.engine.pods.change(base.ADMIN, "pod1", state="maintenance")
+        binding = self.select(self.SERVICE).json["binding"]
+        self.assertEqual(("pod2", "maintenance"), (binding["pod"], binding["reason"]))
+
+    def test_no_pod(self) -> None:
+        response = self.select(server.ADMIN, availability_zone="az2")
+        self.assertEqual((409, "cyborg_quota.no_pod_fits"), (response.status_int, self.error(response)["code"]))
+
+    def test_others_learn_nothing(self) -> None:
+        for token in (READER, MANAGER, STRANGER):
+            self.assertEqual(403, self.ask("/v2/quota_pods", token).status_int)
+            self.assertEqual(403, self.select(token).status_int)
+        self.assertEqual([], self.engine.pods.list_bindings(base.ADMIN))

@@ -14,6 +14,7 @@ from oslotest import base
 
 from tests import installing
 
+TOP = installing.TOP
 TIMEOUT_SECONDS = 120.0
 
 
@@ -38,10 +39,8 @@ class WheelTest(base.BaseTestCase):
     def test_installed_and_run(self) -> None:
         """The wheel contains the whole package: its commands run where no source tree can be imported."""
         tree = self.workdir / "tree"
-        shutil.copytree(installing.TOP / "tools", tree / "tools")
-        shutil.copytree(installing.TOP / installing.PACKAGE, tree / installing.PACKAGE)
-        for name in installing.PACKAGED:
-            shutil.copy(installing.TOP / name, tree)
+        shutil.copytree(TOP / "tools", tree / "tools")
+        installing.copy_sources(tree)
         # A deleted module that an earlier build left behind must not be packed.
         (tree / "build/lib/cyborg_quota").mkdir(parents=True)
         (tree / "build/lib/cyborg_quota/deleted.py").touch()
@@ -61,7 +60,22 @@ class WheelTest(base.BaseTestCase):
         files = (file.relative_to(target) for file in (target / "cyborg_quota").rglob("*") if file.is_file())
         installed = {str(path) for path in files if "__pycache__" not in path.parts}
         self.assertEqual({str(path) for path in installing.package_files()}, installed)
+        self.check_other_files(target)
         connection = f"sqlite:///{self.workdir}/quota.sqlite"
         for command in (("db", "sync"), ("reserve", "--project", "p", "gpu=1"), ("usage", "audit")):
             program = str(target / "bin/cyborg-quota")
             self.run_program(sys.executable, program, *command, PYTHONPATH=path, OS_DATABASE__CONNECTION=connection)
+
+    def check_other_files(self, target: pathlib.Path) -> None:
+        """The samples, the units, the man page and the completion are those of the source tree."""
+        expected = {
+            "etc/cyborg_quota": ["etc/cyborg_quota/cyborg_quota.conf.sample", "etc/cyborg_quota/policy.yaml.sample"],
+            "share/cyborg_quota/systemd": [str(path.relative_to(TOP)) for path in TOP.glob("etc/systemd/*")],
+            "share/cyborg_quota/wsgi": [str(path.relative_to(TOP)) for path in TOP.glob("etc/wsgi/*")],
+            "share/man/man1": ["share/man/man1/cyborg-quota.1"],
+            "share/bash-completion/completions": ["share/bash-completion/completions/cyborg-quota"],
+        }
+        for directory, sources in expected.items():
+            found = {path.name: path.read_bytes() for path in (target / directory).iterdir()}
+            self.assertEqual({pathlib.Path(path).name: (TOP / path).read_bytes() for path in sources}, found)
+            self.assertNotEqual({}, found)

@@ -6,6 +6,7 @@ Each of them passes the example of cyborg.rst, "See it work".
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -67,13 +68,13 @@ class TestWsgiServers(quota.QuotaTestCase):
         names = ("cyborg.conf", "extra.conf")
         self.cyborg_conf.write_text("".join((self.stack.workdir / name).read_text() for name in names))
 
-    def adapt(self, name: str, changes: Mapping[str, str]) -> pathlib.Path:
+    def adapt(self, name: str, changes: Mapping[str, str], port: int = 6666) -> pathlib.Path:
         """Return the documented file with the test's own paths and port.
 
         Every text that is replaced must occur in it.
         """
         text = (FILES / name).read_text()
-        replacements = {"127.0.0.1:6666": f"127.0.0.1:{self.port}", **changes}
+        replacements = {f"127.0.0.1:{port}": f"127.0.0.1:{self.port}", **changes}
         for old, new in replacements.items():
             self.assertIn(old, text)
             text = text.replace(old, new)
@@ -81,15 +82,18 @@ class TestWsgiServers(quota.QuotaTestCase):
         path.write_text(text)
         return path
 
-    def serve(self, *command: str, starter: Starter | ProgramStarter | None = None) -> Service:
-        """Start the server, and wait until it answers. ``starter``: for a program in Python."""
+    def serve(
+        self, *command: str, path: str = "/", starter: Starter | ProgramStarter | None = None
+    ) -> Service:
+        """Start the server, and wait until it answers ``path``. ``starter``: for a program in Python."""
         url = f"http://127.0.0.1:{self.port}"
         if starter is None and (setpriv := shutil.which("setpriv")):
             before = AS_A_USER if command[: len(AS_A_USER)] == AS_A_USER else ()
             command = (*before, setpriv, "--pdeathsig", "KILL", "--", *command[len(before) :])
         environ = {"SNAP_COMMON": str(self.directory)}
         starter = starter or ProgramStarter()
-        server = Service("server", command, self.directory, lambda _: _answers(url), environ, starter=starter)
+        is_ready = functools.partial(_answers, url, path)
+        server = Service("server", command, self.directory, lambda _: is_ready(), environ, starter=starter)
         self.addCleanup(server.kill)
         server.start()
         return server
@@ -119,6 +123,21 @@ class TestWsgiServers(quota.QuotaTestCase):
         path = self.adapt("cyborg-api-uwsgi.ini", changes)
         self.serve(str(self.stack.programs / "uwsgi"), "--ini", str(path))
         self.walk_through()
+
+    def test_uwsgi_with_the_rest_api_alone(self) -> None:
+        """It is served, and asks for a token. (tests/integration has it with a real Keystone.)"""
+        conf = self.directory / "cyborg_quota.conf"
+        keystone = "auth_type = password\nauth_url = http://127.0.0.1:9/\nwww_authenticate_uri = http://127.0.0.1:9/\n"
+        conf.write_text(f"{self.conf_file.read_text()}\n[keystone_authtoken]\n{keystone}")
+        changes = {
+            "processes = 2": "processes = 1",
+            "/opt/cyborg/venv": str(environment.DIRECTORY / "env"),
+            "/etc/cyborg_quota/cyborg_quota.conf": str(conf),
+        }
+        path = self.adapt("cyborg-quota-api-uwsgi.ini", changes, port=6667)
+        self.serve(str(self.stack.programs / "uwsgi"), "--ini", str(path), path="/healthcheck")
+        answer = call(f"http://127.0.0.1:{self.port}", "GET", f"/v2/quotas/{self.project_id}")
+        self.assertEqual((401, "cyborg_quota.unauthorized"), (answer.status, answer.body["errors"][0]["code"]))
 
     def test_gunicorn(self) -> None:
         changes = {"workers = 4": "workers = 1", "/etc/cyborg/cyborg.conf": str(self.cyborg_conf)}
@@ -171,8 +190,8 @@ class TestWsgiServers(quota.QuotaTestCase):
         return AS_A_USER
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, path: str) -> bool:
     try:
-        return call(url, "GET", "/").status == 200
+        return call(url, "GET", path).status == 200
     except OSError:
         return False

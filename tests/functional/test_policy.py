@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 import pathlib
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 from oslo_config import cfg
@@ -210,6 +212,20 @@ class TestPolicyFile(PolicyTestCase):
     def test_a_rule_that_binds_admins_too(self) -> None:
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
         self.assertFalse(self.may(base.ADMIN, "higgs"))
+
+    def test_a_changed_file(self) -> None:
+        """It is looked at once in RELOAD_SECONDS, and not in each evaluation."""
+        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
+        manager = User("elsewhere", roles=["quota_manager"])
+        self.patch(policy, "RELOAD_SECONDS", 3600.0)
+        rules = policy.Policy(self.conf)
+        self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.rules.write_text('"cyborg_quota:limit:set": "role:somebody_else"\n')
+        os.utime(self.rules, (2**31, 2**31))
+        with mock.patch.object(cfg.ConfigOpts, "find_file", side_effect=AssertionError):
+            self.assertTrue(rules.may_set(manager, "higgs", None))
+        self.patch(policy, "RELOAD_SECONDS", 0.0)
+        self.assertFalse(rules.may_set(manager, "higgs", None))
 
     def test_a_file_that_is_wrong(self) -> None:
         self.write("{")

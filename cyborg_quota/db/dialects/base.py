@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import usages
+from cyborg_quota.db import inventories, usages
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
@@ -113,6 +114,14 @@ class Dialect:
 
         None: not supported.
         """
+        query = inventories.candidates_statement(len(amounts), order)
+        rows = self.read_in_single_statement(connection, query, inventories.candidates_arguments(amounts, limit))
+        return None if rows is None else inventories.to_candidates(rows, amounts)
+
+    def read_in_single_statement(
+        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
+        """The rows of a query as a transaction of its own, without a round trip for its end. None: not supported."""
         return None
 
     def settle_in_single_statement(

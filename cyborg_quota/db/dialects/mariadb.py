@@ -30,7 +30,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import errors, inventories, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
@@ -140,15 +140,14 @@ class MariaDB(Dialect):
         step = _reserve_block(form[0]).run(connection, form[1])
         return claims[step - 2] if 1 < step < len(claims) + 2 else step == _DONE  # (the INSERT is step 1)
 
-    def find_candidates_in_single_statement(
-        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
-    ) -> list[Candidate] | None:
-        statement = _candidates_block(connection.dialect, len(amounts), order)
-        result = statement.run(connection, connection.info, inventories.candidates_arguments(amounts, limit))
+    def read_in_single_statement(
+        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
+        result = _query_block(connection.dialect, query).run(connection, connection.info, parameters)
         if result is None:
             return None
         connection.info[_TRANSACTION_ENDED] = True
-        return inventories.to_candidates(result.fetchall(), amounts)
+        return result.all()
 
     def settle_in_single_statement(
         self,
@@ -312,9 +311,9 @@ def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
 
 
 @functools.lru_cache(maxsize=64)
-def _candidates_block(dialect: sa.Dialect, size: int, order: Order) -> ServerStatement:
+def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
     names = _Names()
-    text = str(inventories.candidates_query(size, order).compile(dialect=dialect)) % names
+    text = query.text_for(dialect) % names
     return _server_statement(f"BEGIN NOT ATOMIC {text}; COMMIT; END", tuple(names.used))
 
 

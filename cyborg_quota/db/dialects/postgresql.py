@@ -16,12 +16,12 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import inventories, socket_watchdog, usages
+from cyborg_quota.db import socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import postgresql_capacity as capacity_functions
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
@@ -84,12 +84,12 @@ class PostgreSQL(Dialect):
             return capacity_functions.claim(connection, rows, self.in_lock_order(changes), claims)
         return functions.reserve(connection, rows, self.in_lock_order(changes))
 
-    def find_candidates_in_single_statement(
-        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
-    ) -> list[Candidate] | None:
+    def read_in_single_statement(
+        self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
         if functions.TRANSACTION_SETTINGS in connection.info:
             return None  # the settings are those of a transaction
-        return inventories.find_candidates(connection, amounts, order, limit)
+        return query(connection, parameters).all()
 
     def settle_in_single_statement(
         self,

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A read locks nothing, and waits for no lock: somebody who reads much or slowly cannot delay a reserve."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base, clouds
+from tests.functional import test_cost, test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+READS = (
+    "get_usages",
+    "headroom",
+    "check",
+    "list_usages",
+    "list_reservations",
+    "list_limits",
+    "path",
+    "get_detail",
+    "get_parent",
+    "list_children",
+    "default_limits",
+    "list_overrides",
+    "limit_history",
+)
+"""The reads of the REST API for one project; all are calls of test_cost.OWN."""
+
+
+class TestReads(test_limits.LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.admin.set_limits(base.ADMIN, {"gpu": 10, "fpga": 10})
+        clouds.add_projects(self.sql, 0, 20)
+        self.set("p7", 10)
+        # A statement that meets a lock fails after a second.
+        self.impatient = self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1)
+        self.impatient.reserve(base.Context("p7"), {"gpu": 1})
+
+    def call_each(self, engine: QuotaEngine) -> None:
+        for name in READS:
+            test_cost.OWN[name](engine)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction of another session, which ends with the block."""
+        with self.sql.connect() as connection:
+            if self.backend == "sqlite":
+                connection.exec_driver_sql("BEGIN")
+            yield connection
+            connection.rollback()
+
+    def lock(self, connection: sa.Connection) -> None:
+        """Lock the rows that a reserve changes."""
+        connection.exec_driver_sql("UPDATE quota_usages SET generation = generation")
+
+    def test_a_read_does_not_wait(self) -> None:
+        self.call_each(self.engine)  # fills the caches
+        engine = self.make_limited()
+        with self.transaction() as connection:
+            self.lock(connection)
+            self.call_each(engine)
+
+    def test_nobody_waits_for_a_read(self) -> None:
+        with clouds.captured() as statements:
+            self.call_each(self.engine)
+        queries = clouds.queries(statements)
+        self.assertGreaterEqual(len(queries), len(READS))
+
+        def read_then_reserve(connection: sa.Connection) -> None:
+            for statement, parameters in queries:
+                connection.exec_driver_sql(statement, parameters).all()
+            self.impatient.reserve(base.Context("p7"), {"gpu": 1})
+
+        self.database.read(read_then_reserve)
+        with self.transaction() as connection:  # what the test would notice
+            self.lock(connection)
+            self.assertRaises(exceptions.DatabaseUnavailable, self.impatient.reserve, base.Context("p7"), {"gpu": 1})
