@@ -114,8 +114,11 @@ def run(backend: str, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--on", choices=fixtures.BACKENDS, action="append", help="run on this database; may be repeated"
+    )
     arguments = parser.parse_args()
-    for backend in fixtures.BACKENDS:
+    for backend in arguments.on or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
             run(backend, arguments.rounds)
 
