@@ -14,6 +14,7 @@ from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pods import Pods
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
@@ -94,6 +95,11 @@ class QuotaEngine(Queries):
     def total_limits(self) -> TotalLimits:
         """Limits over all projects. They can be changed only if [limits] driver is database."""
         return TotalLimits(self._driver, self._resources, require_reason=self._require_reason)
+
+    @property
+    def monitoring(self) -> Monitoring:
+        """Metrics of the ledger, and the election of the process that exports them."""
+        return Monitoring(self._driver, self._resources)
 
     # --- reserving ---
 

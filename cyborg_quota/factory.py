@@ -9,6 +9,7 @@ from cyborg_quota import cadf, exceptions, plugins
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import Resource
 
@@ -27,12 +28,13 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         conf, limits
     )
     driver.announce_limit_changes(cadf.make_sender(conf))
-    engine = QuotaEngine(
+    engine = metrics.engine_class(conf)(
         driver,
         reservation_expire_seconds=conf.quota.reservation_expire,
         authority=Policy(conf),
         require_reason=conf.limits.require_reason,
     )
+    metrics.observe(engine, driver)
     try:
         engine.register_resources(Resource(name) for name in conf.quota.resources)
     except exceptions.InvalidName as error:

@@ -7,11 +7,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import falcon
+
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, overrides, pods, quotas, tree
+from cyborg_quota.api.handlers import checks, history, lists, metrics, overrides, pods, quotas, tree
 from cyborg_quota.api.schemas import Schema
+from cyborg_quota.metrics.gauges import CONTENT_TYPE as PROMETHEUS
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
 
@@ -21,7 +24,8 @@ class Operation:
     """A call of the API.
 
     ``rule`` is the policy rule; None: every user may make the call, and the handler checks what the user may see.
-    ``body`` and ``answer`` are names of schemas.COMPONENTS; ``errors`` the statuses besides those that every call has.
+    ``body`` and ``answer`` are names of schemas.COMPONENTS; ``errors`` the statuses besides those that every call has;
+    ``media`` the media type of the answer, which is a str unless that is JSON.
     """
 
     method: str
@@ -35,6 +39,7 @@ class Operation:
     query: Mapping[str, Schema] = dataclasses.field(default_factory=lambda: _NO_QUERY)
     status: int = 200
     errors: tuple[int, ...] = ()
+    media: str = falcon.MEDIA_JSON
 
     @property
     def is_of_project(self) -> bool:
@@ -95,6 +100,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         policy.GET,
         quotas.get_detail,
         answer="QuotaDetail",
+    ),
+    Operation(
+        "GET",
+        f"{_PROJECT}/metrics",
+        "get_quota_metrics",
+        "Show the limits, the usage and the headroom of a project in the text format of Prometheus.",
+        policy.GET,
+        metrics.get_metrics,
+        answer="Metrics",
+        media=PROMETHEUS,
     ),
     Operation(
         "GET",

@@ -14,8 +14,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
+from cyborg_quota import tracing
 from cyborg_quota.api import deploy
 from cyborg_quota.conf import loading
+from cyborg_quota.metrics import setup as metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -34,8 +36,12 @@ def make_application() -> deploy.Application:
     ]
     loading.load(conf, arguments, version=cyborg_quota.__version__)
     logging.setup(conf, "cyborg-quota-api")
+    tracing.set_up(conf, "cyborg-quota-api")
     engine = cyborg_quota.make_engine(conf)
-    application = deploy.make_application(conf, engine)
+    application = tracing.wrap(deploy.make_application(conf, engine), conf)
+    exporter = metrics.make_exporter(conf, engine)
+    if exporter is not None:
+        exporter.start()
     LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, engine.location)
     return application
 

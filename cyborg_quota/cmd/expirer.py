@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-expirer: expires overdue reservations and purges old ones; may run on several hosts at once.
+"""cyborg-quota-expirer: expires overdue reservations, purges old ones, sends notices and measures pods.
+
+It may run on several hosts at once.
 
 cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          run as a service
 cyborg-quota-expirer --config-file ... --once                                   run once, for cron
@@ -11,7 +13,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cotyledon
 import futurist
@@ -20,9 +22,14 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import base, notifications
+from cyborg_quota import QuotaEngine, exceptions, tracing, validation
+from cyborg_quota.cmd import base, notifications, pod_usage, projects
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.metrics import setup as metrics
+from cyborg_quota.pod_collection import RETRY_SECONDS
+
+if TYPE_CHECKING:
+    from cyborg_quota.metrics.exporter import Exporter
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +60,10 @@ class Maintenance:
         self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
         self._summarize_above = conf.notices.summarize_above
+        self._pods = conf.pods
+        self._read_endpoint = pod_usage.reader(conf, conf.pods.collect_timeout)
         self._stopped = threading.Event()
+        self._recorder = metrics.recorder() if metrics.is_enabled(conf) else None
 
     def stop(self) -> None:
         """Start no further batch."""
@@ -61,7 +71,10 @@ class Maintenance:
 
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
-        return self._engine.expire(self._context, progress=self._check_stopped)
+        expired = self._engine.expire(self._context, progress=self._check_stopped)
+        if self._recorder is not None:
+            self._recorder.expirer_succeeded()
+        return expired
 
     def purge(self) -> int:
         """Delete reservations that ended long ago, and old entries of the histories; returns the number of rows."""
@@ -82,7 +95,27 @@ class Maintenance:
         for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
             group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
             notifications.notify_all(group, self._send, self._summarize_above)
-        return len(notices) + len(capacity_notices)
+        pod_notices = self._engine.pods.notices(self._context)
+        notifications.notify_all(pod_notices, self._send, self._summarize_above)
+        return len(notices) + len(capacity_notices) + len(pod_notices)
+
+    def collect(self) -> int:
+        """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
+        if not self._pods.collect_interval:
+            return 0
+        timeout = self._pods.collect_timeout
+        collected = self._engine.pods.collect(
+            self._context,
+            read_endpoint=self._read_endpoint,
+            timeout_seconds=timeout,
+            max_age_seconds=self._pods.collect_interval,
+            progress=self._check_stopped,
+        )
+        for one in collected:
+            if one.error is not None:
+                age = "none" if one.usage.age is None else f"{one.usage.age.total_seconds():.0f} seconds old"
+                LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
+        return sum(one.error is None for one in collected)
 
     def warn_of_ignored_edges(self) -> None:
         """Log a warning if the project tree has edges of another limit driver.
@@ -132,17 +165,20 @@ class Expirer(cotyledon.Service):
 
     def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
         super().__init__(worker_id)
+        tracing.set_up(conf, PROG)
         self._engine = cyborg_quota.make_engine(conf)
         self._maintenance = Maintenance(conf, self._engine)
+        self._exporter = _make_exporter(conf, self._engine)
         self._periodic = periodics.PeriodicWorker(
             [
                 self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
                 self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
                 self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
+                self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
                 (self._tree_check(), (), {}),
             ],
             # One thread for each job: a long purge must not delay expiry.
-            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
+            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=4),
         )
 
     def _tree_check(self) -> Callable[[], None]:
@@ -163,6 +199,8 @@ class Expirer(cotyledon.Service):
 
     def run(self) -> None:
         LOG.info("Started.")
+        if self._exporter is not None:
+            self._exporter.start()
         self._periodic.start()
 
     def terminate(self) -> None:
@@ -170,8 +208,21 @@ class Expirer(cotyledon.Service):
         self._maintenance.stop()
         self._periodic.stop()
         self._periodic.wait()
+        if self._exporter is not None:
+            self._exporter.stop()
         self._engine.close()
         LOG.info("Stopped.")
+
+
+def _make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None:
+    if not (metrics.listens(conf) and conf.metrics.project_names):
+        return metrics.make_exporter(conf, engine)
+    return metrics.make_exporter(conf, engine, projects.make_directory(conf).names)
+
+
+def _collect_spacing(conf: cfg.ConfigOpts) -> int:
+    """Seconds between two searches for pods to measure: often enough to repeat a failure after RETRY_SECONDS."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
 
 
 def _once(conf: cfg.ConfigOpts) -> int:
@@ -180,6 +231,7 @@ def _once(conf: cfg.ConfigOpts) -> int:
     try:
         print(f"expired {maintenance.expire()}")
         print(f"purged {maintenance.purge()}")
+        maintenance.collect()
         maintenance.notify()
     finally:
         engine.close()
@@ -187,7 +239,9 @@ def _once(conf: cfg.ConfigOpts) -> int:
 
 
 def _serve(conf: cfg.ConfigOpts) -> int:
-    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
+    engine = cyborg_quota.make_engine(conf)
+    _make_exporter(conf, engine)
+    engine.close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()

@@ -87,6 +87,7 @@ class Database:
         self._galera: bool | None = None
         self._runs_single_statements: bool | None = None  # unknown before the first connection
         self._has_written = False
+        self._on_retry: Callable[[str], None] | None = None
         self._call = _Call()
         try:
             url = sa.make_url(settings.url)
@@ -141,7 +142,12 @@ class Database:
                 self._long_transactions = Database(
                     dataclasses.replace(self._settings, allow_idle_in_transaction=True), self._verify
                 )
+                self._long_transactions._on_retry = self._on_retry
             return self._long_transactions
+
+    def observe_retries(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with the kind of the error (see errors.kind) before each retry. Call this once, first."""
+        self._on_retry = listener
 
     @property
     def location(self) -> str:
@@ -236,6 +242,7 @@ class Database:
                 if not self._may_do_again(error) or (self._is_over(began) and errors.took_long(error)):
                     raise
                 LOG.debug("Retrying a transaction: %s", errors.reason(error))
+                self._report_retry(error)
                 result = self._retrying(began)(self._run_once, work, read)
             self._has_written = self._has_written or not read
             return result
@@ -274,9 +281,19 @@ class Database:
             ),
             before=tenacity.before_nothing,
             after=tenacity.after_nothing,
+            before_sleep=self._before_next_retry,
             sleep=time.sleep,
             reraise=True,
         )
+
+    def _before_next_retry(self, state: tenacity.RetryCallState) -> None:
+        error = None if state.outcome is None else state.outcome.exception()
+        if error is not None:
+            self._report_retry(error)
+
+    def _report_retry(self, error: BaseException) -> None:
+        if self._on_retry is not None:
+            self._on_retry(errors.kind(error))
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""

@@ -92,6 +92,24 @@ def may_do_again(error: BaseException) -> bool:
     )
 
 
+def kind(error: BaseException) -> str:
+    """A word for a transient error: concurrent_change, read_only, deadlock, timeout, busy or connection."""
+    if isinstance(error, ConcurrentChange):
+        return "concurrent_change"
+    if is_read_only(error):
+        return "read_only"
+    if isinstance(error, oslo_exc.DBDeadlock) or _code(error) in _CONFLICTS:
+        return "deadlock"
+    if _code(error) in _TOOK_LONG:
+        return "timeout"
+    return "busy" if _BUSY_TEXT.search(reason(error)) else "connection"
+
+
+_CONFLICTS: Final = frozenset({"40001", "40P01", 1020, 1213})
+"""Serialization failures and deadlocks; on Galera, 1213 is also a certification failure."""
+
+_BUSY_TEXT: Final = re.compile(r"database( table)? is locked", re.IGNORECASE)
+
 _NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1243, 1461})
 """PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them."""
 

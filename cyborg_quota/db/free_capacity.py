@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is free at providers, for headrooms. Each function is one statement, which the index ix_inventories_free serves.
+"""What is free at providers, for headrooms: each is one statement, which the index ix_inventories_free serves.
 
 Equal inventories are counted by the database: the nodes of a cloud have few different sizes and units.
 """
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db.inventories import fits_units
 from cyborg_quota.db.models import inventories, resource_providers
+from cyborg_quota.pod_types import ResourceUse
 
 _row = inventories.c
 _provider = resource_providers.c
@@ -64,3 +65,17 @@ def read_bundles(
     columns = [table.c.free for table in tables]
     query = sa.select(*columns, _COUNT).select_from(source).where(*conditions).group_by(*columns)
     return [(tuple(row[:-1]), row[-1]) for row in connection.execute(query)]
+
+
+def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]:
+    """What all inventories have and use, by resource and pod. The pod of a provider without one is ""."""
+    pod = sa.func.coalesce(_provider.pod, "")
+    query = (
+        sa.select(_row.resource, pod, sa.func.sum(_row.capacity), sa.func.sum(_row.capacity - _row.free))
+        .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+        .group_by(_row.resource, pod)
+    )
+    return {
+        (resource, name): ResourceUse(int(capacity), int(used))
+        for resource, name, capacity, used in connection.execute(query)
+    }

@@ -18,7 +18,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation
 from cyborg_quota.db import clock, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
-from cyborg_quota.db.reservations import IS_LIVE_CLAIM
+from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, State
 
 _row = reservations.c
@@ -299,6 +299,20 @@ def list_reservations(
         )
         for row in connection.execute(query)
     ]
+
+
+_OLDEST_OVERDUE = (
+    sa.select(_row.expire, clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)).label("overdue_at"))
+    .where(IS_OVERDUE)
+    .order_by(_row.expire)
+    .limit(sa.literal_column("1"))
+)
+
+
+def oldest_overdue(connection: sa.Connection, grace: int) -> datetime.timedelta:
+    """How long ago the reservation that is longest overdue became so; zero if none is overdue."""
+    row = connection.execute(_OLDEST_OVERDUE, {"b_grace": grace}).first()
+    return datetime.timedelta() if row is None else max(datetime.timedelta(), row.overdue_at - row.expire)
 
 
 def list_allocations(

@@ -461,6 +461,17 @@ def read_overdue_after(
     return rows, position
 
 
+def crowded_query(cap: sa.BindParameter[int]) -> sa.Select[Any]:
+    """The usage rows with at least ``cap`` open reservations: usage_id, and the number."""
+    number = sa.func.count()
+    return (
+        sa.select(_row.usage_id, number.label("number"))
+        .where(_row.state == sa.literal_column(f"'{RESERVED}'"))
+        .group_by(_row.usage_id)
+        .having(number >= cap)
+    )
+
+
 def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
     """Those of these reservations that are still overdue."""
     return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]

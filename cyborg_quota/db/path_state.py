@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, overrides, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, maintenance, overrides, projects, reservations, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
@@ -110,6 +110,18 @@ def read_many(connection: sa.Connection, project_ids: Sequence[str], origin: str
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
 
 
+def read_all(connection: sa.Connection, origin: str | None, cap: int) -> list[PathState]:
+    """The states of all projects that have a usage row or a limit of their own, sorted, in one statement.
+
+    ``open_reservations`` has only the rows with at least ``cap`` open reservations: the others are not bounded by it.
+    """
+    rows = connection.execute(_statement_for_all(), {"b_origin": origin, "b_cap": cap}).all()
+    parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
+    shared = _state([], rows)
+    names = {project_id for project_id, _ in [*shared.counters, *shared.project_limits]}
+    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(names)]
+
+
 def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
     path = [project_id]
     while (parent_id := parents.get(path[-1])) is not None and len(path) <= projects.MAX_DEPTH:
@@ -157,11 +169,27 @@ def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
     )
 
 
-def _stored(path: sa.CTE, dialect: Dialect) -> list[sa.Select[Any]]:
-    """The counters and limits of the projects on ``path``, and the default limits."""
+@functools.cache
+def _statement_for_all() -> sa.CompoundSelect[Any]:
+    edges = projects.edges_for_limits_query().subquery()
+    crowded = maintenance.crowded_query(sa.bindparam("b_cap", type_=sa.BigInteger)).subquery()
+    usage = quota_usages.c
+    return sa.union_all(
+        _columns(_PATH, edges.c.project_id, edges.c.parent_id),
+        *_stored(None, None),
+        _columns(_OPEN, usage.project_id, usage.resource, crowded.c.number).select_from(
+            quota_usages.join(crowded, crowded.c.usage_id == usage.id)
+        ),
+    )
+
+
+def _stored(path: sa.CTE | None, dialect: Dialect | None) -> list[sa.Select[Any]]:
+    """The counters and limits of the projects on ``path`` (None: of all projects), and the default limits."""
     usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
 
     def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
+        if path is None or dialect is None:
+            return rows
         return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
 
     return [

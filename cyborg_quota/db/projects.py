@@ -225,6 +225,13 @@ def limiting_edges(connection: sa.Connection, project_ids: Collection[str] | Non
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
 
 
+def edges_for_limits_query() -> sa.Select[Any]:
+    """project_id and parent_id of each edge that limits follow. Needs ``:b_origin``."""
+    return sa.select(projects.c.project_id, projects.c.parent_id).where(
+        projects.c.parent_id.is_not(None), _limits_follow()
+    )
+
+
 def limiting_edges_page(
     connection: sa.Connection, limit: int | None, after: str | None
 ) -> list[tuple[str, str | None]]:

@@ -25,10 +25,12 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.capacity_history import CapacityHistory
 from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
+from cyborg_quota.ledger.election import Election
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
@@ -45,6 +47,7 @@ from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.types import (
     MICROSECONDS,
     Author,
@@ -100,6 +103,9 @@ class DbQuotaDriver(base.QuotaDriver):
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
+        self._metrics = MetricsReader(
+            self._untimed, limits, self._headroom, settings.max_open_reservations, grace
+        )
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
@@ -121,6 +127,10 @@ class DbQuotaDriver(base.QuotaDriver):
         if not isinstance(self._limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self._limits.set_where)
         return TotalLimits(self._database.long_transactions, self._paths, self._history)
+
+    def observe_retries(self, listener: Callable[[str], None]) -> None:
+        for database in (self._database, self._untimed):
+            database.observe_retries(listener)
 
     def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
         self._history.listener = listener
@@ -233,6 +243,15 @@ class DbQuotaDriver(base.QuotaDriver):
         self, project_ids: Collection[str], resources: Collection[str]
     ) -> Iterator[tuple[str, dict[str, Headroom]]]:
         return self._headroom.read_many(project_ids, resources)
+
+    def read_metrics(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
+        return self._metrics.read(project_ids, resources)
+
+    def read_project_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
+        return self._headroom.read_metrics(project_id, resources)
+
+    def make_election(self, name: str, lease_seconds: float) -> Election:
+        return Election(self._database, f"lease:{name}", lease_seconds)  # (the row "limits" serializes changes)
 
     def get_parent(self, project_id: str) -> str | None:
         path = self._database.read(lambda connection: path_state.read_path(connection, project_id, []))

@@ -20,6 +20,7 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.headroom import Bundles, OpenReservations
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
+from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import ANY, UNLIMITED, Counters, Headroom, Usage, UsageRecord
 
 
@@ -119,6 +120,41 @@ class HeadroomReader:
             limits = self._limits.get_limits_of_paths(states, resources)
             for state, path_limits in zip(states, limits, strict=True):
                 yield state.project_ids[0], self._headrooms(state, path_limits, resources)
+
+    def read_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
+        """The values of one project, for ``resources`` and all others that it holds, at one moment."""
+        return self.metrics_of([self._state(project_id)], resources, always=resources)
+
+    def metrics_of(
+        self, states: Sequence[PathState], resources: Collection[str], always: Collection[str] = ()
+    ) -> list[ProjectMetrics]:
+        """The values of each resource that the projects of ``states`` hold or have a limit of, and of ``always``.
+
+        Does not read the ledger. The parents of ``states`` are those that are stored there.
+        """
+        if not states:
+            return []
+        held: dict[str, set[str]] = {}
+        shared = {id(state.counters): state for state in states}.values()  # states share their mappings
+        for project_id, resource in [key for state in shared for key in (*state.counters, *state.project_limits)]:
+            held.setdefault(project_id, set()).add(resource)
+        names = sorted(set(resources).union(*held.values()))
+        limits = self._limits.get_limits_on_paths(states, names)
+        found = []
+        for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
+            project_id = state.project_ids[0]
+            own = sorted(held.get(project_id, set()).union(always))
+            headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
+            for name in own:
+                limit = limits.get((project_id, name), self._limits.missing_limit)
+                now = state.counters.get((project_id, name), Counters())
+                headroom_now = headrooms.get(name, Headroom(0))
+                fits = None if headroom_now.scope == "counter" else headroom_now.fits
+                bound = None if limit == UNLIMITED else limit
+                found.append(
+                    ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits)
+                )
+        return found
 
     def _read_states(self, project_ids: Sequence[str]) -> list[PathState]:
         # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and

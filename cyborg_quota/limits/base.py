@@ -105,6 +105,12 @@ class LimitDriver(abc.ABC):
         """The total limits over all projects of these resources, with scope ``total``. Called if there are any."""
         return []
 
+    def get_limits_on_paths(
+        self, states: Sequence[PathState], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        """The limit of ``project_ids[0]`` of each state, by project and resource. A missing key is missing_limit."""
+        return self.get_limits({state.project_ids[0] for state in states}, resources)
+
     def parent_of(self, project_id: str) -> str | None:
         """The parent of the project according to the source of this driver; None if it does not define one."""
         return None

@@ -123,6 +123,23 @@ class DatabaseLimitDriver(base.LimitDriver):
         limits = {resource: tree.limit(state.project_ids[0], resource) for resource in resources}
         return {resource: limit for resource, limit in limits.items() if limit is not None}
 
+    def get_limits_on_paths(
+        self, states: Sequence[PathState], resources: Collection[str]
+    ) -> Mapping[tuple[str, str], int]:
+        limits = {}
+        for state in states:
+            path = state.project_ids
+            for resource in resources:
+                limit = effective(
+                    len(path) == 1,
+                    state.project_limits.get((path[0], resource)),
+                    state.defaults.get(resource),
+                    self.initial_limits,
+                )
+                if limit is not None:
+                    limits[path[0], resource] = limit
+        return limits
+
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))

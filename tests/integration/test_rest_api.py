@@ -16,7 +16,7 @@ from tests.integration import rest_api
 from tests.integration import server as servers
 
 
-class TestPersonas(base.LedgerTestCase):
+class PersonasTestCase(base.LedgerTestCase):
     """``parent`` has the child ``project``; ``elsewhere`` is another root. The limits of gpu are 20, 10 and 5."""
 
     def setUp(self) -> None:
@@ -59,6 +59,8 @@ class TestPersonas(base.LedgerTestCase):
             self.assertLess(answer.status_code, 500, self.api.log[-3000:])
         return answer
 
+
+class TestPersonas(PersonasTestCase):
     def test_each_persona(self) -> None:
         project = f"/v2/quotas/{self.project}"
         change = {"json": {"quota": {"gpu": 9}, "reason": "a test"}}

@@ -24,6 +24,7 @@ import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
+from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pods import Pods
 from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
@@ -44,6 +45,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "capacity": None,
     "pods": None,
     "total_limits": None,
+    "monitoring": None,
     "close": None,
     "ping": None,
     "location": None,
@@ -142,8 +144,17 @@ PODS: dict[str, dict[str, Any]] = {
     "list_usages": {},
     "measure": {"names": ["pod1"]},
     "set_usage": {"name": "pod1", "usage": {}},
+    "collect": {},
+    "notices": {},
 }
 """Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
+
+MONITORING: dict[str, dict[str, Any]] = {
+    "read": {"project_ids": [VICTIM]},
+    "read_project": {"project_id": VICTIM},
+    "make_election": {"name": "metrics", "lease_seconds": 1.0},
+}
+"""Every call is an admin's."""
 
 OF_OWN_PROJECT = {"limit_history"}
 """Calls of the administration that a project's own users may make; see test_limit_calls.py."""
@@ -279,6 +290,7 @@ class TestTheTable(EveryCallTestCase):
         self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})
+        self.assertEqual(public(Monitoring), MONITORING.keys())
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
 
@@ -301,6 +313,11 @@ class TestTheTable(EveryCallTestCase):
                 method = getattr(self.engine.total_limits, call)
                 error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
                 self.assertIn("total_limits", error.action, who)
+
+    def test_every_call_of_monitoring_needs_an_admin(self) -> None:
+        for call, given in MONITORING.items():
+            for context in STRANGERS.values():
+                self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.monitoring, call), context, **given)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""

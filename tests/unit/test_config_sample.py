@@ -20,7 +20,7 @@ from cyborg_quota.limits.models.base import EnforcementModel, subtree_constraint
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
-OUR_GROUPS = ("api", "capacity", "cyborg", "limits", "notices", "pods", "quota")
+OUR_GROUPS = ("api", "capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota")
 """These are compared word by word. The texts of oslo.db and oslo.log differ between their releases."""
 
 

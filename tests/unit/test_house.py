@@ -31,12 +31,14 @@ LEAVES = {
     "capacity_types",
     "paging",
     "pod_types",
+    "metric_types",
 }
 # For each layer, the layers that it may import, besides itself. "" is the package itself, with its public names.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "capacity_types": {"types"},  # types.py would be too long with the types of capacity and pods
     "pod_types": set(),
+    "metric_types": {"pod_types"},
     "safe_repr": set(),
     "forks": set(),
     "exceptions": {"types", "capacity_types", "safe_repr"},
@@ -52,7 +54,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins", "keystone_auth"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
-    "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods", "queries", "total_limits"},
+    "engine": LEAVES
+    | {"policy", "ledger", "administration", "capacity", "pods", "queries", "monitoring", "total_limits"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
@@ -60,19 +63,23 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
     "total_limits": LEAVES | {"ledger"},
-    "pods": LEAVES | {"ledger", "policy"},
+    "pod_collection": LEAVES,
+    "pods": LEAVES | {"ledger", "policy", "pod_collection"},
+    "monitoring": LEAVES | {"ledger"},
+    "metrics": LEAVES | {"engine", "ledger"},
+    "tracing": {"exceptions"},
     "queries": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
-    "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins"},
+    "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins", "metrics"},
     "": LEAVES | {"conf", "engine", "attachment", "factory"},
-    "api": LEAVES | {"", "conf", "engine", "administration", "policy"},
+    "api": LEAVES | {"", "conf", "engine", "administration", "policy", "metrics", "tracing"},
     "integrations": LEAVES
-    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth"},
+    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth", "metrics"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging", "capacity_import"},
+    | {"messaging", "capacity_import", "pod_collection", "metrics", "tracing"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
@@ -101,6 +108,9 @@ GUARDED = {
     "cyborg": {"integrations"},
     "oslo_messaging": {"messaging", "integrations"},
     "pycadf": {"cadf"},
+    "prometheus_client": {"metrics"},
+    "osprofiler": {"db", "tracing"},
+    "osc_lib": {"integrations"},
     "oslo_service": {"integrations"},
     "oslo_upgradecheck": {"cmd"},
 }
@@ -240,6 +250,7 @@ DB_LEVELS = (
         "connect",
         "connection_cache",
         "features",
+        "leases",
         "moves",
         "path_state",
         "projects",

@@ -61,11 +61,15 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
 
     from cyborg_quota.api import deploy
     from cyborg_quota.api.microversions import VersionRange
+    from cyborg_quota.metrics import setup as metrics
 
     def setup(*args: Any, **options: Any) -> Any:
         engine = process_state.bind_tracker().engine
         supported = VersionRange(versions.min_version_string(), versions.max_version_string())
         quota_api = deploy.make_bare_application(process_state.conf(), engine, supported)
+        exporter = metrics.make_exporter(process_state.conf(), engine)
+        if exporter is not None:
+            exporter.start()
         return deploy.mount(quota_api, setup_app(*args, **options))
 
     return setup

@@ -71,7 +71,8 @@ def _answers(call: dict[str, Any]) -> Iterator[str]:
 
 
 def _link(holder: dict[str, Any]) -> str:
-    name = holder["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    [content] = holder["content"].values()
+    name = content["schema"]["$ref"].rpartition("/")[2]
     return f":ref:`{name} <schema-{name.lower()}>`"
 
 

@@ -9,7 +9,7 @@ from alembic import op
 from cyborg_quota.db.migrations.column_types import TABLE, moment, name
 
 revision = "c8e2"
-down_revision = "f9e1"
+down_revision = "f9e3"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST API of quota and Keystone's projects, for the commands, with the session of OpenStackClient."""
+
+from __future__ import annotations
+
+import argparse
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from openstack import exceptions as sdk
+from osc_lib import exceptions
+
+SERVICE_TYPE: Final = "accelerator"
+_VERSION: Final = "/v2"
+
+
+class QuotaClient:
+    """Calls of the REST API. Each raises CommandError with the message of the service.
+
+    ``manager``: the ClientManager of osc-lib.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def get(self, path: str, **query: Any) -> Any:
+        """GET; returns the body."""
+        return self._request("GET", path, params={name: value for name, value in query.items() if value is not None})
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """PUT; returns the body of the answer."""
+        return self._request("PUT", path, json=body)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """POST; returns the body of the answer."""
+        return self._request("POST", path, json=body)
+
+    def delete(self, path: str, **query: Any) -> None:
+        """DELETE."""
+        self._request("DELETE", path, params={name: value for name, value in query.items() if value is not None})
+
+    def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
+        """The entries of a list, of all its pages or at most ``limit``."""
+        while limit is None or limit > 0:
+            answer = self.get(path, limit=limit, **query)
+            yield from answer[name]
+            if limit is not None:
+                limit -= len(answer[name])
+            links = answer.get(f"{name}_links")
+            if not links:
+                return
+            following = urllib.parse.parse_qs(urllib.parse.urlsplit(links[0]["href"]).query)
+            query["marker"] = following["marker"][0]
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        headers = {"Accept": "application/json"}
+        answer = self._manager.session.request(
+            self._endpoint() + path, method, headers=headers, raise_exc=False, **options
+        )
+        if answer.status_code >= 400:
+            raise exceptions.CommandError(_message(answer))
+        return answer.json() if answer.content else None
+
+    def _endpoint(self) -> str:
+        """The endpoint of the catalog, whether or not it ends in the version."""
+        manager = self._manager
+        found = manager.get_endpoint_for_service_type(
+            SERVICE_TYPE, region_name=manager.region_name, interface=manager.interface
+        )
+        if not found:
+            raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
+        endpoint = str(found).rstrip("/")
+        return endpoint if endpoint.endswith(_VERSION) else endpoint + _VERSION
+
+
+def _message(answer: Any) -> str:
+    """The message of an error, and the id of the request, with which an operator finds it in the log."""
+    try:
+        [error] = answer.json()["errors"]
+        request_id = error.get("request_id")
+        return f"{error['detail']} (HTTP {answer.status_code}{f', {request_id}' if request_id else ''})"
+    except (ValueError, KeyError, TypeError):
+        return f"The service answered HTTP {answer.status_code} {answer.reason}."
+
+
+def add_project(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
+    """Add the argument <project> and --project-domain."""
+    own = " Default: the project of the token." if optional else ""
+    parser.add_argument(
+        "project", metavar="<project>", nargs="?" if optional else None, help=f"Project (name or ID).{own}"
+    )
+    parser.add_argument(
+        "--project-domain",
+        metavar="<project-domain>",
+        help="Domain of the project (name or ID), if several projects have this name.",
+    )
+
+
+def project_id(manager: Any, parsed: argparse.Namespace) -> str:
+    """The id of the project that the arguments name. Raises CommandError."""
+    text = parsed.project
+    if text is None:
+        own = manager.auth_ref.project_id
+        if own is None:
+            raise exceptions.CommandError("The token has no project: name one.")
+        return str(own)
+    identity = manager.sdk_connection.identity
+    try:
+        domain = {}
+        if parsed.project_domain is not None:
+            domain["domain_id"] = identity.find_domain(parsed.project_domain, ignore_missing=False).id
+        return str(identity.find_project(text, ignore_missing=False, **domain).id)
+    except sdk.ForbiddenException:
+        return _own_project_id(identity, text)
+    except (sdk.NotFoundException, sdk.DuplicateResource) as error:
+        raise exceptions.CommandError(str(error)) from None
+
+
+def _own_project_id(identity: Any, text: str) -> str:
+    """The id, for a user who may not list projects: one of the user's own projects, or ``text`` as an id."""
+    projects = identity.get("/auth/projects").json()["projects"]
+    found = {one["id"] for one in projects if text in (one["id"], one["name"])}
+    if len(found) > 1:
+        raise exceptions.CommandError(f"More than one of your projects has the name {text}: give the ID.")
+    return str(found.pop()) if found else text

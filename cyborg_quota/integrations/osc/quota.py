@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands ``openstack accelerator quota ...``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any, Final
+
+from osc_lib import exceptions
+from osc_lib.cli import format_columns, parseractions
+from osc_lib.command import command
+
+from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id
+
+Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
+
+
+class _Quota:
+    """What all commands share."""
+
+    app: Any
+
+    @property
+    def client(self) -> QuotaClient:
+        """The REST API."""
+        return QuotaClient(self.app.client_manager)
+
+    def path(self, parsed: argparse.Namespace, part: str = "") -> str:
+        """The path of a call for the project that the arguments name."""
+        return f"/quotas/{project_id(self.app.client_manager, parsed)}{part}"
+
+
+class ShowQuota(_Quota, command.Lister):
+    """Show the limits of a project, what it uses, and what fits."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        kind = parser.add_mutually_exclusive_group()
+        kind.add_argument("--usage", action="store_true", help="Also show what is used, what fits, and what binds.")
+        kind.add_argument("--default", action="store_true", help="Show the limits without those of the project itself.")
+        add_project(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return the columns and the rows."""
+        if parsed_args.usage:
+            return ("Resource", *_DETAILS), _details(self.client.get(self.path(parsed_args, "/detail"))["quota"])
+        part = "/defaults" if parsed_args.default else ""
+        return ("Resource", "Limit"), sorted(self.client.get(self.path(parsed_args, part))["quota"].items())
+
+
+_DETAILS: Final = ("Limit", "In Use", "Reserved", "Fits", "Bound By")
+
+
+def _details(quota: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+    for resource, one in sorted(quota.items()):
+        bound = one["bound_by"] and f"{one['bound_by']['project_id']} ({one['bound_by']['scope']})"
+        yield resource, one["limit"], one["in_use"], one["reserved"], one["fits"], bound
+
+
+class ListQuota(_Quota, command.Lister):
+    """List the projects that have limits of their own (admin only)."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--detail", action="store_true", help="Also show what is used and what fits; one more request per project."
+        )
+        _add_paging(parser, "projects", marker="project ID")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return the columns and the rows."""
+        found = self.client.pages("quotas", "/quotas", parsed_args.limit, marker=parsed_args.marker)
+        if parsed_args.detail:
+            return ("Project ID", "Resource", *_DETAILS), self._details(found)
+        rows = (
+            (one["project_id"], resource, limit) for one in found for resource, limit in sorted(one["quota"].items())
+        )
+        return ("Project ID", "Resource", "Limit"), rows
+
+    def _details(self, found: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
+        for one in found:
+            quota = self.client.get(f"/quotas/{one['project_id']}/detail")["quota"]
+            yield from ((one["project_id"], *row) for row in _details(quota))
+
+
+class SetQuota(_Quota, command.Command):
+    """Set limits of a project, for good or (with --until) for a span of time."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--limit",
+            metavar="<resource>=<limit>",
+            action=parseractions.KeyValueAction,
+            required=True,
+            help="New limit of a resource; -1 means unlimited (repeat option to set several).",
+        )
+        parser.add_argument("--from", dest="start", metavar="<time>", help="Begin of the span. Default: now.")
+        parser.add_argument("--until", metavar="<time>", help="End of the span, as in 2027-01-31T08:00:00Z.")
+        _add_reason(parser)
+        parser.add_argument("--force", action="store_true", help="Permit limits below what the project holds.")
+        add_project(parser, optional=False)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Set the limits."""
+        limits = _integers(parsed_args.limit)
+        reason = {} if parsed_args.reason is None else {"reason": parsed_args.reason}
+        if parsed_args.until is None:
+            if parsed_args.start is not None:
+                raise exceptions.CommandError("--from needs --until.")
+            force = {"force": True} if parsed_args.force else {}
+            self.client.put(self.path(parsed_args), {"quota": limits, **force, **reason})
+            return
+        if parsed_args.force:
+            raise exceptions.CommandError("--force is not for a span of time: what the project holds stays.")
+        start = {} if parsed_args.start is None else {"start": parsed_args.start}
+        override = {"quota": limits, "until": parsed_args.until, **start}
+        self.client.post(self.path(parsed_args, "/overrides"), {"override": override, **reason})
+
+
+class DeleteQuota(_Quota, command.Command):
+    """Remove all limits of a project, so that the defaults apply; or cancel one override."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
+        )
+        _add_reason(parser)
+        add_project(parser, optional=False)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Remove the limits."""
+        part = "" if parsed_args.override is None else f"/overrides/{parsed_args.override}"
+        self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason)
+
+
+class CheckQuota(_Quota, command.ShowOne):
+    """Tell whether a request would be granted now, and what would refuse it. Exit status 1: refused."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--amount",
+            metavar="<resource>=<amount>",
+            action=parseractions.KeyValueAction,
+            required=True,
+            help="Amount of a resource (repeat option to request several together).",
+        )
+        add_project(parser)
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command; returns the exit status."""
+        status = int(super().run(parsed_args) or 0)
+        return status or int(not self._granted)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Return the columns and the values."""
+        body = {"check": _integers(parsed_args.amount)}
+        answer = self.client.post(self.path(parsed_args, "/check"), body)
+        self._granted = bool(answer["granted"])
+        return ("granted", "violations"), (self._granted, format_columns.ListDictColumn(answer["violations"]))
+
+
+class ShowTree(_Quota, command.Lister):
+    """Show a project and the projects below it, as far as the policy allows it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_project(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return the columns and the rows."""
+        columns = ("Depth", "Project ID", "Parent ID", "Resource", "Limit", "In Use", "Subtree")
+        return columns, self._rows(self.client.pages("tree", self.path(parsed_args, "/tree")))
+
+    @staticmethod
+    def _rows(nodes: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
+        for node in nodes:
+            place = node["depth"], node["project_id"], node.get("parent_id")
+            if not node["quota"]:
+                yield (*place, None, None, None, None)
+            for resource, one in sorted(node["quota"].items()):
+                yield (*place, resource, one["limit"], one["in_use"], one.get("subtree"))
+
+
+class ShowHistory(_Quota, command.Lister):
+    """List the changes of the limits of a project, newest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--since", metavar="<time>", help="Only changes since this time.")
+        _add_paging(parser, "changes", marker="change ID")
+        add_project(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Return the columns and the rows."""
+        names = ("id", "at", "action", "resource", "before", "after", "start", "until", "override_id", "reason")
+        query = {"since": parsed_args.since, "marker": parsed_args.marker}
+        found = self.client.pages("history", self.path(parsed_args, "/history"), parsed_args.limit, **query)
+        columns = ("ID", "At", "Action", "Resource", "Before", "After", "From", "Until", "Override ID", "Reason")
+        return columns, (tuple(one[name] for name in names) for one in found)
+
+
+def _add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="<reason>", help="Why, for the history of the limits.")
+
+
+def _add_paging(parser: argparse.ArgumentParser, what: str, marker: str) -> None:
+    parser.add_argument("--limit", metavar="<limit>", type=_positive, help=f"Maximum number of {what}.")
+    parser.add_argument("--marker", metavar="<marker>", help=f"The {marker} after which the list begins.")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _integers(values: dict[str, str]) -> dict[str, int]:
+    """The values as integers. Raises CommandError."""
+    try:
+        return {name: int(value) for name, value in values.items()}
+    except ValueError:
+        raise exceptions.CommandError(
+            f"Integers are needed: {', '.join(f'{name}={value}' for name, value in values.items())}"
+        ) from None

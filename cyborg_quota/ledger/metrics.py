@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what the metrics show of the ledger: one transaction, with a fixed number of statements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from cyborg_quota.db import free_capacity, history, path_state, pods, schema
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
+from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.metric_types import LedgerMetrics
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED
+
+
+class MetricsReader:
+    """Reads metrics. ``cap``: [quota] max_open_reservations; ``grace``: [quota] expire_grace, in microseconds."""
+
+    def __init__(self, untimed: Database, limits: LimitDriver, headroom: HeadroomReader, cap: int, grace: int) -> None:
+        """``untimed``: the database without a statement timeout, to read all counters."""
+        self._untimed = untimed
+        self._limits = limits
+        self._headroom = headroom
+        self._cap = MAX_AMOUNT if cap == UNLIMITED else cap
+        self._grace = grace
+
+    def read(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
+        """What the ledger has now. ``project_ids``: the projects to read; None: all.
+
+        Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
+        """
+
+        def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
+            measured = pods.list_usages(connection)
+            ages = {usage.pod: usage.age.total_seconds() for usage in measured if usage.age is not None}
+            elsewhere = {
+                (resource, usage.pod): use for usage in measured for resource, use in (usage.usage or {}).items()
+            }
+            capacity = {**elsewhere, **free_capacity.sums_by_pod(connection)}
+            overdue = history.oldest_overdue(connection, self._grace).total_seconds()
+            revision = schema.checked_revision(connection)
+            return self._states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
+
+        states, metrics = self._untimed.read(work)
+        return dataclasses.replace(metrics, projects=self._headroom.metrics_of(states, resources))
+
+    def _states(self, connection: Connection, project_ids: Collection[str] | None) -> Sequence[PathState]:
+        origin = self._limits.origin
+        if project_ids is None:
+            return path_state.read_all(connection, origin, self._cap)
+        names = sorted(project_ids)
+        return [
+            state
+            for start in range(0, len(names), path_state.MAX_PROJECTS)
+            for state in path_state.read_many(connection, names[start : start + path_state.MAX_PROJECTS], origin)
+        ]

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves metrics at the address in [metrics] listen: those of the processes of this host, and those of the ledger.
+
+Several processes of a host may have the same address: the one that binds it serves, and the others try again every
+second. Of the processes that serve, on all hosts, one is elected; it alone exports the values of the ledger.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from wsgiref import simple_server
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.ledger.election import Election
+from cyborg_quota.metric_types import LedgerMetrics
+from cyborg_quota.metrics import gauges
+from cyborg_quota.metrics.recorder import Recorder, recorder
+
+LOG = logging.getLogger(__name__)
+
+ELECTION: Final = "metrics"
+PATH: Final = "/metrics"
+EVERY_PROJECT: Final = "*"
+_BIND_SECONDS: Final = 1.0
+_NAMES_SECONDS: Final = 3600.0
+_RENEWALS_PER_LEASE: Final = 3
+_SOCKET_SECONDS: Final = 30.0
+
+Names = Callable[[list[str]], dict[str, str]]
+
+
+class LedgerText:
+    """The values of the ledger as text, kept for ``max_age_seconds``. Threads that ask meanwhile share one read."""
+
+    def __init__(
+        self, engine: QuotaEngine, projects: list[str], max_age_seconds: float, names: Names | None = None
+    ) -> None:
+        self._engine = engine
+        self._projects = None if EVERY_PROJECT in projects else projects
+        self._max_age_seconds = max_age_seconds
+        self._names = names
+        self._lock = threading.Lock()
+        self._text = ""
+        self._read_at = -float("inf")
+        self._names_text = ""
+        self._named_at = -float("inf")
+
+    def get(self) -> str:
+        """The text. Raises QuotaError if the ledger, or the source of the limits, is unavailable."""
+        with self._lock:
+            began = time.monotonic()
+            if began - self._read_at >= self._max_age_seconds:
+                metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
+                self._text = gauges.projects_text(metrics.projects) + gauges.ledger_text(metrics)
+                self._read_at = time.monotonic()
+                self._read_names(metrics)
+            return self._text + self._names_text
+
+    def _read_names(self, metrics: LedgerMetrics) -> None:
+        if self._names is None or time.monotonic() - self._named_at < _NAMES_SECONDS:
+            return
+        self._named_at = time.monotonic()
+        try:
+            self._names_text = gauges.names_text(self._names(sorted({row.project_id for row in metrics.projects})))
+        except exceptions.ProjectLookupFailed as error:
+            LOG.warning("The names of the projects are unknown, and are read again in an hour: %s", error)
+
+
+class Exporter:
+    """The HTTP server of one process, and its threads. ``start`` returns at once; ``stop`` may be called twice."""
+
+    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine, names: Names | None = None) -> None:
+        """Without I/O. Raises ConfigurationError if the directory of the counters cannot be used."""
+        options = conf.metrics
+        host, _, port = options.listen.rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._engine = engine
+        self._recorder: Recorder = recorder()
+        self._ledger = LedgerText(engine, options.projects, options.max_age, names)
+        self._lease_seconds: float = options.lease
+        self._audit_seconds: int = options.audit_interval
+        self._election: Election = engine.monitoring.make_election(validation.admin_context(), ELECTION, options.lease)
+        self._drift_rows: int | None = None
+        self._stopped = threading.Event()
+        self._server: _Server | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Bind the address as soon as it is free, then serve, and take part in the election."""
+        self._run(self._serve)
+
+    def stop(self) -> None:
+        """Stop serving. Another process can be elected at once."""
+        self._stopped.set()
+        if self._server is not None:
+            self._server.shutdown()
+        for thread in list(self._threads):
+            thread.join(_SOCKET_SECONDS)
+        try:
+            self._election.resign()
+        except exceptions.QuotaError as error:
+            LOG.debug("The lease ends at its time: %s", error)
+
+    def _run(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"metrics-{target.__name__}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        server = self._bind()
+        if server is None:
+            return
+        self._server = server
+        LOG.info("Metrics are served at %s:%d%s.", *self._address, PATH)
+        self._run(self._campaign)
+        if self._audit_seconds:
+            self._run(self._audit)
+        if not self._stopped.is_set():
+            server.serve_forever(poll_interval=0.1)
+        server.server_close()
+
+    def _bind(self) -> _Server | None:
+        has_failed = False
+        while not self._stopped.is_set():
+            try:
+                return _Server(self._address, self.respond)
+            except OSError as error:
+                LOG.log(
+                    logging.DEBUG if has_failed else logging.INFO,
+                    "Metrics are not served by this process while %s:%d is in use: %s",
+                    *self._address,
+                    error.strerror,
+                )
+                has_failed = True
+            self._stopped.wait(_BIND_SECONDS)
+        return None
+
+    def _campaign(self) -> None:
+        while not self._stopped.is_set():
+            was_elected = self._election.is_elected
+            try:
+                is_elected = self._election.campaign()
+            except exceptions.QuotaError as error:
+                is_elected = self._election.is_elected
+                LOG.debug("The lease could not be renewed: %s", error)
+            if is_elected != was_elected:
+                LOG.info("This process %s the values of the ledger.", "exports" if is_elected else "does not export")
+            self._stopped.wait(self._lease_seconds / _RENEWALS_PER_LEASE)
+
+    def _audit(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(min(self._lease_seconds, 1.0)):
+            if not self._election.is_elected or time.monotonic() < due:
+                continue
+            try:
+                self._drift_rows = len(self._engine.audit(validation.admin_context()))
+            except exceptions.QuotaError as error:
+                LOG.warning("The audit for cyborg_quota_drift_rows failed, and is repeated: %s", error)
+            due = time.monotonic() + self._audit_seconds
+
+    def text(self) -> bytes:
+        """What a scrape gets. Raises QuotaError if the ledger is unavailable and this process is elected."""
+        is_elected = self._election.is_elected
+        parts = [
+            self._recorder.text(),
+            _text(gauges.gauge("cyborg_quota_exporter_elected", "1: exports the ledger.", int(is_elected))),
+        ]
+        if is_elected:
+            parts.append(self._ledger.get().encode())
+            if self._drift_rows is not None:
+                name, help_text = "cyborg_quota_drift_rows", "Counters that differ from the reservations."
+                parts.append(_text(gauges.gauge(name, help_text, self._drift_rows)))
+        return b"".join(parts)
+
+    def respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """The WSGI application."""
+        if environ.get("PATH_INFO") != PATH:
+            return _answer(start_response, "404 Not Found", b"The metrics are at /metrics.\n")
+        if environ.get("REQUEST_METHOD") != "GET":
+            return _answer(start_response, "405 Method Not Allowed", b"", [("Allow", "GET")])
+        try:
+            body = self.text()
+        except exceptions.QuotaError as error:
+            LOG.warning("A scrape of the metrics failed: %s", error)
+            return _answer(start_response, "503 Service Unavailable", b"The ledger is unavailable.\n")
+        return _answer(start_response, "200 OK", body)
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _answer(
+    start_response: Callable[..., Any], status: str, body: bytes, more: Iterable[tuple[str, str]] = ()
+) -> list[bytes]:
+    start_response(status, [("Content-Type", gauges.CONTENT_TYPE), ("Content-Length", str(len(body))), *more])
+    return [body]
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    timeout = _SOCKET_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        LOG.debug(format, *args)
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+
+class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], application: Callable[..., Any]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+        self.set_app(application)
+
+    def server_bind(self) -> None:
+        # (The inherited method asks the name service for the name of the address.)
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()

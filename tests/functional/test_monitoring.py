@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of the ledger, and the election of the process that exports them, on each database."""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import Inventory, exceptions
+from cyborg_quota.capacity_types import Provider
+from cyborg_quota.db import leases, schema
+from cyborg_quota.ledger.election import TAKEOVER_FACTOR, Election
+from cyborg_quota.metric_types import ProjectMetrics
+from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import UNLIMITED
+from tests import base, clouds
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+LEASE = 10.0
+
+
+class TestMetrics(test_limits.LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, 0)
+        self.set(None, UNLIMITED, "fpga")
+        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
+        for project_id, limit in (("physics", 30), ("higgs", 15), ("decays", 10), ("web", 15)):
+            self.set(project_id, limit)
+            self.set(project_id, UNLIMITED, "fpga")
+
+    def read(self, *project_ids: str) -> dict[tuple[str, str], ProjectMetrics]:
+        rows = self.engine.monitoring.read(ADMIN, project_ids or None).projects
+        found = {(row.project_id, row.resource): row for row in rows}
+        self.assertEqual(len(rows), len(found))
+        return found
+
+    def test_the_values_are_those_of_the_queries(self) -> None:
+        self.hold("decays", 4)
+        self.hold("higgs", 3)
+        self.quotas.reserve(base.Context("web"), {"gpu": 2, "fpga": 5})
+        until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
+        self.admin.set_overrides(ADMIN, {"gpu": 9}, "decays", until)
+        found = self.read()
+        self.assertEqual(ProjectMetrics("decays", "gpu", 9, 4, 0, 4, 5), found["decays", "gpu"])
+        self.assertEqual(ProjectMetrics("higgs", "gpu", 15, 3, 0, 7, 8), found["higgs", "gpu"])
+        self.assertEqual(ProjectMetrics("physics", "gpu", 30, 0, 0, 9, 21), found["physics", "gpu"])
+        self.assertEqual((None, 0, 5, 5, None), found["web", "fpga"][2:])
+        for (project_id, resource), row in found.items():
+            [record] = [one for one in self.engine.get_detail(base.Context(project_id)) if one.resource == resource]
+            self.assertEqual(record.usage.limit, UNLIMITED if row.limit is None else row.limit)
+            self.assertEqual((record.usage.used, record.usage.reserved), (row.used, row.reserved))
+            headroom = record.headroom
+            assert headroom is not None
+            self.assertEqual(None if headroom.scope == "counter" else headroom.fits, row.fits)
+            self.assertIn(row, self.engine.monitoring.read_project(ADMIN, project_id))
+        self.assertEqual(
+            {key: row for key, row in found.items() if key[0] in ("web", "decays")}, self.read("web", "decays")
+        )
+        self.assertEqual({}, self.read("unknown"))
+
+    def test_the_cap_on_open_reservations_counts(self) -> None:
+        engine = self.make_engine(max_open=2)
+        for _ in range(2):
+            engine.reserve(base.Context("web"), {"fpga": 1})
+        engine.reserve(base.Context("decays"), {"fpga": 1})
+        fits = {row.project_id: row.fits for row in engine.monitoring.read(ADMIN).projects if row.resource == "fpga"}
+        self.assertEqual({"web": 0, "decays": None, "higgs": None, "physics": None}, fits)
+
+    def test_the_number_of_statements_is_fixed(self) -> None:
+        """One transaction, whatever the number of projects: see decision record 0052."""
+        self.read()  # the first read also checks the schema
+        counts = []
+        for first, last in ((0, 5), (5, 60)):
+            clouds.add_projects(self.sql, first, last)
+            with clouds.captured() as statements:
+                rows = self.engine.monitoring.read(ADMIN).projects
+            self.assertGreater(len(rows), 2 * last)
+            counts.append(len(clouds.queries(statements)))
+        self.assertEqual([5, 5], counts)
+
+    def test_capacity_pods_and_overdue(self) -> None:
+        self.engine.capacity.enable(ADMIN)
+        self.engine.pods.add(ADMIN, "north")
+        self.engine.pods.add(ADMIN, "far", endpoint="far-cloud")
+        for name, pod, total in (("n1", "north", 8), ("n2", "north", 4), ("lone", None, 2)):
+            provider: Provider = self.engine.capacity.add_provider(ADMIN, name, pod=pod)
+            self.engine.capacity.set_inventories(ADMIN, provider.uuid, {"gpu": Inventory(total)})
+        self.engine.pods.set_usage(ADMIN, "far", {"gpu": ResourceUse(10, 7)})
+        [uuid] = self.engine.reserve(base.Context("web"), {"gpu": 3}, provider="n1")
+        metrics = self.engine.monitoring.read(ADMIN)
+        self.assertEqual(
+            {("gpu", "north"): (12, 3), ("gpu", ""): (2, 0), ("gpu", "far"): (10, 7)}, dict(metrics.capacity)
+        )
+        self.assertEqual(["far"], list(metrics.measurement_ages))
+        self.assertEqual((0.0, schema.head()), (metrics.oldest_overdue_seconds, metrics.revision))
+        self.make_overdue(uuid)
+        self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)
+
+    def test_bad_arguments(self) -> None:
+        monitoring = self.engine.monitoring
+        self.assertRaises(exceptions.InvalidRequest, monitoring.read, ADMIN, "web")
+        self.assertRaises(exceptions.InvalidRequest, monitoring.make_election, ADMIN, "x" * 25, 1.0)
+        self.assertRaises(exceptions.InvalidRequest, monitoring.make_election, ADMIN, "x", 0.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestElection(base.LedgerTestCase):
+    """Two candidates, with a clock that the test moves."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock = Clock()
+        self.one, self.two = self.candidate(), self.candidate()
+
+    def candidate(self) -> Election:
+        election = self.make_engine().monitoring.make_election(ADMIN, "metrics", LEASE)
+        election._clock = self.clock
+        return election
+
+    def elected(self) -> list[bool]:
+        return [self.one.is_elected, self.two.is_elected]
+
+    def test_the_first_is_elected_and_stays(self) -> None:
+        for _ in range(10):
+            self.assertEqual([True, False], [self.one.campaign(), self.two.campaign()])
+            self.assertEqual([True, False], self.elected())
+            self.clock.now += LEASE / 3
+
+    def test_a_silent_process_is_replaced_and_knows_it(self) -> None:
+        self.one.campaign(), self.two.campaign()
+        self.clock.now += LEASE
+        self.assertEqual([False, False], self.elected(), "its lease has ended")
+        self.assertFalse(self.two.campaign(), "not before the lease has ended by a clock that is slower")
+        self.clock.now += LEASE * TAKEOVER_FACTOR
+        self.assertTrue(self.two.campaign())
+        self.assertEqual([False, True], self.elected())
+        self.assertFalse(self.one.campaign())
+        self.assertEqual([False, True], self.elected())
+
+    def test_a_stopped_process_is_replaced_at_once(self) -> None:
+        self.one.campaign(), self.two.campaign()
+        self.one.resign()
+        self.assertEqual([False, False], self.elected())
+        self.assertTrue(self.two.campaign())
+        self.one.resign()
+        self.assertEqual([False, True], self.elected(), "who does not hold the lease cannot resign")
+        self.assertTrue(self.two.campaign())
+
+    def test_of_two_that_saw_the_same_generation_one_is_elected(self) -> None:
+        """The UPDATE compares the generation. Without that, both would be elected: the control does it."""
+        database = self.one._database
+        stored = database.read(lambda connection: leases.generation(connection, self.one._name))
+        self.assertEqual(
+            [True, False], [one._replace(stored, stored + 1, self.clock()) for one in (self.one, self.two)]
+        )
+        self.assertEqual([True, False], self.elected())
+
+        def naive(connection: sa.Connection, name: str, seen: int, after: int) -> bool:
+            update = sa.text("UPDATE fences SET generation = :after WHERE name = :name")
+            return bool(connection.execute(update, {"after": after, "name": name}).rowcount)
+
+        for one in (self.one, self.two):
+            self.assertTrue(database.write(lambda connection: naive(connection, one._name, 1, 2)))  # noqa: B023
+
+    def test_the_row_is_not_that_of_the_changes_of_limits(self) -> None:
+        election = self.engine.monitoring.make_election(ADMIN, "limits", LEASE)
+        election.campaign()
+        with self.sql.connect() as connection:
+            names = connection.execute(sa.text("SELECT name FROM fences")).scalars().all()
+        self.assertEqual(["lease:limits"], list(names))

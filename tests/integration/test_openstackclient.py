@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack accelerator quota`` through the real program, with a real Keystone and the served REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import fixtures as fx
+from openstackclient import shell
+
+from tests.integration import test_rest_api
+
+PROGRAM = pathlib.Path(sys.executable).with_name("openstack")
+
+
+class TestCommands(test_rest_api.PersonasTestCase):
+    """The limits of gpu are 20 for ``parent``, 10 for its child ``project``, which holds 3, and 5 for ``elsewhere``."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        service_id, endpoint_id = self.keystone.create_service()
+        self.keystone.admin.patch(f"/endpoints/{endpoint_id}", json={"endpoint": {"url": f"{self.api.url}/v2"}})
+        self.addCleanup(self.keystone.admin.delete, f"/services/{service_id}")
+        self.people: dict[str, dict[str, str]] = {"alice": self.log_in("admin", self.keystone.password, "admin")}
+
+    def log_in(self, name: str, password: str, project: str) -> dict[str, str]:
+        return {
+            "OS_AUTH_URL": self.keystone.url,
+            "OS_USERNAME": name,
+            "OS_PASSWORD": password,
+            "OS_PROJECT_ID" if len(project) == 32 else "OS_PROJECT_NAME": project,
+            "OS_USER_DOMAIN_ID": "default",
+            **({} if len(project) == 32 else {"OS_PROJECT_DOMAIN_ID": "default"}),
+            "OS_IDENTITY_API_VERSION": "3",
+            "OS_INTERFACE": "public",
+        }
+
+    def new_user(self, name: str, project_id: str, role: str) -> None:
+        """A user with this role in the project, who can run commands."""
+        user, password = self.keystone.create_user()
+        [found] = self.keystone.admin.get("/users", params={"name": user}).json()["users"]
+        self.keystone.grant(found["id"], project_id, role)
+        self.people[name] = self.log_in(user, password, project_id)
+
+    def run_as(self, who: str, *arguments: str, status: int = 0) -> str:
+        """Run ``openstack accelerator quota``; returns what it prints: on an error, on stderr.
+
+        In this process: the program needs a second for its imports.
+        """
+        out, err = io.StringIO(), io.StringIO()
+        for name in [name for name in os.environ if name.startswith("OS_") and name != "OS_TEST_TIMEOUT"]:
+            self.useFixture(fx.EnvironmentVariable(name))
+        for name, value in self.people[who].items():
+            self.useFixture(fx.EnvironmentVariable(name, value))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                ended = shell.main(["accelerator", "quota", *arguments])
+            except SystemExit as stop:
+                ended = stop.code
+        text = f"{out.getvalue()}{err.getvalue()}"
+        self.assertEqual(status, ended, text + self.api.log[-2000:])
+        self.assertNotIn("Traceback", text)
+        return err.getvalue() if status and not out.getvalue() else out.getvalue()
+
+    def json_as(self, who: str, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self.run_as(who, *arguments, "-f", "json", status=status))
+
+    def test_an_admin(self) -> None:
+        name = self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"]
+        self.run_as("alice", "set", "--limit", "gpu=12", "--limit", "fpga=0", "--reason", "two cards", name)
+        self.assertEqual(
+            [{"Resource": "fpga", "Limit": 0}, {"Resource": "gpu", "Limit": 12}],
+            self.json_as("alice", "show", name, "--project-domain", "Default"),
+        )
+        self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", "--default", name)])
+        rows = self.json_as("alice", "list", "--detail", "--limit", "100")
+        [row] = [row for row in rows if (row["Project ID"], row["Resource"]) == (self.project, "gpu")]
+        expected = {"Limit": 12, "In Use": 3, "Reserved": 0, "Fits": 9, "Bound By": None}
+        self.assertEqual(expected, {column: row[column] for column in expected})
+        refused = self.run_as("alice", "set", "--limit", "gpu=2", name, status=1)
+        self.assertIn("gpu: 2 is less than 3 in use and 0 reserved", refused)
+        self.assertRegex(refused, r"\(HTTP 409, req-[0-9a-f-]+\)")
+        self.run_as("alice", "set", "--limit", "gpu=2", "--force", name)
+        self.run_as("alice", "set", "--limit", "gpu=9", "--until", "2999-01-31T08:00:00Z", name)
+        rows = self.json_as("alice", "history", "--limit", "2", name)
+        self.assertEqual([("gpu", 9), ("gpu", 2)], [(row["Resource"], row["After"]) for row in rows])
+        self.assertEqual("2999-01-31T08:00:00Z", rows[0]["Until"])
+        self.run_as("alice", "delete", "--override", rows[0]["Override ID"], name)
+        self.run_as("alice", "delete", name)
+        self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", name)])
+        self.assertIn("No Project found", self.run_as("alice", "show", "no-such-project", status=1))
+
+    def test_a_project_s_own_user(self) -> None:
+        self.new_user("rita", self.project, "reader")
+        [_, row] = self.json_as("rita", "show", "--usage")
+        self.assertEqual(("gpu", 10, 3, 7), (row["Resource"], row["Limit"], row["In Use"], row["Fits"]))
+        name = self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"]
+        self.assertEqual(
+            "True", self.run_as("rita", "check", "--amount", "gpu=7", name, "-f", "value", "-c", "granted").strip()
+        )
+        answer = self.json_as("rita", "check", "--amount", "gpu=8", status=1)
+        self.assertEqual((False, 10), (answer["granted"], answer["violations"][0]["limit"]))
+        self.assertEqual([self.project] * 2, [row["Project ID"] for row in self.json_as("rita", "tree")])
+        self.assertIn("(HTTP 403", self.run_as("rita", "set", "--limit", "gpu=99", self.project, status=1))
+        for stranger in (self.elsewhere, "0" * 32):
+            self.assertIn(
+                f"Project {stranger} was not found. (HTTP 404", self.run_as("rita", "show", stranger, status=1)
+            )
+        self.assertIn("(HTTP 403", self.run_as("rita", "list", status=1))
+
+    def test_bad_usage(self) -> None:
+        for arguments, words in (
+            (("set", "--limit", "gpu=many", "p"), "gpu=many"),
+            (("set", "--limit", "gpu", "p"), "gpu"),
+            (("set", "--limit", "gpu=1", "--from", "2999-01-01", self.project), "--until"),
+            (("history", "--limit", "0"), "positive integer"),
+        ):
+            status = 2 if words in ("gpu", "positive integer") else 1
+            self.assertIn(words, self.run_as("alice", *arguments, status=status))
+
+    def test_the_program_has_these_commands_beside_cyborg_s(self) -> None:
+        """In a process of its own, as users run it."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+        environment |= self.people["alice"]
+
+        def run(*arguments: str) -> str:
+            command = [str(PROGRAM), *arguments]
+            return subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True, timeout=120
+            ).stdout
+
+        described = run("help", "accelerator")
+        for name in ("accelerator quota set", "accelerator quota history", "accelerator arq create"):
+            self.assertIn(name, described)
+        [_, row] = json.loads(run("accelerator", "quota", "show", self.project, "-f", "json"))
+        self.assertEqual({"Resource": "gpu", "Limit": 10}, row)

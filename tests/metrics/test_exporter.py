@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server of the metrics: what a scrape gets, from whom, and who may see which project."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import fixtures as fx
+from prometheus_client import parser
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.metrics import recorder as recorders
+from cyborg_quota.metrics import setup
+from cyborg_quota.metrics.engine import MeasuredEngine, result_of
+from cyborg_quota.metrics.exporter import Exporter
+from cyborg_quota.pod_types import ResourceUse
+from tests import base, clouds, needs
+from tests.api import server
+from tests.servers import machine, prometheus
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str) -> Samples:
+    """The value of each series, by its name and its sorted labels, as prometheus_client reads them."""
+    found: Samples = {}
+    for family in parser.text_string_to_metric_families(text):
+        for one in family.samples:
+            key = one.name, tuple(sorted(one.labels.items()))
+            assert key not in found, key
+            found[key] = one.value
+    return found
+
+
+def key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return f"cyborg_quota_{name}", tuple(sorted(labels.items()))
+
+
+class MetricsTestCase(server.ApiTestCase):
+    """The cloud of the API's tests; counters in a directory of the test."""
+
+    projects = ["*"]
+
+    def setUp(self) -> None:
+        self.files = self.useFixture(fx.TempDir()).path
+        self.address = f"127.0.0.1:{machine.free_port()}"
+        self.options = {
+            "metrics__listen": self.address,
+            "metrics__projects": self.projects,
+            "metrics__max_age": 0.0,
+            "metrics__audit_interval": 0,
+            "metrics__lease": 1.0,
+        }
+        recorders.recorder.cache_clear()
+        self.addCleanup(recorders.recorder.cache_clear)
+        super().setUp()
+
+    def exporter(self, names: Any = None, **options: Any) -> Exporter:
+        """An exporter on the address of the test; serves when it is started."""
+        conf = server.settings(self.url, **{**self.options, **options})
+        engine = cyborg_quota.make_engine(conf)
+        self.addCleanup(engine.close)
+        made = setup.make_exporter(conf, engine, names)
+        assert made is not None
+        return made
+
+    @contextlib.contextmanager
+    def serving(self, *, elected: bool = True, **options: Any) -> Iterator[Exporter]:
+        exporter = self.exporter(**options)
+        exporter.start()
+        try:
+            machine.wait_until(lambda: exporter._server is not None and exporter._election.is_elected == elected, 30)
+            yield exporter
+        finally:
+            exporter.stop()
+
+    def scrape(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as response:
+            self.assertEqual("text/plain; version=0.0.4; charset=utf-8", response.headers["Content-Type"])
+            return str(response.read().decode())
+
+
+class TestScrape(MetricsTestCase):
+    def test_the_values_of_the_ledger(self) -> None:
+        self.engine.administration.set_limit(base.ADMIN, "fpga", -1, "elsewhere")
+        self.quotas.reserve(base.Context("elsewhere"), {"fpga": 2}, consumer="unlimited")
+        with self.serving():
+            found = samples(self.scrape())
+        expected = {
+            "limit": 20,
+            "used": 5,
+            "reserved": 1,
+            "subtree": 8,
+            "fits": 12,
+        }
+        for name, value in expected.items():
+            self.assertEqual(value, found[key(name, project_id="higgs", resource="gpu")], name)
+        of_unlimited = {
+            one[0] for one in found if ("project_id", "elsewhere") in one[1] and ("resource", "fpga") in one[1]
+        }
+        self.assertEqual({f"cyborg_quota_{name}" for name in ("used", "reserved", "subtree")}, of_unlimited)
+        self.assertEqual(1, found[key("exporter_elected")])
+        self.assertEqual(0, found[key("oldest_overdue_seconds")])
+        self.assertFalse([one for one in found if one[0] == "cyborg_quota_drift_rows"], "no audit has run")
+
+    def test_promtool_accepts_the_text(self) -> None:
+        self.engine.capacity.enable(base.ADMIN)
+        self.engine.capacity.add_provider(base.ADMIN, 'a "quoted" \\ name')
+        setup.recorder().count_retry("deadlock")
+        self.engine.pods.add(base.ADMIN, "north")
+        self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(4, 1)})
+        with self.serving(names=lambda ids: {ids[0]: 'the "first"\\\n'}) as exporter:
+            exporter._drift_rows = 0
+            text = self.scrape()
+        self.assertIn(r'project_name="the \"first\"\\\n"', text)
+        self.assertIn('cyborg_quota_capacity_total{resource="gpu",pod="north"} 4', text)
+        try:
+            ended = prometheus.promtool("check", "metrics", text=text)
+        except machine.ServerError as error:
+            needs.missing(self, str(error))
+        self.assertEqual((0, "", ""), (ended.returncode, ended.stdout, ended.stderr))
+
+    def test_paths(self) -> None:
+        with self.serving():
+            error = self.assertRaises(urllib.error.HTTPError, self.scrape, "/")
+            self.assertEqual(404, error.code)
+            request = urllib.request.Request(f"http://{self.address}/metrics", data=b"x", method="POST")
+            error = self.assertRaises(urllib.error.HTTPError, urllib.request.urlopen, request, timeout=30)
+            self.assertEqual(405, error.code)
+
+    def test_values_are_kept(self) -> None:
+        """Scrapes within max_age read the ledger once."""
+        with self.serving(metrics__max_age=600.0) as exporter:
+            exporter._engine.audit(base.ADMIN)  # the first read also checks the schema
+            with clouds.captured() as statements:
+                first = self.scrape()
+                self.assertEqual(5, len([one for one in clouds.queries(statements) if "fences" not in one[0]]))
+            self.quotas.reserve(base.Context("higgs"), {"gpu": 1})
+            self.assertEqual(
+                [line for line in first.splitlines() if "cyborg_quota_reserved" in line],
+                [line for line in self.scrape().splitlines() if "cyborg_quota_reserved" in line],
+            )
+
+    def test_an_audit_counts_the_drift(self) -> None:
+        self.execute("UPDATE quota_usages SET used = used + 1 WHERE project_id = 'higgs' AND resource = 'gpu'")
+        with self.serving(metrics__audit_interval=3600) as exporter:
+            machine.wait_until(lambda: exporter._drift_rows is not None, 30)
+            self.assertEqual(1, samples(self.scrape())[key("drift_rows")])
+        self.execute("UPDATE quota_usages SET used = used - 1 WHERE project_id = 'higgs' AND resource = 'gpu'")
+
+    def test_an_unavailable_ledger_is_503(self) -> None:
+        with self.serving():
+
+            def fail(*_arguments: object) -> None:
+                raise exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0)
+
+            self.useFixture(fx.MonkeyPatch("cyborg_quota.monitoring.Monitoring.read", fail))
+            error = self.assertRaises(urllib.error.HTTPError, self.scrape)
+            self.assertEqual((503, b"The ledger is unavailable.\n"), (error.code, error.read()))
+
+
+class TestChosenProjects(MetricsTestCase):
+    """I8: whoever reaches the address sees the projects that [metrics] projects names, and no others."""
+
+    projects = ["elsewhere"]
+
+    def test_only_these(self) -> None:
+        with self.serving():
+            text = self.scrape()
+        self.assertIn('cyborg_quota_used{project_id="elsewhere",resource="gpu"} 1\n', text)
+        for other in ("higgs", "physics", "detector", "simulation"):
+            self.assertNotIn(other, text)
+
+    def test_none_by_default(self) -> None:
+        with self.serving(metrics__projects=[]):
+            text = self.scrape()
+        self.assertNotIn("project_id", text)
+        self.assertIn("cyborg_quota_schema_info", text)
+
+
+class TestSeveralProcesses(MetricsTestCase):
+    """Exporters on other addresses are those of other hosts; on the same address, those of one host."""
+
+    def test_one_of_two_hosts_exports_the_ledger(self) -> None:
+        first_address = self.address
+        with self.serving() as first:
+            other = f"127.0.0.1:{machine.free_port()}"
+            second = self.exporter(metrics__listen=other)
+            second.start()
+            self.addCleanup(second.stop)
+            machine.wait_until(lambda: second._server is not None, 30)
+            self.assertIn("cyborg_quota_used{", self.scrape())
+            self.address = other
+            self.assertNotIn("cyborg_quota_used{", self.scrape())
+            self.address = first_address
+            self.assertTrue(first._election.is_elected)
+        # It resigned when it was stopped.
+        machine.wait_until(lambda: second._election.is_elected, 30)
+        self.address = other
+        self.assertIn("cyborg_quota_used{", self.scrape())
+
+    def test_on_one_address_another_process_takes_over(self) -> None:
+        with self.serving():
+            second = self.exporter()
+            second.start()
+            self.addCleanup(second.stop)
+            self.assertIsNone(second._server)
+        machine.wait_until(lambda: second._election.is_elected, 30)
+        self.assertIn("cyborg_quota_used{", self.scrape())
+
+
+class TestCounters(MetricsTestCase):
+    """The counters of all processes of a host are in files of one directory."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.assertIsInstance(self.engine, MeasuredEngine)
+        self.recorder = setup.recorder()
+
+    def counted(self) -> Samples:
+        return samples(self.recorder.text().decode())
+
+    def test_results(self) -> None:
+        before = self.counted()
+        context = base.Context("detector")
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, context, {"gpu": 99})
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve, context, {"gpu": 1, "quantum": 1})
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve, context, {"gpu": "many"})  # type: ignore[dict-item]
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve_many, context, [None])  # type: ignore[list-item]
+        [uuid] = self.engine.reserve(base.Context("simulation"), {"gpu": 1})
+        self.engine.rollback(base.Context("simulation"), [uuid])
+        found = {name: value - before.get(name, 0) for name, value in self.counted().items()}
+        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="over_quota")])
+        self.assertEqual(2, found[key("reserves_total", resource="gpu", result="invalid")])
+        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="granted")])
+        self.assertFalse([one for one in found if "quantum" in str(one)], "an unknown resource makes no series")
+        self.assertEqual(1, found[key("call_duration_seconds_count", call="rollback")])
+        self.assertEqual(5, found[key("call_duration_seconds_count", call="reserve")])
+
+    def test_every_error_of_a_reserve_has_a_result(self) -> None:
+        found = {
+            result_of(error)
+            for error in (
+                exceptions.LimitNotSet("gpu", ""),
+                exceptions.DatabaseUnavailable("", 1.0),
+                exceptions.InvalidRequest(""),
+                KeyError(),
+            )
+        }
+        self.assertEqual({"limit_not_set", "database_error", "invalid", "failed"}, found)
+
+    def test_retries(self) -> None:
+        from cyborg_quota.db.errors import ConcurrentChange
+        from tests import hooks
+
+        database = hooks.database_of(self.engine)
+        attempts: list[int] = []
+
+        def work(_connection: object) -> int:
+            attempts.append(1)
+            if len(attempts) < 4:
+                raise ConcurrentChange
+            return 1
+
+        before = self.counted().get(key("retries_total", reason="concurrent_change"), 0)
+        for run in (database, database.long_transactions):
+            attempts.clear()
+            run.write(work)
+        self.assertEqual(6, self.counted()[key("retries_total", reason="concurrent_change")] - before)
+
+    def test_a_child_is_counted_too(self) -> None:
+        """Its counters are in files of its own, and stay after its end."""
+        self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, self.files))
+        from prometheus_client import values
+
+        self.useFixture(fx.MonkeyPatch("prometheus_client.metrics.values.ValueClass", values.MultiProcessValue()))
+        recorder = recorders.Recorder()
+        recorder.count_retry("deadlock")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                recorder.count_retry("deadlock")
+                recorder.observe_call("reserve", 0.01)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        found = samples(recorder.text().decode())
+        self.assertEqual(2, found[key("retries_total", reason="deadlock")])
+        self.assertEqual(1, found[key("call_duration_seconds_count", call="reserve")])
+
+    def test_a_missing_directory_is_an_error_at_the_start(self) -> None:
+        self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, "/nonexistent"))
+        recorders.recorder.cache_clear()
+        error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, server.settings(self.url))
+        self.assertIn("/nonexistent", str(error))
+
+    def test_a_full_disk_fails_no_call(self) -> None:
+        def fail(*_labels: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.useFixture(fx.MonkeyPatch("prometheus_client.metrics.MetricWrapperBase.labels", fail))
+        self.recorder._children.clear()
+        [uuid] = self.engine.reserve(base.Context("simulation"), {"gpu": 1})
+        self.engine.rollback(base.Context("simulation"), [uuid])
+
+    def test_without_metrics_the_engine_is_the_plain_one(self) -> None:
+        engine = cyborg_quota.make_engine(server.settings(self.url))
+        self.assertIs(cyborg_quota.QuotaEngine, type(engine))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files for Prometheus, Grafana and CloudKitty, with Debian's prometheus: its server scrapes a live ledger."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import urllib.error
+from typing import Any
+
+import fixtures as fx
+import yaml
+from oslotest import base
+
+from tests import needs
+from tests.cli import base as cli
+from tests.servers import machine
+from tests.servers.prometheus import RULES, Prometheus, promtool
+
+ETC = pathlib.Path(__file__).parents[2] / "etc"
+DASHBOARD = ETC / "grafana/cyborg_quota.json"
+RATED = ETC / "cloudkitty/metrics.yml"
+RULES_TEST = pathlib.Path(__file__).with_name("rules_test.yaml")
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard and of the rules, with values in the place of Grafana's variables."""
+    found = [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+    found += [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    replaced = [text.replace("$__rate_interval", "1m").replace("$project", ".*") for text in found]
+    return [text.replace("$resource", ".*") for text in replaced]
+
+
+def names(text: str) -> set[str]:
+    """The names of metrics in an expression."""
+    return set(re.findall(r"\bcyborg_quota[\w:]+", text))
+
+
+class TestFiles(base.BaseTestCase):
+    def run_promtool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return promtool(*arguments)
+        except machine.ServerError as error:
+            needs.missing(self, str(error))
+
+    def test_the_rules_are_valid(self) -> None:
+        ended = self.run_promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+        self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
+
+    def test_each_alert_fires_when_it_must(self) -> None:
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        shutil.copy(RULES, directory / "rules.yaml")
+        shutil.copy(RULES_TEST, directory)
+        ended = self.run_promtool("test", "rules", str(directory / RULES_TEST.name))
+        self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
+        tested = {
+            one["alertname"]
+            for test in yaml.safe_load(RULES_TEST.read_text())["tests"]
+            for one in test["alert_rule_test"]
+            if one["exp_alerts"]
+        }
+        self.assertEqual(set(re.findall(r"alert: (\w+)", RULES.read_text())), tested)
+
+
+class TestServer(cli.CliTestCase):
+    """The expirer service exports a ledger, and Prometheus scrapes it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.address = f"127.0.0.1:{machine.free_port()}"
+        counters = self.directory / "counters"
+        counters.mkdir()
+        self.environment = {"PROMETHEUS_MULTIPROC_DIR": str(counters)}
+        self.configure(
+            "[limits]\ndriver = database\n[quota]\nexpire_interval = 1\n"
+            f"[metrics]\nlisten = {self.address}\nprojects = *\nmax_age = 0\nlease = 1\naudit_interval = 1"
+        )
+
+    def make_ledger(self) -> None:
+        self.good("limit", "set", "--default", "gpu=10", "fpga=-1")
+        for project, amount in (("over", 6), ("fine", 3)):
+            reserved = self.good("reserve", "--project", project, f"gpu={amount}")
+            self.good("commit", "--project", project, reserved[0]["uuid"])
+        self.good("limit", "set", "--project", "over", "gpu=4")
+
+    def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
+        """The result of the expression, as soon as it has one."""
+        machine.wait_until(lambda: bool(server.query(expression)), 30)
+        return server.query(expression)
+
+    def test_a_query_names_the_project_over_its_limit(self) -> None:
+        self.make_ledger()
+        exporter = self.spawn(program="cyborg-quota-expirer", start_new_session=True, env=self.environment)
+        server = Prometheus(self.address)
+        needs.start(self, server)
+        found = self.query(server, "cyborg_quota_used + cyborg_quota_reserved > cyborg_quota_limit")
+        self.assertEqual([("over", "gpu", 6.0)], [(one["project_id"], one["resource"], held) for one, held in found])
+        held = self.query(server, "cyborg_quota:held > cyborg_quota_limit")
+        self.assertEqual(["over"], [one["project_id"] for one, _ in held])
+        # A program with the same directory is counted in the scrapes of the service.
+        self.spawned("reserve", "--project", "over", "gpu=1", env=self.environment)
+        refused = 'cyborg_quota_reserves_total{resource="gpu",result="over_quota"}'
+        self.assertEqual([1.0], [value for _, value in self.query(server, refused)])
+        self.assertEqual([0.0], [value for _, value in self.query(server, "cyborg_quota_drift_rows")])
+        age = self.query(server, "time() - cyborg_quota_expirer_last_success_timestamp_seconds")
+        self.assertLess(age[0][1], 600)
+        self.assert_expressions(server)
+        pending = [one for one in self.alerts(server) if one["labels"]["alertname"] == "CyborgQuotaOverLimit"]
+        self.assertEqual(["over"], [one["labels"]["project_id"] for one in pending])
+        exporter.send_signal(signal.SIGTERM)
+        exporter.communicate(timeout=60)
+        self.assertEqual(0, exporter.returncode)
+
+    def alerts(self, server: Prometheus) -> list[Any]:
+        return list(server.ask("alerts")["alerts"])
+
+    def assert_expressions(self, server: Prometheus) -> None:
+        """Every expression is valid, and names only metrics that exist, besides those of what this ledger lacks."""
+        exported = {one["__name__"] for one in server.ask("series", **{"match[]": '{__name__=~"cyborg_quota.*"}'})}
+        lacking = {
+            "cyborg_quota_capacity_total",
+            "cyborg_quota_capacity_used",
+            "cyborg_quota_pod_measurement_age_seconds",
+            "cyborg_quota_retries_total",
+        }
+        for expression in expressions():
+            try:
+                server.query(expression)
+            except urllib.error.HTTPError as error:
+                self.fail(f"{expression}: {error.read().decode()}")
+            self.assertEqual(set(), names(expression) - exported - lacking, expression)
+        self.assertEqual(set(), set(yaml.safe_load(RATED.read_text())["metrics"]) - exported)
+        self.assertTrue(exported.isdisjoint(lacking), "they exist: remove them from the list")
