@@ -45,7 +45,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class Sender:
-    """Sends the events of committed changes. The first call connects; a forked child connects by itself."""
+    """Sends the events of committed changes. The first call connects; a forked child opens its own connection."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf

@@ -28,8 +28,8 @@ class Pod:
     """One OpenStack deployment of an availability zone, with its own providers.
 
     ``resource_affinity``: its tags, such as {"purpose": "CAD"}. ``weight``: pods with a higher weight are preferred.
-    ``threshold``: the pod counts as full when this percentage of its capacity is in use. ``endpoint``: the name of the
-    pod in clouds.yaml, to measure its use there; None: its capacity and use are those of its providers' inventories.
+    ``threshold``: the pod counts as full when this percentage of its capacity is in use. ``endpoint``: where the pod is
+    measured, CLOUD or CLOUD/REGION of clouds.yaml; None: its capacity and use are those of its providers' inventories.
     """
 
     name: str
@@ -53,6 +53,42 @@ class PodUsage:
     usage: Mapping[str, ResourceUse] | None = None
     measured_at: datetime.datetime | None = None
     age: datetime.timedelta | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CollectedPod:
+    """The outcome of measuring a pod. ``error`` None: it was measured, or has nothing that could be measured.
+
+    With an error, ``usage`` is the last measurement before.
+    """
+
+    usage: PodUsage
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodNotice:
+    """The use of a resource of a pod has crossed the threshold of the pod.
+
+    ``before`` and ``now`` are the threshold, in percent, on the side where it is reached, and 0 on the other.
+    """
+
+    pod: str
+    resource: str
+    capacity: int
+    used: int
+    before: int
+    now: int
+
+    def __str__(self) -> str:
+        return f"pod {self.pod}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
+
+    @property
+    def where(self) -> str:
+        """The side of the threshold, in words."""
+        if not self.now:
+            return f"below the threshold of {self.before} % of the capacity"
+        return f"at the threshold of {self.now} % of the capacity"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, pod_collection, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.ledger.pod_selection import PodRequest
-from cyborg_quota.pod_types import POD_STATES, Binding, Pod, PodState, PodUsage, ResourceUse
+from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
+from cyborg_quota.pod_types import (
+    POD_STATES,
+    Binding,
+    CollectedPod,
+    Pod,
+    PodNotice,
+    PodState,
+    PodUsage,
+    ResourceUse,
+)
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.validation import Context
@@ -53,8 +65,8 @@ class Pods:
         """Add an available pod without measurement, and return it.
 
         ``weight``: pods with a higher weight are preferred. ``threshold``: the pod counts as full when this percentage
-        of its capacity is in use. ``endpoint``: its name in clouds.yaml; None: its use is that of the inventories of
-        its providers. Raises PodExists, InvalidName, InvalidPod.
+        of its capacity is in use. ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml, whose Placement measures it;
+        None: its use is that of the inventories of its providers. Raises PodExists, InvalidName, InvalidPod.
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
@@ -63,7 +75,7 @@ class Pods:
             resource_affinity=validation.check_affinity(affinity),
             weight=_check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT),
             threshold=_check_integer("threshold", threshold, 1, 100),
-            endpoint=validation.optional_name("endpoint", endpoint),
+            endpoint=_check_endpoint(endpoint),
         )
         self._pods.add(pod)
         return pod
@@ -111,7 +123,7 @@ class Pods:
         if threshold is not _UNCHANGED:
             changes["threshold"] = _check_integer("threshold", threshold, 1, 100)
         if endpoint is not _UNCHANGED:
-            changes["endpoint"] = validation.optional_name("endpoint", endpoint)
+            changes["endpoint"] = _check_endpoint(endpoint)
         if not changes:
             raise exceptions.InvalidRequest(
                 "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
@@ -233,6 +245,95 @@ class Pods:
             for resource, use in usage.items()
         }
         self._pods.set_usage(validation.check_name("pod", name), checked)
+
+    def collect(
+        self,
+        context: Context,
+        names: Sequence[str] | None = None,
+        *,
+        read_endpoint: ReadEndpoint | None = None,
+        timeout_seconds: float = 60.0,
+        max_age_seconds: float | None = None,
+        progress: Callable[[int], object] = lambda _count: None,
+    ) -> list[CollectedPod]:
+        """Measure these pods, or all that are not disabled, and store what they have and use.
+
+        A pod without an endpoint is measured by its own inventories, the others in parallel by ``read_endpoint`` (see
+        integrations/inventory/pod_placement.py), each for at most ``timeout_seconds``. One that cannot be measured
+        keeps its last figures. A pod that never had an inventory, and has no endpoint, stays without measurement.
+
+        ``max_age_seconds``: only pods whose measurement is older, and that no other process has begun to measure in the
+        last RETRY_SECONDS. ``progress``: called at least once a second, with the number of pods done. Raises
+        PodNotFound.
+        """
+        validation.admin_only(context, "collect_pods")
+        known = {pod.name: pod for pod in self._pods.list_pods()}
+        if names is None:
+            chosen = [pod for pod in known.values() if pod.state != "disabled"]
+        else:
+            chosen = [known[name] if name in known else self._pods.show(name) for name in _checked_names(names)]
+        if max_age_seconds is not None:
+            chosen = self._due(chosen, max_age_seconds)
+        errors: dict[str, str] = {}
+        for name, answer in self._measured(chosen, read_endpoint, timeout_seconds, progress):
+            if isinstance(answer, str):
+                errors[name] = answer
+            else:
+                with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
+                    self.set_usage(context, name, answer)
+            progress(1)
+        usages = {usage.pod: usage for usage in self._pods.list_usages(None)} if chosen else {}
+        return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
+
+    def _due(self, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
+        """Those that this process measures."""
+        ages = {usage.pod: usage.age for usage in self._pods.list_usages(None)}
+        age, retry = int(max_age_seconds * 1e6), RETRY_SECONDS * 1_000_000
+        max_age = datetime.timedelta(microseconds=age)
+        old = [pod for pod in pods if (ages.get(pod.name) or max_age) >= max_age]
+        return [pod for pod in old if self._pods.claim_due(pod.name, age, retry)]
+
+    def _measured(
+        self,
+        pods: Sequence[Pod],
+        read_endpoint: ReadEndpoint | None,
+        timeout_seconds: float,
+        progress: Callable[[int], object],
+    ) -> Iterator[tuple[str, Mapping[str, ResourceUse] | str]]:
+        endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
+        own = [pod.name for pod in pods if pod.endpoint is None]
+        if own:
+            was_measured = {usage.pod for usage in self._pods.list_usages(None) if usage.usage is not None}
+            for name, usage in self._pods.measure(own).items():
+                if usage or name in was_measured:
+                    yield name, usage
+        if read_endpoint is None:
+            yield from ((name, "It has an endpoint, and nothing was given that can read it.") for name in endpoints)
+        else:
+            yield from pod_collection.measure(
+                endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)
+            )
+
+    def notices(self, context: Context) -> list[PodNotice]:
+        """The resources of pods whose last measurement crossed the threshold of the pod, in either direction.
+
+        Each crossing is returned once, to one caller on one host.
+        """
+        validation.admin_only(context, "list_pod_notices")
+        return self._pods.notices()
+
+
+def _checked_names(names: Sequence[str]) -> list[str]:
+    """The names, each once."""
+    return list(dict.fromkeys(validation.check_name("pod", name) for name in names))
+
+
+def _check_endpoint(endpoint: str | None) -> str | None:
+    """CLOUD or CLOUD/REGION. Raises InvalidName, InvalidPod."""
+    checked = validation.optional_name("endpoint", endpoint)
+    if checked is not None and not all(checked.split("/", 1)):
+        raise exceptions.InvalidPod("endpoint", endpoint, "it must be CLOUD or CLOUD/REGION of clouds.yaml")
+    return checked
 
 
 def _check_integer(field: str, value: object, least: int, most: int) -> int:

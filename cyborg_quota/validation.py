@@ -41,7 +41,7 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Control characters, lone surrogates, line and paragraph separators."""
 
 _UUID_CHARS: Final = 36
-_MAX_TAGS: Final = 32
+MAX_TAGS: Final = 32
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998
 
@@ -325,8 +325,8 @@ def check_affinity(affinity: object) -> dict[str, str]:
     """The tags of a pod or of a request, by name; None: no tags. Raises InvalidPod, InvalidName."""
     if affinity is None:
         return {}
-    if not isinstance(affinity, Mapping) or len(affinity) > _MAX_TAGS:
-        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {_MAX_TAGS} names to strings")
+    if not isinstance(affinity, Mapping) or len(affinity) > MAX_TAGS:
+        raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {MAX_TAGS} names to strings")
     checked = {check_name("affinity", key): check_name("affinity", value) for key, value in affinity.items()}
     for key in checked:
         if "=" in key:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-quota-expirer: expires overdue reservations and purges old ones; may run on several hosts at once.
+"""cyborg-quota-expirer: expires overdue reservations, purges old ones, sends notices and measures pods.
+
+It may run on several hosts at once.
 
 cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          run as a service
 cyborg-quota-expirer --config-file ... --once                                   run once, for cron
@@ -21,9 +23,10 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, tracing, validation
-from cyborg_quota.cmd import base, notifications, projects
+from cyborg_quota.cmd import base, notifications, pod_usage, projects
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
+from cyborg_quota.pod_collection import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from cyborg_quota.metrics.exporter import Exporter
@@ -57,6 +60,8 @@ class Maintenance:
         self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
         self._summarize_above = conf.notices.summarize_above
+        self._pods = conf.pods
+        self._read_endpoint = pod_usage.reader(conf, conf.pods.collect_timeout)
         self._stopped = threading.Event()
         self._recorder = metrics.recorder() if metrics.is_enabled(conf) else None
 
@@ -90,7 +95,27 @@ class Maintenance:
         for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
             group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
             notifications.notify_all(group, self._send, self._summarize_above)
-        return len(notices) + len(capacity_notices)
+        pod_notices = self._engine.pods.notices(self._context)
+        notifications.notify_all(pod_notices, self._send, self._summarize_above)
+        return len(notices) + len(capacity_notices) + len(pod_notices)
+
+    def collect(self) -> int:
+        """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
+        if not self._pods.collect_interval:
+            return 0
+        timeout = self._pods.collect_timeout
+        collected = self._engine.pods.collect(
+            self._context,
+            read_endpoint=self._read_endpoint,
+            timeout_seconds=timeout,
+            max_age_seconds=self._pods.collect_interval,
+            progress=self._check_stopped,
+        )
+        for one in collected:
+            if one.error is not None:
+                age = "none" if one.usage.age is None else f"{one.usage.age.total_seconds():.0f} seconds old"
+                LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
+        return sum(one.error is None for one in collected)
 
     def warn_of_ignored_edges(self) -> None:
         """Log a warning if the project tree has edges of another limit driver.
@@ -149,10 +174,11 @@ class Expirer(cotyledon.Service):
                 self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
                 self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
                 self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
+                self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
                 (self._tree_check(), (), {}),
             ],
             # One thread for each job: a long purge must not delay expiry.
-            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=3),
+            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=4),
         )
 
     def _tree_check(self) -> Callable[[], None]:
@@ -194,12 +220,18 @@ def _make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None
     return metrics.make_exporter(conf, engine, projects.make_directory(conf).names)
 
 
+def _collect_spacing(conf: cfg.ConfigOpts) -> int:
+    """Seconds between two searches for pods to measure: often enough to repeat a failure after RETRY_SECONDS."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
+
+
 def _once(conf: cfg.ConfigOpts) -> int:
     engine = cyborg_quota.make_engine(conf)
     maintenance = Maintenance(conf, engine)
     try:
         print(f"expired {maintenance.expire()}")
         print(f"purged {maintenance.purge()}")
+        maintenance.collect()
         maintenance.notify()
     finally:
         engine.close()

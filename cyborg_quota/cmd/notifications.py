@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports that a project or an inventory has crossed a threshold: a log line and, if configured, a notification."""
+"""Reports a crossed threshold of a project, an inventory or a pod: a log line and, if configured, a notification."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import messaging
 from cyborg_quota.capacity_types import CapacityNotice
+from cyborg_quota.pod_types import PodNotice
 from cyborg_quota.types import Notice
 
 LOG = logging.getLogger(__name__)
@@ -21,7 +22,10 @@ EVENT: Final = "cyborg_quota.threshold"
 
 CAPACITY_EVENT: Final = "cyborg_quota.capacity_threshold"
 
-AnyNotice = Notice | CapacityNotice
+POD_EVENT: Final = "cyborg_quota.pod_threshold"
+
+AnyNotice = Notice | CapacityNotice | PodNotice
+_EVENTS: Final[dict[type[AnyNotice], str]] = {Notice: EVENT, CapacityNotice: CAPACITY_EVENT, PodNotice: POD_EVENT}
 Send = Callable[[AnyNotice], None]
 
 
@@ -57,12 +61,14 @@ def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
             counts,
         )
     else:
+        is_pods = isinstance(notices[0], PodNotice)
         LOG.log(
             log_level,
-            "thresholds crossed by %d inventories: %s. (`cyborg-quota capacity inventory list` shows them; each notice "
-            "is logged at DEBUG.)",
+            "thresholds crossed by %d %s: %s. (`cyborg-quota %s` shows them; each notice is logged at DEBUG.)",
             len(notices),
+            "resources of pods" if is_pods else "inventories",
             counts,
+            "pod usage show" if is_pods else "capacity inventory list",
         )
 
 
@@ -92,6 +98,9 @@ def _fields(notice: AnyNotice) -> str:
     if isinstance(notice, CapacityNotice):
         names = {"provider": notice.provider or "(all)", "resource": notice.resource}
         figures = {"capacity": notice.capacity, "used": notice.used}
+    elif isinstance(notice, PodNotice):
+        names = {"pod": notice.pod, "resource": notice.resource}
+        figures = {"capacity": notice.capacity, "used": notice.used}
     else:
         names = {"project_id": notice.project_id, "resource": notice.resource}
         figures = {"limit": notice.limit, "held": notice.held}
@@ -109,7 +118,7 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
 
     def send(notice: AnyNotice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)
-        event = CAPACITY_EVENT if isinstance(notice, CapacityNotice) else EVENT
+        event = _EVENTS[type(notice)]
         (notifier.warn if notice.now > notice.before else notifier.info)({}, event, payload)
 
     return send

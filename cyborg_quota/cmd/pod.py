@@ -79,7 +79,9 @@ class Add(base.ShowOne):
             help="the percentage of its capacity at which it counts as full (default: 100)",
         )
         parser.add_argument(
-            "--endpoint", metavar="CLOUD", help="its name in clouds.yaml, to measure it by its Placement"
+            "--endpoint",
+            metavar="CLOUD",
+            help="CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement",
         )
         return parser
 
@@ -144,7 +146,7 @@ class Set(base.ShowOne):
         parser.add_argument("--weight", type=int, metavar="N", help="higher is preferred")
         parser.add_argument("--threshold", type=int, metavar="PERCENT", help="the use at which it counts as full")
         given = parser.add_mutually_exclusive_group()
-        given.add_argument("--endpoint", metavar="CLOUD", help="its name in clouds.yaml")
+        given.add_argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml")
         given.add_argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers")
         return parser
 

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats
-from cyborg_quota.pod_types import PodUsage
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.cmd import base, formats, paging
+from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.pod_collection import ReadEndpoint
+from cyborg_quota.pod_types import PodUsage, ResourceUse
 
 COLUMNS = ("pod", "resource", "capacity", "used", "measured_at", "age_seconds")
 
@@ -23,6 +28,63 @@ def _rows(usage: PodUsage) -> list[tuple[Any, ...]]:
         (usage.pod, formats.Optional(resource), formats.Optional(use.capacity), formats.Optional(use.used), *measured)
         for resource, use in sorted(usage.usage.items())
     ]
+
+
+def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
+    """The function that measures a pod by its endpoint. openstacksdk, which takes a second to load, is loaded late."""
+
+    def read(endpoint: str, check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
+        try:
+            from cyborg_quota.integrations.inventory.pod_placement import PodReader
+        except ImportError as error:
+            raise exceptions.ConfigurationError(
+                f"A pod with an endpoint needs {error.name}: pip install 'cyborg_quota[keystone]'."
+            ) from None
+        return PodReader(conf, timeout_seconds)(endpoint, check)
+
+    return read
+
+
+class Collect(base.Lister):
+    """Measure pods now: how much of each resource they have, and how much is used.
+
+    A pod with an endpoint is measured by its Placement, through clouds.yaml; the
+    resource rules of [cyborg] determine what is counted. Any other pod is measured
+    by the inventories of its providers. A pod that does not answer in time keeps
+    its last figures: age_seconds is their age, error is the reason, and the exit
+    status is 1. Pods that are disabled are measured only if they are named.
+
+    cyborg-quota-expirer measures all pods daily.
+    """
+
+    example = "cyborg-quota pod usage collect"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("pods", nargs="*", metavar="POD", help="only these pods")
+        parser.add_argument(
+            "--timeout",
+            type=paging.at_least_one,
+            metavar="SECONDS",
+            help="the time limit for each pod (default: [pods] collect_timeout)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        timeout = parsed_args.timeout or self.conf.pods.collect_timeout
+        total = len(parsed_args.pods) or len(self.engine.pods.list_pods(self.context))
+        with base.progress_bar(total, "pods") as progress:
+            collected = self.engine.pods.collect(
+                self.context,
+                parsed_args.pods or None,
+                read_endpoint=reader(self.conf, timeout),
+                timeout_seconds=timeout,
+                progress=progress,
+            )
+        if any(one.error is not None for one in collected):
+            self.status = REFUSED
+        rows = [(*row, formats.Optional(one.error)) for one in collected for row in _rows(one.usage)]
+        return (*COLUMNS, "error"), rows
 
 
 class Show(base.Lister):

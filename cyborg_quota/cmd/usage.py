@@ -30,9 +30,9 @@ class List(base.Lister):
 
     available: limit - (used + reserved). fits: the largest amount that a reserve
     would be granted now, considering the limits of all parents too; bound_by: the
-    project whose limit determines it. With --project, lists also the resources of
-    which the project has no usage. If the limit source is unavailable, limits are
-    shown as unknown (json: null).
+    project whose limit determines it. A table shows unlimited if no limit does.
+    With --project, lists also the resources of which the project has no usage. If
+    the limit source is unavailable, limits are shown as unknown (json: null).
     """
 
     example = "cyborg-quota usage list --project P -f json"

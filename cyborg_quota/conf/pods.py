@@ -26,6 +26,21 @@ OPTS: list[cfg.Opt] = [
         "the pod that was added first; idle_capacity: the largest free share. Entry points of "
         "cyborg_quota.pod_weighers.",
     ),
+    cfg.IntOpt(
+        "collect_interval",
+        default=86400,
+        min=0,
+        help="Seconds between two measurements of each pod by cyborg-quota-expirer, as `pod usage collect` makes them. "
+        "Of several expirers, one measures a pod. A pod that does not answer is tried again after ten minutes. 0: "
+        "never.",
+    ),
+    cfg.IntOpt(
+        "collect_timeout",
+        default=60,
+        min=1,
+        help="The time limit for the measurement of one pod by its Placement, in seconds. A pod that exceeds it keeps "
+        "its last figures. A Placement answers three requests for each provider.",
+    ),
 ]
 
 

@@ -38,8 +38,6 @@ _row = inventories.c
 _provider = providers_table.c
 _ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 
-_HEAL: Final = "cyborg-quota capacity heal"
-
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
 
@@ -154,7 +152,7 @@ def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
         LOG.warning("Provider with the id %s: it has no inventory of %s, to which a claim could give back.", *key)
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
         if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
-            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s. Run: %s", *key, _HEAL)
+            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s: run `capacity heal`", *key)
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 

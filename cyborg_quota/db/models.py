@@ -377,6 +377,10 @@ pods = sa.Table(
     sa.Column("endpoint", _name()),
     # Increased by each change and by each new binding, which it serializes; see pods.py.
     sa.Column("generation", sa.Integer, nullable=False),
+    # The resources whose threshold was reached when it was reported last, as a JSON list. NULL: none.
+    sa.Column("notified", sa.Text),
+    # When a process began the last periodic measurement: other processes leave the pod to it for a while.
+    sa.Column("attempted_at", _moment()),
     sa.UniqueConstraint("name", name="name"),
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,

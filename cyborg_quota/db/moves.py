@@ -161,7 +161,7 @@ def _plan(
             _Part(
                 rows[project_id, resource],
                 None if carrier is None else rows.get((carrier, resource)),
-                # (These rows exist, unless somebody deleted one by hand; heal recreates it.)
+                # (These rows exist, unless one was deleted by hand; heal recreates it.)
                 [rows[above, resource] for above in old - new if (above, resource) in rows],
                 [rows[above, resource] for above in new - old],
             )

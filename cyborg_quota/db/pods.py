@@ -10,7 +10,7 @@ runs this statement first, so that no binding is created after the switch to mai
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -147,6 +147,60 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
         )
         for row in connection.execute(query)
     ]
+
+
+_CLAIM_MEASUREMENT = (
+    sa.update(pods)
+    .where(
+        _pod.name == sa.bindparam("b_name"),
+        sa.or_(
+            _pod.attempted_at.is_(None),
+            _pod.attempted_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
+        ),
+        ~sa.exists().where(
+            _usage.pod_id == _pod.id,
+            _usage.measured_at > clock.utc_after(-sa.bindparam("b_age", type_=sa.BigInteger)),
+        ),
+    )
+    .values(attempted_at=clock.utc_now())
+)
+
+
+def claim_measurement(connection: sa.Connection, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
+    """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
+
+    UPDATE pods SET attempted_at = now WHERE name = :name AND (attempted_at IS NULL OR attempted_at <= now - :retry)
+    AND NOT EXISTS (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age)
+    """
+    parameters = {"b_name": name, "b_age": age_microseconds, "b_retry": retry_microseconds}
+    return connection.execute(_CLAIM_MEASUREMENT, parameters).rowcount == 1
+
+
+class NotifiedPod(NamedTuple):
+    """A measured pod, and the resources whose threshold was reached when it was reported last."""
+
+    pod: StoredPod
+    notified: frozenset[str]
+
+
+_NOTIFIED = sa.select(*COLUMNS, _pod.notified).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
+_CLAIM_NOTIFIED = (
+    sa.update(pods)
+    .where(_pod.id == sa.bindparam("b_id"), sa.func.coalesce(_pod.notified, "[]") == sa.bindparam("b_before"))
+    .values(notified=sa.bindparam("b_now"))
+)
+
+
+def read_notified(connection: sa.Connection) -> list[NotifiedPod]:
+    """Every pod that was measured, in the order in which they were added."""
+    rows = connection.execute(_NOTIFIED.order_by(_pod.id))
+    return [NotifiedPod(stored(row), frozenset(json.loads(row.notified or "[]"))) for row in rows]
+
+
+def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
+    """Record what is reported ``now``. False: another host changed it first, and sends the notices."""
+    parameters = {"b_id": pod_id, "b_before": json.dumps(sorted(before)), "b_now": json.dumps(sorted(now))}
+    return connection.execute(_CLAIM_NOTIFIED, parameters).rowcount == 1
 
 
 def _read_usage(text: str | None) -> dict[str, ResourceUse] | None:

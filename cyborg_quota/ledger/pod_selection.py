@@ -42,7 +42,12 @@ def is_full(candidate: Candidate, request: PodRequest) -> bool:
         return False
     resources = candidate.usage if request.amounts is None else request.amounts
     uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
-    return any(use.used * 100 >= candidate.pod.threshold * use.capacity for use in uses)
+    return any(is_at_threshold(candidate.pod, use) for use in uses)
+
+
+def is_at_threshold(pod: Pod, use: ResourceUse) -> bool:
+    """Whether the use of a resource reaches the threshold of the pod."""
+    return use.used * 100 >= pod.threshold * use.capacity
 
 
 def reason_to_leave(candidate: Candidate, request: PodRequest) -> Reason | None:

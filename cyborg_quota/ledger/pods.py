@@ -9,7 +9,7 @@ insert it, and only one transaction can end the former one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from oslo_log import log as logging
 
@@ -19,8 +19,8 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
-from cyborg_quota.pod_types import Binding, Pod, PodUsage, Reason, ResourceUse
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold, reason_to_leave
+from cyborg_quota.pod_types import Binding, Pod, PodNotice, PodUsage, Reason, ResourceUse
 
 LOG = logging.getLogger(__name__)
 
@@ -187,6 +187,37 @@ class PodManager:
         if name is not None and not usages:
             raise exceptions.PodNotFound(name)
         return usages
+
+    def claim_due(self, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
+        """Whether this process measures the pod: its measurement is older than the age, and no other process began."""
+        return self._database.write(
+            lambda connection: pods.claim_measurement(connection, name, age_microseconds, retry_microseconds)
+        )
+
+    def notices(self) -> list[PodNotice]:
+        """The thresholds that the last measurements crossed since the last call on any host.
+
+        Each crossing is returned on one host only.
+        """
+        notices = []
+        for stored, notified in self._database.read(pods.read_notified):
+            reached = {
+                resource
+                for resource, use in (stored.usage or {}).items()
+                if (use.used or use.capacity) and is_at_threshold(stored.pod, use)
+            }
+            if reached != notified and self._claim_notified(stored.id, notified, reached):
+                notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
+        return notices
+
+    def _claim_notified(self, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
+        return self._database.write(lambda connection: pods.claim_notified(connection, pod_id, before, now))
+
+
+def _notice(stored: StoredPod, resource: str, is_reached: bool) -> PodNotice:
+    use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
+    levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
+    return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
 
 
 def _bind(connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason) -> Binding:

@@ -80,16 +80,22 @@ def worst_first(panels: Iterable[Panel]) -> list[Panel]:
     return sorted(panels, key=badness)
 
 
-def draw(path: str, title: str, panels: Iterable[Panel]) -> None:
-    """Write the chart. The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written."""
+def draw(
+    path: str, title: str, panels: Iterable[Panel], *, columns: int | None = None, subtitle: str | None = None
+) -> None:
+    """Write the chart. The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written.
+
+    ``columns``: the number of panels in a row, which are then drawn in the given order. ``subtitle``: replaces the
+    number of refusals.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ordered = worst_first(panels)
+    ordered = worst_first(panels) if columns is None else list(panels)
     shown = ordered[:MAX_PANELS]
-    columns = max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
+    columns = columns or max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
     rows = max(math.ceil(len(shown) / columns), 1)
     width, height = columns * _PANEL_INCHES[0] + 0.3, rows * _PANEL_INCHES[1] + 0.9
     figure = pyplot.figure(figsize=(width, height))
@@ -104,7 +110,7 @@ def draw(path: str, title: str, panels: Iterable[Panel]) -> None:
     for index, panel in enumerate(shown):
         axes = figure.add_subplot(grid[index // columns, index % columns])
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
-    _head(figure, title, f"{end / seconds:.3g} {unit}", ordered)
+    _head(figure, title, ordered, subtitle or _subtitle(ordered, f"{end / seconds:.3g} {unit}"))
     save(figure, path)
 
 
@@ -120,16 +126,19 @@ def save(figure: Any, path: str) -> None:
         pyplot.close(figure)
 
 
-def _head(figure: Any, title: str, duration: str, panels: Sequence[Panel]) -> None:
-    from matplotlib import lines
-
-    height = figure.get_figheight()
+def _subtitle(panels: Sequence[Panel], duration: str) -> str:
     left_out = len(panels) - MAX_PANELS
     more = f"; {left_out} more not drawn" if left_out > 0 else ""
     refused = sum(panel.held.total_refused for panel in panels)
-    subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
+    return f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
+
+
+def _head(figure: Any, title: str, panels: Sequence[Panel], subtitle: str) -> None:
+    from matplotlib import lines
+
+    height = figure.get_figheight()
     figure.text(0.15 / figure.get_figwidth(), 1 - 0.22 / height, escape(title), fontsize=11, weight="bold")
-    figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, subtitle, fontsize=8)
+    figure.text(0.15 / figure.get_figwidth(), 1 - 0.42 / height, escape(subtitle), fontsize=8)
     keys: list[tuple[str, Any, str]] = [(_HELD, "-", "held"), (_LIMIT, "--", "limit"), (_REFUSED, "-", "refused")]
     if any(panel.before is not None for panel in panels):
         keys += [(_BEFORE, "-", "held before"), (_BEFORE, "--", "limit before")]

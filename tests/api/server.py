@@ -16,6 +16,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.api import deploy
 from cyborg_quota.api.deploy import Application
+from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import Claim
 from tests import base, fixtures
 
@@ -121,3 +122,8 @@ class ApiTestCase(base.LedgerTestCase):
             self.quotas.reserve_many(context, [Claim(f"arq-{project_id}", {"gpu": amount})], group=f"vm-{project_id}")
             self.quotas.commit(context, consumer=f"arq-{project_id}")
         self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="arq-in-flight")
+
+    def make_pod(self) -> None:
+        """The pod north in the zone az1, which has 8 gpu, of which 3 are used."""
+        self.engine.pods.add(base.ADMIN, "north", zone="az1", threshold=90)
+        self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(8, 3)})

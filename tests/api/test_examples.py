@@ -43,6 +43,7 @@ class TestExamples(server.ApiTestCase):
     def test_each_prints_what_the_page_shows(self) -> None:
         if shutil.which("curl") is None:
             needs.missing(self, "no curl")
+        self.make_pod()
         count = 0
         with server.served(self.application) as url:
             tokens = {"TOKEN": "rita@higgs:reader", "ADMIN_TOKEN": server.ADMIN}

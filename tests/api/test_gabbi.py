@@ -23,6 +23,7 @@ class TestGabbi(server.ApiTestCase):
     path: pathlib.Path
 
     def test_file(self) -> None:
+        self.make_pod()
         with server.served(self.application) as url:
             host, _, port = url.removeprefix("http://").partition(":")
             handlers = [handler() for handler in RESPONSE_HANDLERS]

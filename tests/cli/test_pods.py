@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import fixtures as fx
+
 from cyborg_quota.cmd import pod, pod_binding, pod_usage
 from tests.cli import base
 
@@ -73,3 +75,29 @@ class PodTest(base.CliTestCase):
         (row,) = self.good("pod", "usage", "show")
         self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in pod_usage.COLUMNS])
         self.assertIn("was not found", self.refused(1, "pod", "usage", "show", "p9"))
+
+    def test_collect(self) -> None:
+        self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))
+        self.assertEqual([], self.good("pod", "usage", "collect"))
+        self.good("pod", "add", "p1")
+        self.good("capacity", "provider", "add", "n1", "--pod", "p1")
+        self.good("capacity", "inventory", "set", "n1", "gpu=8")
+        (row,) = self.good("pod", "usage", "collect")
+        self.assertEqual([*pod_usage.COLUMNS, "error"], list(row))
+        self.assertEqual(
+            ("p1", "gpu", 8, 0, None), tuple(row[n] for n in ("pod", "resource", "capacity", "used", "error"))
+        )
+        self.good("pod", "add", "p2", "--endpoint", "nowhere/north")
+        ended = self.call("pod", "usage", "collect", "p2", "-f", "json")
+        self.assertEqual((1, ""), (ended.status, ended.err))
+        self.assertEqual((None, None), (ended.json[0]["capacity"], ended.json[0]["measured_at"]))
+        self.assertIn("there is no cloud 'nowhere', region 'north', in clouds.yaml", ended.json[0]["error"])
+        (self.directory / "clouds.yaml").write_text("clouds: {nowhere: {auth: {password: *hunter2}}}")
+        log = self.useFixture(fx.FakeLogger())
+        ended = self.call("pod", "usage", "collect", "p2", "-f", "json")
+        self.assertIn("there is no cloud 'nowhere'", ended.json[0]["error"])
+        self.assertIn("Skipping config file", log.output)
+        self.assertNotIn("hunter2", ended.out + ended.err + log.output)
+        self.assertIn("was not found", self.refused(1, "pod", "usage", "collect", "p9"))
+        self.assertIn("less than 1", self.misused("pod", "usage", "collect", "--timeout", "0"))
+        self.assertIn("CLOUD/REGION", self.refused(2, "pod", "set", "p1", "--endpoint", "x/"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -11,10 +12,11 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tests.cyborgs.client import call
 from tests.cyborgs.starting import Process, ProcessSettings, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
-__all__ = ["Service", "ServiceError"]
+__all__ = ["Service", "ServiceError", "WebSettings", "web_service"]
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 20.0
@@ -146,3 +148,35 @@ class Service:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+
+@dataclasses.dataclass(frozen=True)
+class WebSettings:
+    """The directory of the programs, that of the log files, and the environment variables of a WSGI application."""
+
+    programs: pathlib.Path
+    workdir: pathlib.Path
+    environment: Mapping[str, str]
+
+
+def web_service(
+    name: str,
+    application: str,
+    port: int,
+    threads: int,
+    arguments: Sequence[str] = (),
+    *,
+    settings: WebSettings,
+    starter: Starter,
+) -> Service:
+    """Serve the WSGI application MODULE:NAME on a port of 127.0.0.1. It is ready when GET / answers 200."""
+    serve = str(pathlib.Path(__file__).with_name("serve.py"))
+    command = [str(settings.programs / "python"), serve, application, str(port), str(threads), *arguments]
+    url = f"http://127.0.0.1:{port}"
+    return Service(name, command, settings.workdir, lambda _output: _serves(url), settings.environment, starter=starter)
+
+
+def _serves(url: str) -> bool:
+    with contextlib.suppress(OSError):
+        return call(url, "GET", "/").status == 200
+    return False

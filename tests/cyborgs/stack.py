@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
-import pathlib
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -17,7 +15,7 @@ from tests.cyborgs import configuration, environment
 from tests.cyborgs.client import Client, call
 from tests.cyborgs.nova import Nova
 from tests.cyborgs.records import Records
-from tests.cyborgs.service import Service, ServiceError
+from tests.cyborgs.service import Service, ServiceError, WebSettings, web_service
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.servers import ServerError, machine
@@ -119,11 +117,8 @@ class Stack:
         )
 
     def _web(self, name: str, application: str, port: int, threads: int, *arguments: str) -> Service:
-        serve = str(pathlib.Path(__file__).with_name("serve.py"))
-        command = [str(self.programs / "python"), serve, application, str(port), str(threads), *arguments]
-        environ = {"OS_PLACEMENT_CONFIG_DIR": str(self.workdir)}
-        url = f"http://127.0.0.1:{port}"
-        return Service(name, command, self.workdir, lambda _output: _serves(url), environ, starter=self.starter)
+        settings = WebSettings(self.programs, self.workdir, {"OS_PLACEMENT_CONFIG_DIR": str(self.workdir)})
+        return web_service(name, application, port, threads, arguments, settings=settings, starter=self.starter)
 
     # --- the start ---
 
@@ -220,12 +215,6 @@ def _start(*services: Service) -> None:
         service.launch()
     for service in services:
         service.wait()
-
-
-def _serves(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        return call(url, "GET", "/").status == 200
-    return False
 
 
 @functools.cache

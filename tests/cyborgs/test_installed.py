@@ -80,7 +80,7 @@ class TestInstalled(quota.QuotaTestCase):
         self.addCleanup(engine.close)
         engine.reserve(ledger_base.ADMIN, {"fpga": 1}, consumer="arq", expire=1)
 
-        unit = configparser.RawConfigParser()
+        unit = configparser.RawConfigParser(strict=False)  # systemd allows an option several times
         unit.read(installing.TOP / "etc/systemd/cyborg-quota-expirer.service")
         replacements = {
             "/opt/cyborg/venv": str(environment.DIRECTORY / "env"),

@@ -198,17 +198,15 @@ class TestKilledCapacityChanges(TestKilledChanges):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.engine.pods.add(base.ADMIN, "east")
         self.capacity.add_provider(base.ADMIN, "n1")
 
     def steps(self) -> dict[str, Step]:
         capacity, context = self.capacity, base.ADMIN
         both = {"gpu": Inventory(8), "fpga": Inventory(4)}
 
-        def have(name: str, pod: str | None = None) -> None:
+        def have(name: str) -> None:
             if name not in {provider.name for provider in capacity.list_providers(context)}:
                 capacity.add_provider(context, name)
-            capacity.set_pod(context, name, pod)
             capacity.set_inventories(context, name, both)
 
         def have_not(name: str) -> None:
@@ -218,10 +216,8 @@ class TestKilledCapacityChanges(TestKilledChanges):
         changed = {"gpu": Inventory(5), "fpga": Inventory(2)}
         return {
             "add": Step(lambda: have_not("n2"), lambda: capacity.add_provider(context, "n2", parent="n1")),
-            "set pod": Step(lambda: have("n1"), lambda: capacity.set_pod(context, "n1", "east")),
             "set": Step(lambda: have("n1"), lambda: capacity.set_inventories(context, "n1", changed, reason="new")),
-            "remove inventory": Step(lambda: have("n1"), lambda: capacity.remove_inventory(context, "n1", "gpu")),
-            "remove provider": Step(lambda: have("n2"), lambda: capacity.remove_provider(context, "n2")),
+            "remove": Step(lambda: have("n2"), lambda: capacity.remove_provider(context, "n2")),
         }
 
     def state(self) -> tuple[Any, int]:

@@ -119,7 +119,10 @@ class TestCapacity(base.BackendTestCase):
         self.old = OldRelease(url, ledger.journal, 10)
         usage_id, generation = self.old._first_use("p")
         self.facts = {"project": "p", "usage_id": usage_id, "generation": generation}
-        schema.sync(Database(fixtures.settings(url)))
+        self.addCleanup(self.old._sql.dispose)
+        database = Database(fixtures.settings(url))
+        schema.sync(database)
+        database.close()
         self.engine, self.context = ledger.engine, base.Context("p")
         self.capacity = self.engine.capacity
         self.capacity.add_provider(base.ADMIN, "n1")

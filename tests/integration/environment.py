@@ -33,7 +33,7 @@ key_repository = {workdir}/fernet
 [fernet_receipts]
 key_repository = {workdir}/fernet
 [identity]
-# for a password that nobody has to keep
+# for a password that need not be kept
 password_hash_rounds = 4
 [cache]
 backend = dogpile.cache.memory

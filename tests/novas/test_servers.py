@@ -48,9 +48,11 @@ class TestLimit(base.NovaTestCase):
         arqs = re.findall(r"[0-9a-f-]{36}", fault)
         self.assertEqual(2, len(arqs), fault)
         words = REFUSED.format(project_id=self.project_id, used=2, requested=2)
-        lines = [line for line in self.cloud.conductor.output().splitlines() if refused in line and words in line]
-        self.assertEqual(1, len(lines), self.cloud.conductor.tail())
-        self.assertEqual([True, True], [arq in lines[0] for arq in arqs])
+        lines = self.cloud.conductor.output().splitlines()
+        [named] = [line for line in lines if refused in line and "are not bound" in line]
+        self.assertEqual([True, True], [arq in named for arq in arqs])
+        [request] = re.findall(r"req-[0-9a-f-]{36}", named)
+        self.assertEqual(1, sum(request in line and words in line for line in lines), self.cloud.conductor.tail())
         detail = self.user.call("accelerator", "GET", f"/v2/quotas/{self.project_id}/detail")["quota"]["fpga"]
         expected = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1, "bound_by": None}
         self.assertEqual(expected, detail)

@@ -223,7 +223,7 @@ class TestOvercommitted(LimitRaceTestCase):
 
 
 class TestHistory(LimitRaceTestCase):
-    """Each entry's value before is the one after of the entry before it, whoever changes the same limits at once."""
+    """Each entry begins with the value with which the previous one ended, however many changes run at once."""
 
     policy = Flat
 

@@ -142,6 +142,8 @@ PODS: dict[str, dict[str, Any]] = {
     "list_usages": {},
     "measure": {"names": ["pod1"]},
     "set_usage": {"name": "pod1", "usage": {}},
+    "collect": {},
+    "notices": {},
 }
 """Every call but ``select`` is an admin's; see tests/functional/test_pods.py."""
 

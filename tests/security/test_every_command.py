@@ -54,7 +54,7 @@ OF_ALL = {
     "capacity inventory set", "capacity provider add", "capacity provider list", "capacity provider remove",
     "capacity provider set", "capacity provider show", "capacity report",
     "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
-    "pod remove", "pod select", "pod set", "pod show", "pod usage show",
+    "pod remove", "pod select", "pod set", "pod show", "pod usage collect", "pod usage show",
     "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",

@@ -42,13 +42,13 @@ class TestSeries(base.BaseTestCase):
 
 
 class TestCharts(base.BaseTestCase):
-    def draw(self, panels: list[charts.Panel]) -> Any:
+    def draw(self, panels: list[charts.Panel], **options: Any) -> Any:
         """The figure that would be saved. (test_simulate saves charts; to render 156 panels takes seconds.)"""
         from matplotlib import figure  # not above: each worker imports every module of tests
 
         saved: list[Any] = []
         with mock.patch.object(figure.Figure, "savefig", lambda drawn, *_args, **_kwargs: saved.append(drawn)):
-            charts.draw("chart.png", "title", panels)
+            charts.draw("chart.png", "title", panels, **options)
         return saved[0]
 
     def test_each_project_has_a_panel_and_the_worst_is_the_first(self) -> None:
@@ -92,3 +92,12 @@ class TestCharts(base.BaseTestCase):
 
     def test_no_projects(self) -> None:
         self.assertEqual([], self.draw([]).axes)
+
+    def test_panels_in_rows(self) -> None:
+        """With a number of columns, the order is kept."""
+        panels = [charts.Panel(f"p{number}", "gpu", series(1, 2, refused=number), 2) for number in range(4)]
+        with mock.patch.object(charts, "worst_first", self.fail):
+            drawn = self.draw(panels, columns=2, subtitle="one $")
+        self.assertEqual(["p0", "p1", "p2", "p3"], [axes.get_title(loc="left") for axes in drawn.axes])
+        self.assertEqual([2, 2], [drawn.axes[0].get_gridspec().nrows, drawn.axes[0].get_gridspec().ncols])
+        self.assertIn(r"one \$", [text.get_text() for text in drawn.texts])

@@ -81,9 +81,12 @@ class TestBuild(base.BaseTestCase):
 
         # From a copy without git: the theme asks git for a commit while it writes a page.
         environment = {**os.environ, "GIT_DIR": f"{self.out}/nowhere"}
-        ended = build(SOURCE, self.out, "without-git", "index.rst", env=environment, cwd=self.out)
+        index = pathlib.Path(self.out, "html/index.html")
+        index.unlink()
+        # (In the same directory: Sphinx warns if one page is written where there is no search index.)
+        ended = build(SOURCE, self.out, "html", "index.rst", env=environment, cwd=self.out)
         self.assertEqual((0, ""), (ended.returncode, ended.stderr))
-        self.assertTrue(pathlib.Path(self.out, "without-git/index.html").exists())
+        self.assertTrue(index.exists())
 
 
 def public_methods() -> list[str]:
@@ -299,6 +302,30 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual(line, output.splitlines()[0])
         self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", output.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
+
+    def test_pod_plugins(self) -> None:
+        """They are found by the entry points that the page shows, and used in a selection."""
+        information = self.directory / "pod_plugins-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: pod-plugins\nVersion: 1\n")
+        page = PAGES["doc/source/pods.rst"]
+        entries = re.findall(r"(?m)^   (cyborg_quota\.pod_\w+) =\n       (\w+ = pod_plugins:\w+)$", page)
+        self.assertEqual(2, len(entries))
+        (information / "entry_points.txt").write_text("".join(f"[{group}]\n{entry}\n" for group, entry in entries))
+        options = dict(re.findall(r"(?m)^   (filters|weighers) = (.*)$", page))
+        program = (
+            "import cyborg_quota; from oslo_config import cfg\n"
+            "from cyborg_quota.pod_types import ResourceUse\n"
+            "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
+            "engine, admin = cyborg_quota.make_engine(conf), cyborg_quota.validation.admin_context()\n"
+            "for name, used in (('p1', 0), ('p2', 5), ('p3', 7)):\n"
+            "    engine.pods.add(admin, name)\n"
+            "    engine.pods.set_usage(admin, name, {'gpu': ResourceUse(8, used)})\n"
+            "for amount in (1, 2, 4):\n"
+            "    print(engine.pods.select(admin, request={'gpu': amount}, project_id=f'film{amount}').pod)\n"
+        )
+        environment = {"OS_PODS__FILTERS": options["filters"], "OS_PODS__WEIGHERS": options["weighers"]}
+        self.assertEqual("p3\np2\np1\n", self.run_python("-c", program, **environment))
 
 
 class TestPlaybooks(base.BaseTestCase):

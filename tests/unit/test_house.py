@@ -61,7 +61,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity": LEAVES | {"ledger"},
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
-    "pods": LEAVES | {"ledger", "policy"},
+    "pod_collection": LEAVES,
+    "pods": LEAVES | {"ledger", "policy", "pod_collection"},
     "monitoring": LEAVES | {"ledger"},
     "metrics": LEAVES | {"engine", "ledger"},
     "tracing": {"exceptions"},
@@ -76,7 +77,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "replay": LEAVES | {"", "engine", "db", "limits"},
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging", "capacity_import", "metrics", "tracing"},
+    | {"messaging", "capacity_import", "pod_collection", "metrics", "tracing"},
 }
 MODULE_IMPORTS = {
     # Turns the options into the driver's settings.

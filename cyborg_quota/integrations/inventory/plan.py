@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import units
 from cyborg_quota.capacity_import import WantedProvider
 from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+from cyborg_quota.pod_types import ResourceUse
 
 _PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
 
@@ -73,6 +74,20 @@ def wanted_providers(
     needed = {above.uuid for uuid in counted for above in _path(by_uuid[uuid], by_uuid)}
     ordered = sorted(providers, key=lambda one: (len(_path(one, by_uuid)), one.name))
     return [_wanted(one, by_uuid, parts.get(one.uuid, _Parts()), resource_map, needed) for one in ordered]
+
+
+def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceMap) -> dict[str, ResourceUse]:
+    """What all providers together have and use. A resource without an inventory is not listed."""
+    parts = _Parts()
+    for one in providers:
+        parts.add(one, resource_map)
+    return {
+        resource: ResourceUse(
+            sum(units.capacity_of(inventory) for inventory in inventories),
+            sum(parts.used.get(resource, {}).values()),
+        )
+        for resource, inventories in parts.inventories.items()
+    }
 
 
 def _path(one: SourceProvider, by_uuid: Mapping[str, SourceProvider]) -> list[SourceProvider]:

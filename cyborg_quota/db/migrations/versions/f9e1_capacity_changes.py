@@ -108,8 +108,16 @@ def _state(bind: sa.Connection) -> Iterator[tuple[Any, ...]]:
     for row in bind.exec_driver_sql(_INVENTORIES):
         names = ("max_unit", "min_unit", "reserved", "step_size", "total")
         values = {name: getattr(row, name) for name in names}
-        ratio = decimal.Decimal(str(row.allocation_ratio)).normalize() + 0
-        yield row.uuid, row.name, row.resource, _text({**values, "allocation_ratio": str(ratio)})
+        ratio = _ratio(str(row.allocation_ratio))
+        yield row.uuid, row.name, row.resource, _text({**values, "allocation_ratio": ratio})
+
+
+def _ratio(text: str) -> str:
+    """Without trailing zeros. (SQLite stores the ratio as a text, which might be anything.)"""
+    try:
+        return str(decimal.Decimal(text).normalize() + 0)
+    except decimal.InvalidOperation:
+        return text
 
 
 def _text(values: dict[str, Any]) -> str:

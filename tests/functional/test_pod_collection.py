@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurement of pods: what is stored, which process measures, and the notices of thresholds; on every database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fixtures as fx
+import testscenarios
+from oslo_config import cfg
+
+from cyborg_quota import Inventory, exceptions
+from cyborg_quota import conf as quota_conf
+from cyborg_quota.cmd import expirer
+from cyborg_quota.pod_types import CollectedPod, ResourceUse
+from tests import base
+from tests.race.workers import race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+DAY_SECONDS = 86400
+LONG_SECONDS = 60.0
+
+
+def read_eight(_endpoint: str, _check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
+    return {"gpu": ResourceUse(8, 3)}
+
+
+class CollectionTestCase(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pods = self.engine.pods
+        for name, endpoint in (("p1", None), ("p2", "cloud/two"), ("p3", "cloud/three")):
+            self.pods.add(ADMIN, name, endpoint=endpoint, threshold=80)
+
+    def collect(self, *names: str, read: Any = read_eight, **options: Any) -> dict[str, CollectedPod]:
+        found = self.pods.collect(ADMIN, names or None, read_endpoint=read, **options)
+        return {one.usage.pod: one for one in found}
+
+    def stored(self) -> dict[str, Any]:
+        return {usage.pod: usage.usage for usage in self.pods.list_usages(ADMIN)}
+
+
+class TestCollect(CollectionTestCase):
+    def test_own_inventories_and_endpoints(self) -> None:
+        self.engine.capacity.enable(ADMIN)
+        for name in ("n1", "n2"):
+            self.engine.capacity.add_provider(ADMIN, name, pod="p1")
+            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1), "fpga": Inventory(2)})
+        self.engine.reserve(ADMIN, {"gpu": 3}, project_id="film", provider="n1")
+        self.engine.capacity.set_used_elsewhere(ADMIN, "n2", {"gpu": 2})
+        collected = self.collect()
+        self.assertEqual([None] * 3, [one.error for one in collected.values()])
+        own = {"fpga": ResourceUse(4, 0), "gpu": ResourceUse(14, 5)}
+        gpu = {"gpu": ResourceUse(8, 3)}
+        self.assertEqual({"p1": own, "p2": gpu, "p3": gpu}, self.stored())
+        self.assertEqual(own, collected["p1"].usage.usage)
+
+    def test_a_pod_with_nothing_to_measure_stays_without_measurement(self) -> None:
+        """It counts as having room: otherwise a cloud without inventories could not use pods."""
+        self.assertEqual((None, None), (self.collect("p1")["p1"].error, self.stored()["p1"]))
+        self.assertEqual("p1", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(8, 0)})
+        self.collect("p1")
+        self.assertEqual({}, self.stored()["p1"], "its inventories were removed")
+
+    def test_one_that_does_not_answer_keeps_its_last_figures(self) -> None:
+        self.collect()
+        before = {usage.pod: usage.measured_at for usage in self.pods.list_usages(ADMIN)}
+        release = threading.Event()
+        self.addCleanup(release.set)
+
+        def read(endpoint: str, _check: Any) -> Any:
+            if endpoint == "cloud/two":
+                release.wait(LONG_SECONDS)
+            return {"gpu": ResourceUse(8, 7)}
+
+        collected = self.collect(read=read, timeout_seconds=0.3)
+        self.assertFalse(release.is_set())
+        self.assertEqual("It did not answer within 0.3 seconds.", collected["p2"].error)
+        self.assertEqual(
+            ({"gpu": ResourceUse(8, 3)}, before["p2"]),
+            (collected["p2"].usage.usage, collected["p2"].usage.measured_at),
+        )
+        self.assertIsNotNone(collected["p2"].usage.age)
+        self.assertEqual({"gpu": ResourceUse(8, 7)}, self.stored()["p3"])
+        # A selection continues with the last figures: p3 has reached its threshold, p2 has not.
+        self.pods.change(ADMIN, "p1", state="maintenance")
+        self.assertEqual("p2", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
+
+    def test_which_pods(self) -> None:
+        self.pods.change(ADMIN, "p3", state="disabled")
+        self.assertEqual({"p1", "p2"}, self.collect().keys())
+        self.assertEqual(["p3", "p2"], list(self.collect("p3", "p2", "p3")))
+        self.assertRaises(exceptions.PodNotFound, self.collect, "p9")
+        self.assertIn("nothing was given", str(self.collect("p2", read=None)["p2"].error))
+        for wrong in ("/r", "c/", "/"):
+            self.assertRaises(exceptions.InvalidPod, self.pods.change, ADMIN, "p1", endpoint=wrong)
+        self.pods.change(ADMIN, "p1", endpoint="c/a/b")
+
+    def test_a_pod_that_is_removed_meanwhile(self) -> None:
+        def read(_endpoint: str, _check: Any) -> Any:
+            self.make_engine().pods.remove(ADMIN, "p2")
+            return {}
+
+        self.assertEqual({}, self.collect("p2", read=read))
+
+
+class TestDue(CollectionTestCase):
+    def test_only_what_is_old_and_one_process_for_each(self) -> None:
+        """A failure is left alone for a while too, by all processes."""
+        self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=DAY_SECONDS).keys())
+        self.assertEqual({}, self.collect(max_age_seconds=DAY_SECONDS))
+        self.set_times("attempted_at", "pods")
+        self.assertEqual({"p1"}, self.collect(max_age_seconds=DAY_SECONDS).keys(), "it has no measurement")
+        self.set_times("measured_at", "pod_usages")
+        self.set_times("attempted_at", "pods")
+        self.engine.close()
+        counts = race(*[lambda: len(self.collect(max_age_seconds=DAY_SECONDS))] * 4)
+        self.assertEqual(3, sum(counts), counts)
+
+    def set_times(self, column: str, table: str) -> None:
+        """Set a time of all rows to the past."""
+        with self.sql.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = '2001-01-01 00:00:00.000000'")
+
+    def test_the_periodic_job(self) -> None:
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        log = self.useFixture(fx.FakeLogger())
+        maintenance = expirer.Maintenance(settings, self.engine)
+        self.patch(maintenance, "_read_endpoint", self.read_one_of_two)
+        self.assertEqual(2, maintenance.collect())
+        self.assertEqual(0, maintenance.collect())
+        self.assertIn("Pod p3 was not measured: Placement is away. (Its last figures: none.)", log.output)
+        self.set_times("attempted_at", "pods")
+        maintenance.stop()
+        self.assertRaises(expirer.Stopping, maintenance.collect)
+        settings.set_override("collect_interval", 0, "pods")
+        self.assertEqual(0, expirer.Maintenance(settings, self.engine).collect())
+
+    def read_one_of_two(self, endpoint: str, _check: Any) -> Any:
+        if endpoint == "cloud/three":
+            raise exceptions.QuotaError("Placement is away.")
+        return {"gpu": ResourceUse(8, 3)}
+
+
+class TestNotices(CollectionTestCase):
+    def taken(self) -> list[tuple[str, str, int, int]]:
+        return [(one.pod, one.resource, one.before, one.now) for one in self.pods.notices(ADMIN)]
+
+    def measure(self, pod: str, **used: int) -> None:
+        self.pods.set_usage(ADMIN, pod, {resource: ResourceUse(10, amount) for resource, amount in used.items()})
+
+    def test_once_for_each_crossing(self) -> None:
+        self.measure("p1", gpu=7, fpga=8)
+        self.measure("p2", gpu=0)
+        self.pods.set_usage(ADMIN, "p3", {"gpu": ResourceUse(0, 0)})
+        (notice,) = self.pods.notices(ADMIN)
+        self.assertEqual(("p1", "fpga", 0, 80), (notice.pod, notice.resource, notice.before, notice.now))
+        self.assertEqual(
+            "pod p1, resource fpga: at the threshold of 80 % of the capacity (used 8, capacity 10)", str(notice)
+        )
+        self.assertEqual([], self.taken())
+        self.measure("p1", gpu=8, fpga=9)
+        self.assertEqual([("p1", "gpu", 0, 80)], self.taken())
+        # A threshold that is raised, and a resource that is gone.
+        self.pods.change(ADMIN, "p1", threshold=85)
+        self.assertEqual([("p1", "gpu", 85, 0)], self.taken())
+        self.measure("p1", gpu=8)
+        self.assertEqual([("p1", "fpga", 85, 0)], self.taken())
+        self.pods.change(ADMIN, "p1", threshold=80)
+        self.engine.close()
+        self.assertEqual(1, sum(race(*[lambda: len(self.pods.notices(ADMIN))] * 4)))
+
+    def test_they_are_logged(self) -> None:
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(message)s"))
+        self.measure("p1", gpu=8)
+        self.assertEqual(1, expirer.Maintenance(settings, self.engine).notify())
+        self.assertIn(
+            "WARNING threshold crossed: pod p1, resource gpu: at the threshold of 80 % of the capacity (used 8, "
+            "capacity 10) [pod=p1 resource=gpu capacity=10 used=8 level_before=0 level=80]",
+            log.output,
+        )
+        settings.set_override("summarize_above", 0, "notices")
+        self.measure("p2", gpu=9)
+        expirer.Maintenance(settings, self.engine).notify()
+        self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurement of pods in parallel, with a time limit for each. Threads are held by events, not by sleeping."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.pod_collection import MAX_PARALLEL, measure
+from cyborg_quota.pod_types import ResourceUse
+
+USE = {"gpu": ResourceUse(8, 3)}
+LONG_SECONDS = 60.0
+
+
+class MeasureTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.release = threading.Event()
+        self.addCleanup(self.release.set)
+
+    def measured(self, read: Callable[..., Any], count: int = 1, timeout_seconds: float = LONG_SECONDS) -> Any:
+        endpoints = {f"pod{number}": f"cloud{number}" for number in range(count)}
+        return dict(measure(endpoints, read, timeout_seconds=timeout_seconds))
+
+    def test_pods_are_measured_in_parallel(self) -> None:
+        """The first MAX_PARALLEL wait for each other; the others follow."""
+        barrier = threading.Barrier(MAX_PARALLEL, timeout=LONG_SECONDS)
+        started = []
+
+        def read(endpoint: str, _check: Any) -> Any:
+            started.append(endpoint)
+            if int(endpoint.removeprefix("cloud")) < MAX_PARALLEL:
+                barrier.wait()
+            return USE
+
+        answers = self.measured(read, MAX_PARALLEL + 4)
+        self.assertEqual(MAX_PARALLEL + 4, len(started))
+        self.assertEqual([USE] * (MAX_PARALLEL + 4), list(answers.values()))
+
+    def test_one_that_does_not_answer_is_abandoned(self) -> None:
+        """It keeps no other pod waiting, and its thread ends at its next request."""
+        ended = threading.Event()
+
+        def read(endpoint: str, check: Callable[[int], object]) -> Any:
+            if endpoint == "cloud0":
+                self.release.wait(LONG_SECONDS)
+                try:
+                    check(1)
+                finally:
+                    ended.set()
+            return USE
+
+        answers = self.measured(read, 2, timeout_seconds=0.2)
+        self.assertEqual({"pod0": "It did not answer within 0.2 seconds.", "pod1": USE}, answers)
+        self.assertFalse(self.release.is_set())
+        self.release.set()
+        self.assertTrue(ended.wait(LONG_SECONDS))
+
+    def test_errors(self) -> None:
+        log = self.useFixture(fx.FakeLogger())
+
+        def read(endpoint: str, _check: Any) -> Any:
+            raise exceptions.QuotaError("Placement is away.") if endpoint == "cloud0" else KeyError("hidden")
+
+        answers = self.measured(read, 2)
+        self.assertEqual({"pod0": "Placement is away.", "pod1": "An unexpected error, see the log."}, answers)
+        self.assertIn("hidden", log.output)
+
+    def test_a_tick_ends_it(self) -> None:
+        """As the end of the service does; the threads that run are abandoned."""
+
+        class Stop(Exception):
+            pass
+
+        def tick() -> None:
+            raise Stop
+
+        def read(_endpoint: str, _check: Any) -> Any:
+            self.release.wait(LONG_SECONDS)
+            return USE
+
+        found = measure({"p": "c"}, read, timeout_seconds=LONG_SECONDS, tick=tick)
+        self.assertRaises(Stop, next, found)
+        self.assertEqual([], list(measure({}, read, timeout_seconds=LONG_SECONDS, tick=tick)))
