@@ -84,6 +84,10 @@ class TestWithCyborg(quota.QuotaTestCase):
                     SUCCESS,
                     "[limits] driver database answers; limits of a new project: fpga -1, fpga.fake -1",
                 ),
+                "total limits": (
+                    SUCCESS,
+                    "none is set; set them only when no process of an older release runs any more",
+                ),
                 "project tree": (SUCCESS, "no edge is ignored"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "capacity": (SUCCESS, "agrees with the reservations"),
