@@ -12,11 +12,11 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import headroom, listing, million, pods, speed, trace, tree
+from benchmarks import headroom, listing, million, pods, speed, totals, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
-CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods")
+CASES = ("attach", "million", "list", "trace", "tree", "headroom", "pods", "totals")
 
 
 def main() -> None:
@@ -49,10 +49,9 @@ def main() -> None:
             tree.run(report, backend, rounds, seconds)
         if "list" in cases:
             listing.run(report, backend, rounds=rounds)
-        if "headroom" in cases:
-            headroom.run(report, backend, rounds=rounds, seconds=seconds)
-        if "pods" in cases:
-            pods.run(report, backend, rounds=rounds, seconds=seconds)
+        for name, case in {"headroom": headroom.run, "pods": pods.run, "totals": totals.run}.items():
+            if name in cases:
+                case(report, backend, rounds=rounds, seconds=seconds)
         if "million" in cases:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:

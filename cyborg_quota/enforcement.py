@@ -38,7 +38,7 @@ def find_violations(
         if constraint.scope == "project" and constraint.project_id != project_id:
             continue
         now = counters.get((constraint.project_id, constraint.resource), Counters())
-        held = now.subtree if constraint.scope == "subtree" else now.used + now.reserved
+        held = now.used + now.reserved if constraint.scope == "project" else now.subtree
         if held + amount > constraint.limit:
             violations.append(
                 Over(
@@ -49,7 +49,7 @@ def find_violations(
                     requested=amount,
                     used=now.used,
                     reserved=now.reserved,
-                    subtree=now.subtree if constraint.scope == "subtree" else None,
+                    subtree=None if constraint.scope == "project" else now.subtree,
                 )
             )
     return sorted(violations)

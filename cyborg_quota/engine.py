@@ -18,6 +18,7 @@ from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pods import Pods
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
+from cyborg_quota.total_limits import TotalLimits
 from cyborg_quota.types import (
     ANY,
     MICROSECONDS,
@@ -89,6 +90,11 @@ class QuotaEngine(Queries):
     def pods(self) -> Pods:
         """Pods, and the pod of each project."""
         return Pods(self._driver, self._resources, self._authority)
+
+    @property
+    def total_limits(self) -> TotalLimits:
+        """Limits over all projects. They can be changed only if [limits] driver is database."""
+        return TotalLimits(self._driver, self._resources, require_reason=self._require_reason)
 
     @property
     def monitoring(self) -> Monitoring:

@@ -63,8 +63,9 @@ def _limits(
         if constraint.resource != resource or limit == UNLIMITED or (scope == "project" and project_id != path[0]):
             continue
         now = counters.get((project_id, resource), Counters())
-        held = now.subtree if scope == "subtree" else now.used + now.reserved
-        bounds.append(Headroom(max(0, limit - held), project_id, scope, limit))
+        held = now.used + now.reserved if scope == "project" else now.subtree
+        owner = None if scope == "total" else project_id
+        bounds.append(Headroom(max(0, limit - held), owner, scope, limit))
     return sorted(bounds, key=lambda bound: (distance.get(str(bound.bound_by), len(path)), bound.scope))
 
 

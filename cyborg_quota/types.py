@@ -45,7 +45,10 @@ STATES: Final[tuple[State, ...]] = (RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, R
 LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 """The states that count towards usage. An overdue reservation counts until it is expired."""
 
-Scope = Literal["project", "subtree"]
+Scope = Literal["project", "subtree", "total"]
+
+TOTAL: Final = " total"
+"""In place of a project: the total over all projects. (The name of a project does not begin with a blank.)"""
 
 Marker = tuple["str | None", "str | None"]
 """A row of a list: its project (None: the default limits) and its resource (None: the last row of the project)."""
@@ -109,7 +112,8 @@ class Constraint:
     """A condition that a reserve must satisfy.
 
     With scope ``project``, used + reserved of the project must not exceed ``limit``. With scope ``subtree``, the sum
-    of used + reserved over the project and its descendants must not exceed it.
+    of used + reserved over the project and its descendants must not exceed it. With scope ``total`` (project_id TOTAL),
+    the sum over all projects must not exceed it.
     """
 
     project_id: str
@@ -153,7 +157,7 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
-Bound = Literal["project", "subtree", "open_reservations", "counter", "provider"]
+Bound = Literal["project", "subtree", "total", "open_reservations", "counter", "provider"]
 """What limits a headroom: a constraint of that scope, the cap on open reservations, the width of the counter, or the
 capacity and the units of a provider.
 """
@@ -167,7 +171,8 @@ class Headroom:
     limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
     ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
-    None means that this project has no limit, so that nothing fits.
+    None means that this project has no limit, so that nothing fits. If the total limit over all projects determines it,
+    ``scope`` is ``total`` and ``bound_by`` None.
 
     If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
     and ``free_total`` is what is free at the provider, or with ANY at all providers that can host. If the provider
@@ -199,9 +204,9 @@ class Over:
     """A constraint that a request would violate.
 
     ``used`` and ``reserved`` are the counters of the project of the constraint. ``subtree`` is the total that a
-    constraint of scope ``subtree`` limits, and None for scope ``project``. All three are None if the context may not
-    see them: only an admin sees the usage of an ancestor. ``requested`` is the requested amount, summed over the claims
-    of the call.
+    constraint of scope ``subtree`` or ``total`` limits, and None for scope ``project``. With scope ``total``, the
+    project is TOTAL, and ``used`` and ``reserved`` are 0. All three are None if the context may not see them: only an
+    admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call.
     """
 
     project_id: str
@@ -215,6 +220,9 @@ class Over:
 
     def __str__(self) -> str:
         parts = [f"limit {self.limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
+        if self.scope == "total":
+            parts += [] if self.subtree is None else [f"held {self.subtree}"]
+            return f"all projects, resource {self.resource}: {', '.join(parts)}, requested {self.requested}"
         if self.used is not None and self.reserved is not None:
             parts += [f"used {self.used}", f"reserved {self.reserved}"]
         if self.subtree is not None:
@@ -259,7 +267,8 @@ class Drift:
 
     def __str__(self) -> str:
         recorded = "no row" if self.recorded is None else self.recorded
-        return f"project {self.project_id}, resource {self.resource}: {recorded}, should be {self.expected}"
+        owner = "all projects" if self.project_id == TOTAL else f"project {self.project_id}"
+        return f"{owner}, resource {self.resource}: {recorded}, should be {self.expected}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -270,6 +279,19 @@ class LimitRecord:
     resource: str
     limit: int
     is_own: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TotalLimit:
+    """The limit of a resource over all projects. ``held``: used + reserved of the projects that are counted so far.
+
+    ``is_enforced`` False: switching it on was interrupted, and not all projects are counted.
+    """
+
+    resource: str
+    limit: int
+    held: int
+    is_enforced: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -305,7 +327,7 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Notice:
-    """The usage of a project has crossed a threshold of its limit.
+    """The usage of a project has crossed a threshold of its limit; or that of all, of the total limit (TOTAL).
 
     ``before`` and ``now`` are the highest thresholds reached, in percent. 0: none. 101: more than the limit.
     """
@@ -318,9 +340,8 @@ class Notice:
     now: int
 
     def __str__(self) -> str:
-        return (
-            f"project {self.project_id}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
-        )
+        owner = "all projects" if self.project_id == TOTAL else f"project {self.project_id}"
+        return f"{owner}, resource {self.resource}: {self.where} (held {self.held}, limit {self.limit})"
 
     @property
     def where(self) -> str:

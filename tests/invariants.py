@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 ENDED = ("rolled_back", "expired", "released")
+TOTAL = " total"
 
 
 Key = tuple[str, str]
@@ -18,8 +19,11 @@ Key = tuple[str, str]
 def find_violations(connection: sa.Connection) -> list[str]:
     """Return the violations, as sentences. The result is consistent only while no other process writes."""
     usages = connection.execute(
-        sa.text("SELECT id, project_id, resource, reserved, used, subtree FROM quota_usages")
+        sa.text("SELECT id, project_id, resource, reserved, used, subtree, in_total FROM quota_usages")
     ).all()
+    enforced = set(connection.execute(sa.text("SELECT resource FROM limit_totals WHERE is_enforced = 1")).scalars())
+    totals = [usage for usage in usages if usage.project_id == TOTAL]
+    usages = [usage for usage in usages if usage.project_id != TOTAL]
     rows = connection.execute(
         sa.text(
             "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
@@ -40,6 +44,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
         _check_rows(rows, names)
         + _check_adjustments(rows)
         + _check_counters(usages, rows, parents)
+        + _check_totals(totals, usages, parents, enforced)
         + _check_capacity(inventories, rows, allocations)
     )
 
@@ -109,6 +114,25 @@ def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
     unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
+
+
+def _check_totals(
+    totals: Sequence[Any], usages: Sequence[Any], parents: Mapping[str, str | None], enforced: set[str]
+) -> list[str]:
+    """The total is the sum of the roots that it counts; if it is enforced, it is the sum of all usage."""
+    faults = []
+    for total in totals:
+        of_resource = [usage for usage in usages if usage.resource == total.resource]
+        counted = [usage for usage in of_resource if usage.in_total]
+        if total.subtree != sum(usage.subtree for usage in counted):
+            faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of what it counts")
+        if total.resource in enforced and total.subtree != sum(one.used + one.reserved for one in of_resource):
+            faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of all usage")
+        faults += [f"{one.project_id} is counted, but no root" for one in counted if parents.get(one.project_id)]
+    resources = {total.resource for total in totals}
+    stray = [one for one in usages if one.in_total and one.resource not in resources]
+    faults += [f"{one.project_id} is counted without a total" for one in stray]
+    return faults + [f"the total limit of {resource} has no row" for resource in sorted(enforced - resources)]
 
 
 def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: Sequence[Any]) -> list[str]:

@@ -96,9 +96,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Quota": _object({"quota": ref("Limits")}),
     "Bound": _described(
-        _object({"project_id": _NAME, "scope": _TEXT, "limit": _nullable(_INTEGER)}),
+        _object({"project_id": _nullable(_NAME), "scope": _TEXT, "limit": _nullable(_INTEGER)}),
         "What determines ``fits``, if that is not the limit of the project itself: the limit of an ancestor (scope "
-        "``subtree``), the cap on open reservations (``open_reservations``), or the width of a counter (``counter``).",
+        "``subtree``), the limit over all projects (``total``; project_id is null), the cap on open reservations "
+        "(``open_reservations``), or the width of a counter (``counter``).",
     ),
     "Detail": _object(
         {
@@ -197,7 +198,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Check": _object({"check": _requested(_AMOUNT, "The amounts that would be reserved together.")}),
     "Violation": _object(
         {
-            "project_id": _NAME,
+            "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
             "resource": _NAME,
             "scope": _TEXT,
             "limit": _described(_nullable(_INTEGER), "null if no limit is set."),

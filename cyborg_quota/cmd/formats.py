@@ -15,7 +15,7 @@ from cliff.formatters import base
 from stevedore import extension
 
 from cyborg_quota.cmd.errors import BadUsage, printable
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import TOTAL, UNLIMITED
 
 TABLE: Final = "table"
 
@@ -71,10 +71,19 @@ class Unknown(_Column):
 
 
 class Default(_Column):
-    """The project of a limit: null, or ``(default)`` in a table, for the default of all projects."""
+    """The project of a limit. In a table, ``(default)`` is the default of all projects, otherwise null; ``(total)`` is
+    the total over all projects.
+    """
 
     def human_readable(self) -> str:
-        return "(default)" if self._value is None else str(self._value)
+        return {None: "(default)", TOTAL: "(total)"}.get(self._value, str(self._value))
+
+
+class OptionalProject(_Column):
+    """A project. In a table, ``(total)`` is the total over all projects, and nothing is shown for no project."""
+
+    def human_readable(self) -> str:
+        return {None: "", TOTAL: "(total)"}.get(self._value, str(self._value))
 
 
 class Indented(_Column):

@@ -13,6 +13,7 @@ from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import TreeRow
 
 COLUMNS = ("project_id", "resource", "limit", "is_own")
+TOTAL_COLUMNS = ("resource", "limit", "held", "available", "is_enforced")
 TREE_POSITION_COLUMNS = ("parent_id", "depth")
 TREE_COLUMNS = ("project_id", *TREE_POSITION_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
 _COLUMNS_HELP = """\
@@ -27,6 +28,10 @@ class List(base.Lister):
     With --project, list all limits that apply to the project; is_own is true for
     a limit that was set for this project, and false for an inherited one. The
     limit driver keystone needs --project.
+
+    With --total, list the limits over all projects instead. held is used +
+    reserved of all projects. is_enforced is false if `limit set --total` was
+    interrupted: repeat it.
     """
 
     example = "cyborg-quota limit list --project P -f json"
@@ -34,10 +39,19 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        parser.add_argument("--total", action="store_true", help="list the limits over all projects")
         paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if parsed_args.total:
+            others = (parsed_args.project, parsed_args.limit, parsed_args.marker, parsed_args.resource)
+            if any(value is not None for value in others):
+                raise BadUsage("--total cannot be combined with --project, --limit, --marker and --resource.")
+            return TOTAL_COLUMNS, [
+                (one.resource, one.limit, one.held, one.limit - one.held, one.is_enforced)
+                for one in self.engine.total_limits.list(self.context)
+            ]
         limits = self.engine.administration.list_limits(
             self.context, parsed_args.project, **paging.options(parsed_args)
         )
@@ -51,11 +65,14 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
     scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
+    scope.add_argument("--total", action="store_true", help="the limit over all projects, besides their own limits")
     arguments.add_project_domain(parser)
 
 
 class Set(base.Previewer):
-    """Set limits of one project, or defaults. All of them are set, or none.
+    """Set limits of one project, of all projects together, or defaults.
+
+    All of them are set, or none.
 
     A limit may be lower than the present usage: then new reservations are
     refused, and `limit over` lists the project. A limit that [limits]
@@ -64,11 +81,16 @@ class Set(base.Previewer):
 
     With --until (and --from), the limits apply for that time only, in place of
     those that are set otherwise.
+
+    With --total, counts what all projects hold, in batches, while other programs
+    reserve; the limits are enforced when the command ends. Repeat the command if
+    it is interrupted.
     """
 
     example = (
         "cyborg-quota limit set --default gpu=10\n"
         "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
+        "  cyborg-quota limit set --total gpu=2000\n"
         "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
     )
 
@@ -103,6 +125,8 @@ class Set(base.Previewer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
+        if parsed_args.total:
+            return self._set_total(parsed_args, limits)
         if parsed_args.until is not None:
             self._override(parsed_args, limits)
             return limit_file.COLUMNS, []
@@ -113,6 +137,19 @@ class Set(base.Previewer):
             return limit_file.COLUMNS, []
         changes, self.refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
+
+    def _set_total(
+        self, parsed_args: argparse.Namespace, limits: dict[str, int]
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        if parsed_args.until is not None or parsed_args.start is not None:
+            raise BadUsage("--total cannot be combined with --from and --until.")
+        totals = self.engine.total_limits
+        if parsed_args.dry_run:
+            changes = totals.preview(self.context, limits)
+            return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
+        with base.progress_bar(None, "projects") as progress:
+            totals.set(self.context, limits, reason=parsed_args.reason, progress=progress)
+        return limit_file.COLUMNS, []
 
     def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> None:
         if parsed_args.project is None:
@@ -145,6 +182,12 @@ class Unset(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if parsed_args.total:
+            with base.progress_bar(None, "projects") as progress:
+                self.engine.total_limits.unset(
+                    self.context, parsed_args.resources, reason=parsed_args.reason, progress=progress
+                )
+            return
         limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
         if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
             limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)

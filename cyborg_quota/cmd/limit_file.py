@@ -12,7 +12,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.cmd import arguments, base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.replay_export import add_chart, add_since
-from cyborg_quota.types import LimitChange
+from cyborg_quota.types import TOTAL, LimitChange
 
 COLUMNS = ("change", "project_id", "resource", "before", "after")
 
@@ -82,6 +82,7 @@ class Import(base.Previewer):
         except exceptions.LimitRefused as error:
             changes = list(error.changes)
         changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
+        changed.discard(TOTAL)
         projects.require_known(self.app, changed)
 
 

@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from cyborg_quota import messaging
 from cyborg_quota.capacity_types import CapacityNotice
 from cyborg_quota.pod_types import PodNotice
-from cyborg_quota.types import Notice
+from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ def _fields(notice: AnyNotice) -> str:
         names = {"pod": notice.pod, "resource": notice.resource}
         figures = {"capacity": notice.capacity, "used": notice.used}
     else:
-        names = {"project_id": notice.project_id, "resource": notice.resource}
+        project_id = "(total)" if notice.project_id == TOTAL else notice.project_id
+        names = {"project_id": project_id, "resource": notice.resource}
         figures = {"limit": notice.limit, "held": notice.held}
     return " ".join(f"{name}={value}" for name, value in {**names, **figures}.items())
 

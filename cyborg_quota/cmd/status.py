@@ -36,6 +36,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   configuration     Does something read each option in the files and in the environment?
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer?
+  total limits      Is each of them enforced?
   project tree      Does it have edges that another limit driver added?
   counters          Do the usage counters match the reservations?
   capacity          Do the inventories match the reservations, and are claims with a provider enabled?
@@ -68,6 +69,7 @@ class Checks(upgradecheck.UpgradeCommands):
             ("configuration", (Checks._run_check, {"check": self._configuration})),
             ("database", (Checks._run_check, {"check": self._database})),
             ("limits", (Checks._run_check, {"check": self._limits})),
+            ("total limits", (Checks._run_check, {"check": self._total_limits})),
             ("project tree", (Checks._run_check, {"check": self._tree})),
             ("counters", (Checks._run_check, {"check": self._counters})),
             ("capacity", (Checks._run_check, {"check": self._capacity})),
@@ -128,6 +130,25 @@ class Checks(upgradecheck.UpgradeCommands):
             engine.close()
         limits = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
         return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; limits of a new project: {limits}")
+
+    def _total_limits(self) -> Result:
+        engine = self._engine()
+        try:
+            totals = engine.total_limits.list(validation.admin_context())
+        except exceptions.LimitsReadOnly:
+            return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
+        finally:
+            engine.close()
+        pending = [total.resource for total in totals if not total.is_enforced]
+        if pending:
+            return Result(
+                WARNING,
+                f"not enforced, because a command was interrupted: {', '.join(pending)}; repeat: cyborg-quota limit "
+                "set --total",
+            )
+        if totals:
+            return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
+        return Result(SUCCESS, "none is set; set them only when no process of an older release runs any more")
 
     def _tree(self) -> Result:
         engine = self._engine()

@@ -11,7 +11,7 @@ from cyborg_quota import ANY, Headroom, Over, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.types import MAX_AMOUNT, Counters, Drift, UsageRecord
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift, UsageRecord
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits")
@@ -82,8 +82,8 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
     if headroom is None:
         return formats.Unknown(None), formats.Unknown(None)
     # The width of a counter is no project's limit.
-    bound_by = None if headroom.scope == "counter" else headroom.bound_by
-    return formats.Fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.Optional(bound_by)
+    bound_by = TOTAL if headroom.scope == "total" else None if headroom.scope == "counter" else headroom.bound_by
+    return formats.Fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.OptionalProject(bound_by)
 
 
 def _is_unlimited(headroom: Headroom) -> bool:
@@ -157,7 +157,7 @@ class Check(base.Lister):
 
 def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:
     return (
-        over.project_id,
+        formats.OptionalProject(over.project_id),
         over.resource,
         over.scope,
         over.limit,
@@ -222,7 +222,7 @@ def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
         return (formats.Optional(None), drift.resource, *values, drift.provider)
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    return (drift.project_id, drift.resource, *values, formats.Optional(None))
+    return (formats.OptionalProject(drift.project_id), drift.resource, *values, formats.Optional(None))
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import change_log, overrides, prepared, projects
+from cyborg_quota.db import change_log, overrides, prepared, projects, totals
 from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
-from cyborg_quota.types import CHECKPOINT, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
+from cyborg_quota.types import CHECKPOINT, TOTAL, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
 _LOG: Final = change_log.ChangeLog(limit_changes, change_log.LIMITS)
@@ -172,7 +172,8 @@ def read_state(connection: sa.Connection) -> StoredState:
         limits={
             (row.project_id, row.resource): row.most
             for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.most))
-        },
+        }
+        | {(TOTAL, one.resource): one.limit for one in totals.read_limits(connection)},
         edges=projects.edges_with_origins(connection),
         overrides={one.id: one for one in overrides.read(connection)[0]},
     )

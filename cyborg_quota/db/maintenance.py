@@ -20,7 +20,7 @@ from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended, move
 from cyborg_quota.db.usages import Node
 from cyborg_quota.transitions import Freed
-from cyborg_quota.types import COMMITTED, EXPIRED, MAX_AMOUNT, RELEASED, RESERVED, Counters, Drift
+from cyborg_quota.types import COMMITTED, EXPIRED, MAX_AMOUNT, RELEASED, RESERVED, TOTAL, Counters, Drift
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -178,14 +178,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .group_by(_row.usage_id)
         .subquery("sums")
     )
-    child = quota_usages.alias("child")
-    children = (
-        sa.select(projects.c.parent_id, child.c.resource, sa.func.sum(child.c.subtree).label("subtree"))
-        .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
-        .where(projects.c.parent_id.is_not(None))
-        .group_by(projects.c.parent_id, child.c.resource)
-        .subquery("children")
-    )
+    children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
     below = sa.func.coalesce(children.c.subtree, 0)
@@ -203,19 +196,10 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
                 children,
-                sa.and_(
-                    children.c.parent_id == _usage.project_id,
-                    children.c.resource == _usage.resource,
-                ),
+                sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
             )
         )
-        .where(
-            sa.or_(
-                _usage.reserved != reserved,
-                _usage.used != used,
-                _usage.subtree != used + reserved + below,
-            )
-        )
+        .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
     )
     orphan_sum = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
     orphan_used = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
@@ -229,6 +213,23 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .group_by(_row.project_id, _row.resource)
     )  # fmt: skip
     return sa.union_all(present, orphans, _rowless_parents(children))
+
+
+def _sums_of_children() -> sa.Subquery:
+    """The sum of ``subtree`` over the children of each project; of a total, over the roots that it counts."""
+    child = quota_usages.alias("child")
+    by_parent = (
+        sa.select(projects.c.parent_id, child.c.resource, sa.func.sum(child.c.subtree).label("subtree"))
+        .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
+        .where(projects.c.parent_id.is_not(None))
+        .group_by(projects.c.parent_id, child.c.resource)
+    )
+    counted = (
+        sa.select(sa.literal(TOTAL), child.c.resource, sa.func.sum(child.c.subtree))
+        .where(child.c.in_total.is_not(None), child.c.project_id != TOTAL)
+        .group_by(child.c.resource)
+    )
+    return by_parent.union_all(counted).subquery("children")
 
 
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
@@ -305,11 +306,17 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
     return int(row.reserved), int(row.used)
 
 
+_COUNTED_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0)).where(
+    _child.c.resource == sa.bindparam("b_resource"), _child.c.in_total.is_not(None), _child.c.project_id != TOTAL
+)
+
+
 def children_total(connection: sa.Connection, node: Node) -> int:
-    """The sum of ``subtree`` over the direct children."""
-    return int(
-        connection.execute(_CHILDREN_TOTAL, {"b_project": node.project_id, "b_resource": node.resource}).scalar_one()
-    )
+    """The sum of ``subtree`` over the direct children; of a total, over the roots that it counts."""
+    parameters = {"b_resource": node.resource}
+    if node.project_id == TOTAL:
+        return int(connection.execute(_COUNTED_TOTAL, parameters).scalar_one())
+    return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
 
 
 _adjusted = reservations.alias("adjusted")

@@ -55,6 +55,8 @@ quota_usages = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
     sa.Column("told", sa.SmallInteger, key="notified_level", nullable=False, server_default="0"),
+    # 1: the total of the resource over all projects counts this row, that of a root. See totals.py.
+    sa.Column("in_total", sa.SmallInteger),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
@@ -159,6 +161,18 @@ projects = sa.Table(
     # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id"),
+    **_MYSQL_TABLE,
+)
+
+limit_totals = sa.Table(
+    "limit_totals",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("resource", _name(), primary_key=True),
+    sa.Column("most", sa.BigInteger, nullable=False),
+    # 0 until all roots are counted in the total.
+    sa.Column("is_enforced", sa.SmallInteger, nullable=False),
     **_MYSQL_TABLE,
 )
 

@@ -15,7 +15,8 @@ The rules are those of projects.py. The transaction of ``place_all`` has two par
     ROWS_PER_STATEMENT rows (prepared.py).
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
-all its old ancestors, and added to those of all its new ones.
+all its old ancestors, and added to those of all its new ones. The total over all projects (totals.py) is an ancestor
+of the roots that it counts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import dialects, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
+from cyborg_quota.types import TOTAL
 
 Edges = Mapping[str, "str | None"]
 Key = tuple[str, str]
@@ -66,13 +68,26 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
         raise ConcurrentChange
     for resource, subtree in held.items():
         leaving = (old.nodes(resource) or ())[1:]
-        entering = (new.nodes(resource) or ()) if new is not None else ()
+        if new is not None:
+            entering = new.nodes(resource) or ()
+        else:  # it becomes a root, which an open total counts
+            entering = tuple(total.node for total in [old.totals.get(resource)] if total is not None and total.is_open)
         changes += [usages.Change(node, subtree=-subtree) for node in leaving]
         changes += [usages.Change(node, subtree=subtree) for node in entering]
     for change in usages.merge(changes):
         if change.subtree and not usages.charge(connection, change):
             raise ConcurrentChange
+    usages.set_counted_rows(connection, _counted_rows(old, held, becomes_root=parent_id is None))
     projects.set_parent(connection, project_id, parent_id, origin)
+
+
+def _counted_rows(old: path_state.ProjectPath, resources: Iterable[str], *, becomes_root: bool) -> dict[int, bool]:
+    """Whether a total counts the rows of a moved project afterwards, by id. Without the resources that have none."""
+    return {
+        (old.nodes(resource) or ())[0].usage_id: becomes_root and old.totals[resource].is_open
+        for resource in resources
+        if resource in old.totals and old.nodes(resource)
+    }
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
@@ -91,20 +106,27 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}
     old_ancestors = {project_id: ancestors(project_id, before) for project_id in moved}
     touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
-    projects.lock_many(connection, set(moved).union(*new_ancestors.values()) - set(added))
+    counted = _Counted(path_state.read_totals(connection))
+    # If there are totals, the old roots too: a reserve that counts one of them in a total waits.
+    old_roots = {path[-1] for path in old_ancestors.values() if path and counted.totals}
+    projects.lock_many(connection, set(moved).union(old_roots, *new_ancestors.values()) - set(added))
     now = projects.edges(connection)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
+    if counted.totals:
+        counted.keys |= path_state.counted_keys(connection, touched)
+    rows = {**rows, **counted.count_inserted(connection, rows.keys() - present.keys(), after, rows)}
     projects.set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
-    plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors)
+    plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors, counted)
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
     subtrees = _lock_and_read_subtrees(connection, order)
     usages.add_to_subtrees(connection, _totals(plan, subtrees))
     usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
+    usages.set_counted_rows(connection, counted.flags)
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
@@ -133,6 +155,41 @@ def _insert_missing_rows(
 
 
 @dataclasses.dataclass(slots=True)
+class _Counted:
+    """Which rows the totals over all projects count. No total is opened or closed during a change of the tree.
+
+    ``flags``: whether the rows of moved projects are counted afterwards, by id.
+    """
+
+    totals: Mapping[str, path_state.Total]
+    keys: set[Key] = dataclasses.field(default_factory=set)
+    flags: dict[int, bool] = dataclasses.field(default_factory=dict)
+
+    def count_inserted(
+        self, connection: sa.Connection, inserted: Collection[Key], after: Edges, rows: Mapping[Key, int]
+    ) -> dict[Key, int]:
+        """Count the inserted rows of roots, which are zero. Returns the rows of the totals."""
+        new = [key for key in inserted if after.get(key[0]) is None and self._is_open(key[1])]
+        usages.set_counted_rows(connection, {rows[key]: True for key in new})
+        self.keys.update(new)
+        return {(TOTAL, resource): total.node.usage_id for resource, total in self.totals.items()}
+
+    def is_below(self, project_id: str, resource: str, ancestors: Sequence[str], *, becomes_root: bool = False) -> bool:
+        """Whether the total counts the root of a project with these ancestors."""
+        if becomes_root:
+            return self._is_open(resource)
+        return ((ancestors[-1] if ancestors else project_id), resource) in self.keys
+
+    def move(self, usage_id: int, resource: str, *, is_root: bool) -> None:
+        """Note whether a moved row is counted."""
+        if resource in self.totals:
+            self.flags[usage_id] = is_root and self._is_open(resource)
+
+    def _is_open(self, resource: str) -> bool:
+        return resource in self.totals and self.totals[resource].is_open
+
+
+@dataclasses.dataclass(slots=True)
 class _Part:
     """A usage row of a moved project, by id, and the ids of the rows from and to whose totals its usage moves.
 
@@ -151,12 +208,19 @@ def _plan(
     moving: Iterable[Key],
     old_ancestors: Mapping[str, Sequence[str]],
     new_ancestors: Mapping[str, Sequence[str]],
+    counted: _Counted,
 ) -> list[_Part]:
     plan = []
     for project_id, resource in moving:
         carrier = next((above for above in old_ancestors[project_id] if above in old_ancestors), None)
         # The total of an ancestor on both paths does not change.
         old, new = set(old_ancestors[project_id]), set(new_ancestors[project_id])
+        path = [project_id, *new_ancestors[project_id]]
+        if counted.is_below(project_id, resource, old_ancestors[project_id]):
+            old.add(TOTAL)
+        if counted.is_below(project_id, resource, path[1:], becomes_root=path[-1] in new_ancestors):
+            new.add(TOTAL)
+        counted.move(rows[project_id, resource], resource, is_root=len(path) == 1)
         plan.append(
             _Part(
                 rows[project_id, resource],
@@ -179,7 +243,8 @@ def _lock_order(
     by_depth: dict[int, list[tuple[str, str, int]]] = {}
     for (project_id, resource), usage_id in rows.items():
         if usage_id in changing:
-            by_depth.setdefault(-len(ancestors(project_id, before)), []).append((project_id, resource, usage_id))
+            height = 1 if project_id == TOTAL else -len(ancestors(project_id, before))
+            by_depth.setdefault(height, []).append((project_id, resource, usage_id))
     return [
         [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
     ]

@@ -10,6 +10,7 @@ on the number of projects::
     UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
     UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
     UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
+    UNION ALL SELECT 'total', ' total', resource, most, subtree, NULL FROM limit_totals JOIN quota_usages ...
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
 
 To compute a headroom, the open reservations of the project are counted in the same statement::
@@ -24,17 +25,17 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, maintenance, overrides, projects, reservations, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limits, quota_usages
+from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.prepared import ListStatement, Statement, any_of
-from cyborg_quota.types import Counters
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
+from cyborg_quota.types import TOTAL, Counters
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
@@ -42,6 +43,8 @@ _LIMIT: Final = "limit"
 _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _OPEN: Final = "open"
+_TOTAL: Final = "total"
+_IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
 MAX_PROJECTS: Final = 500
 """The maximum number of projects of one ``read_many``."""
@@ -53,8 +56,9 @@ class PathState:
 
     ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
     moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
-    stored are missing. ``open_reservations`` has the number of open reservations by (project_id, resource), if they
-    were counted. The states of ``read_many`` share these mappings.
+    stored are missing. ``totals`` has the total limits that are enforced, by resource; what they count is in
+    ``counters``, with the project id TOTAL. ``open_reservations`` has the number of open reservations by (project_id,
+    resource), if they were counted. The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
@@ -62,11 +66,13 @@ class PathState:
     project_limits: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
     open_reservations: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
-        return sorted({resource for _, resource in [*self.counters, *self.project_limits]} | set(self.defaults))
+        of_projects = {resource for owner, resource in [*self.counters, *self.project_limits] if owner != TOTAL}
+        return sorted(of_projects | set(self.defaults))
 
 
 def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:
@@ -124,7 +130,7 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
-    counters, limits, defaults, open_reservations = {}, {}, {}, {}
+    counters, limits, defaults, open_reservations, totals = {}, {}, {}, {}, {}
     active: list[tuple[overrides.Key, int, int, int]] = []
     for kind, owner, resource, first, second, third in rows:
         if kind == _USAGE:
@@ -137,8 +143,11 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
             defaults[resource] = first
         elif kind == _OPEN:
             open_reservations[owner, resource] = first
+        elif kind == _TOTAL:
+            totals[resource] = first
+            counters[owner, resource] = Counters(subtree=second)
     limits.update(overrides.latest(active))
-    return PathState(path, counters, limits, defaults, open_reservations)
+    return PathState(path, counters, limits, defaults, open_reservations, totals)
 
 
 @functools.cache
@@ -196,6 +205,9 @@ def _stored(path: sa.CTE | None, dialect: Dialect | None) -> list[sa.Select[Any]
             ).where(overrides.IS_ACTIVE),
         ),
         _columns(_DEFAULT, None, default.resource, default.most),
+        _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.most, usage.subtree)
+        .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
+        .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
     ]
 
 
@@ -232,23 +244,45 @@ def _columns(
 # --- The path, and the usage rows to charge ---
 
 
+class Total(NamedTuple):
+    """The row of the total of a resource over all projects: see totals.py.
+
+    ``is_counted``: it counts the root of the path with which it was read.
+    """
+
+    node: usages.Node
+    is_open: bool
+    is_counted: bool = False
+
+
+_TOTAL_DEPTH: Final = -1
+"""The depth of the row of a total: above the roots, so that it is locked last."""
+
+
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by resource.
 
-    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root).
+    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root). ``totals``: the
+    totals over all projects, by resource.
     """
 
-    __slots__ = ("_rows", "origins", "project_ids")
+    __slots__ = ("_nodes", "_rows", "origins", "project_ids", "totals")
 
     def __init__(
         self,
         project_ids: Sequence[str],
         rows: dict[str, tuple[usages.Node, ...]],
         origins: Sequence[str | None] | None = None,
+        totals: Mapping[str, Total] | None = None,
     ) -> None:
         self.project_ids = tuple(project_ids)
         self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
+        self.totals = totals or {}
         self._rows = rows
+        self._nodes = {name: nodes for name, nodes in rows.items() if len(nodes) == len(self.project_ids)}
+        for name, total in self.totals.items():
+            if total.is_counted and name in self._nodes:
+                self._nodes[name] += (total.node,)
 
     def limiting(self, origin: str | None) -> tuple[str, ...]:
         """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
@@ -258,9 +292,13 @@ class ProjectPath:
         return self.project_ids
 
     def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
-        """The rows to charge, leaf first; None if one of them does not exist yet."""
-        nodes = self._rows.get(resource, ())
-        return nodes if len(nodes) == len(self.project_ids) else None
+        """The rows to charge, leaf first, with the total that counts the root; None if a row does not exist yet."""
+        return self._nodes.get(resource)
+
+    def uncounted(self, resources: Iterable[str]) -> list[str]:
+        """Those of the resources of which a total is open and does not count the root."""
+        totals = ((name, self.totals.get(name)) for name in resources if name in self._nodes)
+        return [name for name, total in totals if total is not None and total.is_open and not total.is_counted]
 
     @property
     def resources(self) -> list[str]:
@@ -272,13 +310,16 @@ class ProjectPath:
         return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
 
     def missing(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources for which a project along this path has no usage row."""
-        return [resource for resource in resources if self.nodes(resource) is None]
+        """Those of the resources that cannot be charged yet: a project along this path has no usage row, or the root is
+        not counted in the total.
+        """
+        lacking = [resource for resource in resources if resource not in self._nodes]
+        return lacking + self.uncounted(resources) if self.totals else lacking
 
 
 @functools.cache
 def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    """The project, its ancestors, and their usage rows, in one statement and thus one snapshot."""
+    """The project, its ancestors, their usage rows and those of the totals, in one statement and thus one snapshot."""
     path = projects.path_cte()
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
@@ -287,10 +328,9 @@ def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
         sa.select(projects_table.c.origin).where(projects_table.c.project_id == path.c.project_id).scalar_subquery()
     )
     no_origin = sa.cast(sa.null(), projects_table.c.origin.type)
-    rows = sa.select(usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin).where(
-        dialect.is_on_path(usage.project_id, sa.select(path.c.project_id)),
-        usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
-    )
+    rows = sa.select(
+        usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin, usage.in_total
+    ).where(usage.resource.in_(sa.bindparam("b_resources", expanding=True)))
     return sa.union_all(
         sa.select(
             path.c.project_id,
@@ -299,8 +339,10 @@ def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
             name.label("resource"),
             number.label("generation"),
             origin.label("origin"),
+            number.label("in_total"),
         ),
-        rows,
+        rows.where(dialect.is_on_path(usage.project_id, sa.select(path.c.project_id))),
+        rows.where(usage.project_id == _IS_TOTAL),
     )
 
 
@@ -314,27 +356,46 @@ def read_path(connection: sa.Connection, project_id: str, resources: Collection[
         distances.setdefault(row.project_id, row.distance)
         origins.setdefault(row.project_id, row.origin)
     height = len(distances) - 1
+    totals = {row.resource: _total(row) for row in rows if row.project_id == TOTAL}
     nodes_by_resource: dict[str, list[usages.Node]] = {}
-    for row in sorted((row for row in rows if row.id is not None), key=lambda row: distances[row.project_id]):
+    of_projects = (row for row in rows if row.id is not None and row.project_id != TOTAL)
+    for row in sorted(of_projects, key=lambda row: distances[row.project_id]):
+        if row.in_total is not None and row.resource in totals:
+            totals[row.resource] = totals[row.resource]._replace(is_counted=True)
         node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
         nodes_by_resource.setdefault(row.resource, []).append(node)
     rows_by_resource = {name: tuple(nodes) for name, nodes in nodes_by_resource.items()}
-    return ProjectPath(list(distances), rows_by_resource, list(origins.values()))
+    return ProjectPath(list(distances), rows_by_resource, list(origins.values()), totals)
 
 
+def _total(row: Any) -> Total:
+    node = usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH)
+    return Total(node, is_open=row.in_total is not None)
+
+
+_total_row = quota_usages.alias("total")
+_HAS_TOTAL = (
+    sa.select(sa.literal_column("1"))
+    .where(_total_row.c.project_id == _IS_TOTAL, _total_row.c.resource == quota_usages.c.resource)
+    .correlate(quota_usages)
+    .exists()
+)
 _ROOTS = ListStatement(
     lambda size: (
         sa.select(quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation)
         .select_from(
             sa.outerjoin(quota_usages, projects_table, projects_table.c.project_id == quota_usages.c.project_id)
         )
-        .where(any_of(quota_usages.c.project_id, size), projects_table.c.parent_id.is_(None))
+        .where(any_of(quota_usages.c.project_id, size), projects_table.c.parent_id.is_(None), ~_HAS_TOTAL)
     )
 )
 
 
 def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
-    """The paths, by project, of those of these projects that have a usage row and no parent."""
+    """The paths, by project, of those of these projects that have a usage row and no parent.
+
+    Without the rows of resources that have a total.
+    """
     nodes: dict[str, dict[str, tuple[usages.Node, ...]]] = {}
     for row in _ROOTS.rows(connection, sorted(project_ids), {}):
         node = usages.Node(row.id, row.project_id, row.resource, row.generation, 0)
@@ -369,15 +430,71 @@ def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
 
 
 def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
-    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction.
+    """Insert the usage rows that are missing along ``path``. Run this in a separate transaction, before count_root.
 
     It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
     retry after ConcurrentChange must therefore read the path again.
     """
     leaf = path.project_ids[0]
     lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
-    projects.lock_or_add(connection, {project_id for project_id, _ in lacking}, leaf)
+    # A move of the root, which would change whether a total counts it, waits.
+    roots = path.project_ids[-1:] if path.uncounted(resources) else ()
+    projects.lock_or_add(connection, {*(project_id for project_id, _ in lacking), *roots}, leaf)
     if read_path(connection, leaf, resources).project_ids != path.project_ids:
         raise ConcurrentChange
     for project_id, resource in sorted(lacking):
         make_row(connection, project_id, resource)
+
+
+# --- Totals over all projects: see totals.py ---
+
+
+def read_totals(connection: sa.Connection, resources: Collection[str] | None = None) -> dict[str, Total]:
+    """The rows of the totals, by resource."""
+    usage = quota_usages.c
+    query = sa.select(usage.id, usage.resource, usage.generation, usage.in_total).where(usage.project_id == _IS_TOTAL)
+    if resources is not None:
+        query = query.where(usage.resource.in_(sorted(resources)))
+    return {row.resource: _total(row) for row in connection.execute(query)}
+
+
+def next_roots(
+    connection: sa.Connection, resource: str, *, is_counted: bool, after: str | None = None, limit: int
+) -> list[usages.Node]:
+    """Usage rows of roots that the total counts, or does not count; by project, from the one after ``after``.
+
+    In the order of the database, whose collation of names is not always that of the bytes.
+    """
+    usage, project = quota_usages.c, projects_table.c
+    query = (
+        sa.select(usage.id, usage.project_id, usage.generation)
+        .select_from(sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id))
+        .where(usage.resource == resource, usage.project_id != TOTAL)
+        .order_by(usage.project_id)
+        .limit(limit)
+    )
+    if after is not None:  # (Not always true of the first name: a collation may sort it before that of the total.)
+        query = query.where(usage.project_id > after)
+    if is_counted:
+        query = query.where(usage.in_total.is_not(None))
+    else:
+        query = query.where(usage.in_total.is_(None), project.parent_id.is_(None))
+    return [usages.Node(row.id, row.project_id, resource, row.generation, 0) for row in connection.execute(query)]
+
+
+def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[tuple[str, str]]:
+    """Those usage rows of these projects that a total counts, by (project_id, resource)."""
+    usage = quota_usages.c
+    query = sa.select(usage.project_id, usage.resource).where(usage.in_total.is_not(None))
+    return {
+        (row.project_id, row.resource)
+        for names in chunks(sorted(project_ids))
+        for row in connection.execute(query.where(usage.project_id.in_(names)))
+    }
+
+
+def delete_closed_total(connection: sa.Connection, resource: str) -> None:
+    """Delete the row of a closed total. It must count no root."""
+    usage = quota_usages.c
+    is_closed = sa.and_(usage.project_id == _IS_TOTAL, usage.in_total.is_(None))
+    connection.execute(sa.delete(quota_usages).where(is_closed, usage.resource == resource))

@@ -31,7 +31,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
-from cyborg_quota.types import MAX_AMOUNT, Counters, Page
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
@@ -235,10 +235,10 @@ def read(
     project_ids: Collection[str] | None = None,
     resources: Collection[str] | None = None,
 ) -> dict[tuple[str, str], Counters]:
-    """Counters by (project_id, resource), sorted. None means all. One statement, thus one snapshot."""
+    """Counters by (project_id, resource), sorted. None: all, but no totals. One statement, thus one snapshot."""
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
-    if project_ids is not None:
-        query = query.where(_usage.project_id.in_(sorted(project_ids)))
+    of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
+    query = query.where(of_projects)
     if resources is not None:
         query = query.where(_usage.resource.in_(sorted(resources)))
     rows = connection.execute(query).all()
@@ -252,8 +252,7 @@ def read_page(connection: sa.Connection, project_id: str | None, page: Page) -> 
     Raises MarkerNotFound.
     """
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
-    if project_id is not None:
-        query = query.where(_usage.project_id == project_id)
+    query = query.where(_usage.project_id != TOTAL if project_id is None else _usage.project_id == project_id)
     rows = connection.execute(paging.of_project_rows(connection, query, quota_usages, page))
     return {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
 
@@ -425,6 +424,32 @@ def subtrees_query(size: int) -> sa.Select[Any]:
 def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
     """The columns by which ``subtrees_query`` is sorted: the id, or the names."""
     return [_usage.id] if by_id else [_usage.project_id, _usage.resource]
+
+
+# The totals over all projects: see totals.py.
+
+
+def set_open(connection: sa.Connection, resource: str, *, is_open: bool) -> None:
+    """Open or close the total of a resource. Does nothing if it is open or closed already, or has no row."""
+    is_changing = _usage.in_total.is_(None) if is_open else _usage.in_total.is_not(None)
+    _set_in_total(connection, is_open, _usage.project_id == TOTAL, _usage.resource == resource, is_changing)
+
+
+def set_counted(connection: sa.Connection, root: Node, *, is_counted: bool) -> bool:
+    """Note that a total counts this row, or that none does. False: the row has changed since it was read."""
+    return _set_in_total(connection, is_counted, _usage.id == root.usage_id, _usage.generation == root.generation) == 1
+
+
+def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> None:
+    """Note for each of these rows, by id, whether a total counts it. The caller must have locked the rows."""
+    for flag in (True, False):
+        for ids in chunks(sorted(usage_id for usage_id, is_counted in flags.items() if is_counted == flag)):
+            _set_in_total(connection, flag, _usage.id.in_(ids))
+
+
+def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
+    values = {"in_total": 1 if flag else None, "generation": _usage.generation + 1}
+    return connection.execute(sa.update(quota_usages).where(*conditions).values(values)).rowcount
 
 
 # Queries for holdings.py.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.limit_history import LimitHistory
     from cyborg_quota.ledger.pods import PodManager
     from cyborg_quota.ledger.providers import ProviderManager
+    from cyborg_quota.ledger.total_limits import TotalLimits
 
 
 class QuotaDriver(abc.ABC):
@@ -244,6 +245,11 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def keeper(self) -> LimitKeeper:
         """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
+
+    @property
+    def total_limits(self) -> TotalLimits:
+        """Changes total limits over all projects. Raises LimitsReadOnly if the limit driver does not store limits."""
+        raise NotImplementedError
 
     def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:  # noqa: B027
         """Call ``listener`` after the commit of each transaction that changes limits. (Only ``history`` needs it.)"""

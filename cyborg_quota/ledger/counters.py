@@ -14,12 +14,12 @@ from typing import NoReturn
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import dialects, maintenance, usages
+from cyborg_quota.db import dialects, maintenance, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, Counters, Drift
+from cyborg_quota.types import COMMITTED, MAX_AMOUNT, TOTAL, Counters, Drift
 
 LOG = logging.getLogger(__name__)
 
@@ -225,7 +225,9 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _RowToRepair:
-    """A usage row to repair; sorts in the order of the repair. ``height`` is minus the depth; 0 at the root."""
+    """A usage row to repair; sorts in the order of the repair. ``height`` is minus the depth; 0 at the root, 1 for a
+    total over all projects.
+    """
 
     height: int
     project_id: str
@@ -251,11 +253,16 @@ class Healer:
         rows = set()
         orphans = set()
         for drift in self._untimed.read(maintenance.audit):
+            if drift.project_id == TOTAL:
+                rows.add(_RowToRepair(1, TOTAL, drift.resource))
+                continue
             self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
             path = self._paths.get(drift.project_id, [drift.resource])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
                 rows.add(_RowToRepair(distance - depth, project_id, drift.resource))
+            if drift.resource in path.totals:
+                rows.add(_RowToRepair(1, TOTAL, drift.resource))
             if drift.recorded is None:
                 orphans.add((drift.project_id, drift.resource))
         healed = []
@@ -271,8 +278,13 @@ class Healer:
 
     def _heal(self, project_id: str, resource: str, is_orphan: bool) -> Drift | None:
         def work(connection: Connection) -> Drift | None:
-            self._paths.forget(project_id)
-            nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
+            nodes: tuple[usages.Node, ...] | None
+            if project_id == TOTAL:
+                path_state.make_row(connection, TOTAL, resource)  # (Somebody may have deleted it by hand.)
+                nodes = (path_state.read_totals(connection, [resource])[resource].node,)
+            else:
+                self._paths.forget(project_id)
+                nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:

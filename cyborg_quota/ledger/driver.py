@@ -42,6 +42,7 @@ from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
+from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limits.base import LimitDriver
@@ -119,7 +120,13 @@ class DbQuotaDriver(base.QuotaDriver):
         # Its transactions check all limits, which takes seconds in a large cloud.
         long_transactions = self._database.long_transactions
         tree = Tree(long_transactions, self._paths, self._history)
-        return LimitKeeper(long_transactions, tree, self._limits, self._history)
+        return LimitKeeper(long_transactions, tree, self._limits, self._history, self.total_limits)
+
+    @property
+    def total_limits(self) -> TotalLimits:
+        if not isinstance(self._limits, DatabaseLimitDriver):
+            raise exceptions.LimitsReadOnly(self._limits.set_where)
+        return TotalLimits(self._database.long_transactions, self._paths, self._history)
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         for database in (self._database, self._untimed):

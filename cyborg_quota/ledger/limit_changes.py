@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, usages
+from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
@@ -24,13 +24,14 @@ from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.limits import document, timeline
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, Page, RecordedChanges
+from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, Page, RecordedChanges, TotalLimit
 
 Key = TypeVar("Key")
 
@@ -46,9 +47,17 @@ _MAX_ATTEMPTS: Final = 20
 class LimitKeeper:
     """Sets limits, and adds and moves projects, as the enforcement model allows."""
 
-    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver, history: LimitHistory) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tree: Tree,
+        limits: DatabaseLimitDriver,
+        history: LimitHistory,
+        total_limits: TotalLimits,
+    ) -> None:
         self._database = database
         self._tree = tree
+        self._total_limits = total_limits
         self._limits = limits
         self._history = history
 
@@ -66,9 +75,15 @@ class LimitKeeper:
 
         return self._database.read(work)
 
-    def documented(self) -> tuple[LimitTree, list[LimitOverride]]:
-        """All limits and projects, and the overrides that have not ended; for an export."""
-        return self._database.read(lambda connection: (self._read(connection), overrides.read(connection)[0]))
+    def documented(self) -> tuple[LimitTree, list[LimitOverride], list[TotalLimit]]:
+        """All limits and projects, the overrides that have not ended, and the total limits; for an export."""
+        return self._database.read(
+            lambda connection: (
+                self._read(connection),
+                overrides.read(connection)[0],
+                totals.read_limits(connection),
+            )
+        )
 
     def list_limits(self, page: Page) -> list[tuple[str | None, str, int]]:
         """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
@@ -166,11 +181,14 @@ class LimitKeeper:
         self._tree.remove(project_id, author)
 
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
-        """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused."""
+        """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused.
+
+        The total limits follow in transactions of their own: see total_limits.py.
+        """
         changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
         self._tree.forget_paths()
         self._history.announce(recorded)
-        return changes
+        return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
         """Raise ProjectRefused if the tree would be deeper than [limits] max_depth."""

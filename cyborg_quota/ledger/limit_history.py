@@ -20,7 +20,7 @@ from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits import history
 from cyborg_quota.limits.timeline import shown
-from cyborg_quota.types import Author, HistoryDifference, HistoryEntry, LimitChange, RecordedChanges
+from cyborg_quota.types import TOTAL, Author, HistoryDifference, HistoryEntry, LimitChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
 
@@ -124,7 +124,8 @@ class LimitHistory:
 
 
 def _sentence(change: LimitChange) -> str:
-    names = [f"project {change.project_id}" if change.project_id is not None else "default"]
+    project = "total over all projects" if change.project_id == TOTAL else f"project {change.project_id}"
+    names = [project if change.project_id is not None else "default"]
     if change.resource is not None:
         names.append(f"resource {change.resource}")
     if (one := change.override) is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, usages
+from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -85,11 +85,12 @@ class PathCache:
         self._cached_paths.clear()
 
     def _make(self, project_id: str, resources: Collection[str]) -> None:
-        self._database.write(
-            lambda connection: path_state.make_rows(
-                connection, path_state.read_path(connection, project_id, resources), resources
-            )
-        )
+        def work(connection: Connection) -> None:
+            path = path_state.read_path(connection, project_id, resources)
+            path_state.make_rows(connection, path, resources)
+            totals.count_root(connection, path, resources)
+
+        self._database.write(work)
         self.forget(project_id)
 
 

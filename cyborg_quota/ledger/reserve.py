@@ -26,7 +26,7 @@ from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import COMMITTED, RESERVED, UNLIMITED, Claim, Constraint, Counters, Selection, State
+from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, UNLIMITED, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
 """The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
@@ -341,7 +341,8 @@ class Reserver:
                 f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
                 f"ancestor of {request.project_id}."
             )
-        return constraints
+        counted = [resource for resource in amounts if resource in path.totals] if path.totals else []
+        return constraints + self._limits.get_total_constraints(counted) if counted else constraints
 
     def raise_refusal(
         self,
@@ -358,7 +359,8 @@ class Reserver:
         path = self._paths.get(request.project_id, sorted(amounts))
         if (path.project_ids, path.origins) != (charged.project_ids, charged.origins):
             return False
-        counters = self._database.read_synced(lambda connection: usages.read(connection, path.project_ids, amounts))
+        owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
+        counters = self._database.read_synced(lambda connection: usages.read(connection, owners, amounts))
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
         if violations:
             raise exceptions.OverQuota(
@@ -451,7 +453,9 @@ def changes_within(
         for node in nodes if amount else nodes[:1]:
             is_leaf = node.project_id == path.project_ids[0]
             max_held = limits_by_scope.get((node.project_id, resource, "project")) if is_leaf else None
-            max_subtree = limits_by_scope.get((node.project_id, resource, "subtree"))
+            max_subtree = limits_by_scope.get(
+                (node.project_id, resource, "total" if node.project_id == TOTAL else "subtree")
+            )
             changes.append(
                 usages.Change(
                     node,

@@ -13,7 +13,7 @@ from typing import Final
 from cyborg_quota.db import usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import UNLIMITED, Counters, Notice
+from cyborg_quota.types import TOTAL, UNLIMITED, Counters, Notice
 
 OVER: Final = 101
 """The level of usage above the limit. Thresholds are at most 100 percent."""
@@ -55,11 +55,14 @@ class ThresholdNotifier:
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
         rows = self._untimed.read(usages.read_notified_levels)
-        limits = self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows})
+        projects = {key: row for key, row in rows.items() if key[0] != TOTAL}
+        limits = dict(self._limits.get_limits({key[0] for key in projects}, {key[1] for key in projects}))
+        if totals := [resource for owner, resource in rows if owner == TOTAL]:
+            limits |= {(TOTAL, one.resource): one.limit for one in self._limits.get_total_constraints(totals)}
         notices = []
         for (project_id, resource), (counters, notified) in rows.items():
             limit = limits.get((project_id, resource), UNLIMITED)
-            held = self._held(counters)
+            held = counters.subtree if project_id == TOTAL else self._held(counters)
             current = level(held, limit, self._thresholds, self._least_limit)
             if current != notified and self._claim(project_id, resource, notified, current):
                 notices.append(Notice(project_id, resource, limit, held, notified, current))

@@ -102,11 +102,12 @@ class Transferrer:
         receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
-        # The totals of the projects above both do not change, so that their limits cannot refuse the transfer.
+        # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
+        counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
         constraints = [
             constraint
             for constraint in self._reserver.constraints(receiving, path, amounts)
-            if constraint.scope == "project" or constraint.project_id not in sending.project_ids
+            if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
         added = [one for row in rows for one in changes_within(path, constraints, {row.resource: row.delta}, row.state)]
         ended = {

@@ -36,7 +36,10 @@ class UsageReader:
         if parent_id is not None and path[1:2] != (parent_id,):
             path = (project_id, parent_id)  # its next charge moves it there
         constraints = self._limits.get_constraints(path, sorted(request))
-        counters = self._database.read(lambda connection: usages.read(connection, path, request))
+        if project_path.totals:
+            constraints += self._limits.get_total_constraints(sorted(project_path.totals))
+        owners = {*path, *(constraint.project_id for constraint in constraints)}
+        counters = self._database.read(lambda connection: usages.read(connection, owners, request))
         violations = enforcement.find_violations(project_id, constraints, counters, request)
         return violations if sees_all else enforcement.redact(violations, project_id)
 

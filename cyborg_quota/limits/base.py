@@ -101,6 +101,10 @@ class LimitDriver(abc.ABC):
         """``get_path_limits`` of each state, for a list of many projects."""
         return [self.get_path_limits(state, resources) for state in states]
 
+    def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
+        """The total limits over all projects of these resources, with scope ``total``. Called if there are any."""
+        return []
+
     def get_limits_on_paths(
         self, states: Sequence[PathState], resources: Collection[str]
     ) -> Mapping[tuple[str, str], int]:

@@ -10,13 +10,13 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import overrides
+from cyborg_quota.db import overrides, totals
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint
 
 _MAX_NAMED_PROJECTS: Final = 500
 """For more projects than this, all limits are read."""
@@ -71,8 +71,12 @@ class DatabaseLimitDriver(base.LimitDriver):
             raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
         return list(limits.constraints)
 
+    def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
+        return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
+
     def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        return self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)
+        limits = self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)
+        return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
 
     def _path_limits(
         self,
@@ -140,3 +144,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
         return LimitTree(dict(state.defaults), dict(state.project_limits), parents, self.initial_limits)
+
+
+def _total_constraints(limits: Mapping[str, int]) -> list[Constraint]:
+    return [Constraint(TOTAL, resource, limit, "total") for resource, limit in limits.items()]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts limits and the project tree to a YAML document, and back. No I/O. An example::
 
+    total: {gpu: 2000}
     defaults: {gpu: 10}
     projects:
     - id: atlas
@@ -29,7 +30,7 @@ import yaml
 from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride
+from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride, TotalLimit
 
 MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, independent of [limits] max_depth."""
@@ -54,6 +55,15 @@ _LIMITS: Final[Mapping[str, Any]] = {
     "type": ["object", "null"],
     "propertyNames": _NAME,
     "additionalProperties": {**_LIMIT, "type": ["integer", "null"]},
+}
+_TOTALS: Final[Mapping[str, Any]] = {
+    **_LIMITS,
+    "additionalProperties": {
+        "description": f"an integer from 0 to {MAX_LIMIT}",
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": MAX_LIMIT,
+    },
 }
 _TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z", "format": TIME_FORMAT}
 _OVERRIDES: Final[Mapping[str, Any]] = {
@@ -81,9 +91,9 @@ _PROJECTS: Final[Mapping[str, Any]] = {
 SCHEMA: Final[Mapping[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "Limits and the project tree of cyborg_quota",
-    "description": "a mapping of defaults and projects",
+    "description": "a mapping of total, defaults and projects",
     "type": "object",
-    "properties": {"defaults": _LIMITS, "projects": _PROJECTS},
+    "properties": {"total": _TOTALS, "defaults": _LIMITS, "projects": _PROJECTS},
     "additionalProperties": False,
     "$defs": {
         "project": {
@@ -96,8 +106,8 @@ SCHEMA: Final[Mapping[str, Any]] = {
     },
 }
 """The format of a document, as JSON Schema. An integer is written without a fraction: 1.0 is none. ``null`` for
-``defaults``, ``projects``, ``limits``, ``overrides`` or ``children`` means the same as an empty value; null for a limit
-removes it."""
+``total``, ``defaults``, ``projects``, ``limits``, ``overrides`` or ``children`` means the same as an empty value; null
+for a limit removes it."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -123,11 +133,12 @@ class Document:
     project_limits: Mapping[tuple[str, str], int | None]
     parents: Mapping[str, str | None]
     new_overrides: Sequence[NewOverride] = ()
+    totals: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> set[str]:
         """The resources for which the document sets a limit."""
-        given = [(resource, limit) for resource, limit in self.defaults.items()]
+        given = [*self.defaults.items(), *self.totals.items()]
         given += [(resource, limit) for (_, resource), limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
         return limited | {one.resource for one in self.new_overrides}
@@ -198,7 +209,7 @@ def read(value: object) -> Document:
             for index, entry in enumerate(project.get("overrides") or ())
         ]
         todo += _entries(f"{location}.children", project.get("children"), project_id, level + 1)
-    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides)
+    return Document(top.get("defaults") or {}, project_limits, parents, new_overrides, top.get("total") or {})
 
 
 def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:
@@ -317,7 +328,9 @@ def _shown(value: object) -> str:
     return safe_repr(value)
 
 
-def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, Any]:
+def write(
+    tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collection[TotalLimit] = ()
+) -> dict[str, Any]:
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     limits: dict[str, dict[str, int]] = {}
     spans: dict[str, list[dict[str, Any]]] = {}
@@ -337,7 +350,8 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = ()) -> dict[str, An
         return project
 
     tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
-    return {"defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
+    top = {"total": {one.resource: one.limit for one in totals}} if totals else {}
+    return {**top, "defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
 
 
 def _written(one: LimitOverride) -> dict[str, Any]:

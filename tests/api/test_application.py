@@ -136,6 +136,19 @@ def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
     return engine
 
 
+class TestTotalLimit(ApplicationTestCase):
+    def test_it_has_no_project(self) -> None:
+        """higgs learns the limit over all projects, and not what they hold."""
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 10})
+        detail = self.ask("/v2/quotas/higgs/detail", READER).json["quota"]["gpu"]
+        self.assertEqual((1, {"project_id": None, "scope": "total", "limit": 10}), (detail["fits"], detail["bound_by"]))
+        body = json.dumps({"check": {"gpu": 2}}).encode()
+        answer = self.ask("/v2/quotas/higgs/check", READER, "POST", body=body, content_type="application/json").json
+        expected = {"project_id": None, "resource": "gpu", "scope": "total", "limit": 10, "requested": 2}
+        hidden = dict.fromkeys(("in_use", "reserved", "subtree"))
+        self.assertEqual({"granted": False, "violations": [{**expected, **hidden}]}, answer)
+
+
 class TestStranger(ApplicationTestCase):
     """I8: the answers about a project that exists and one that does not are the same, and cost the same."""
 

@@ -149,7 +149,7 @@ class StoppingTest(ExpirerCase):
 
 class UnitFileTest(base.base.BaseTestCase):
     def test_the_unit_starts_the_program_and_gives_it_time_to_stop(self) -> None:
-        unit = configparser.ConfigParser(interpolation=None)
+        unit = configparser.ConfigParser(interpolation=None, strict=False)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(UNIT)
         self.assertIn("/cyborg-quota-expirer --config-file ", unit["Service"]["ExecStart"])

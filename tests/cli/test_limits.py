@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import subprocess
 
+import sqlalchemy as sa
+
+from cyborg_quota.cmd import status
+from cyborg_quota.types import TOTAL
 from tests.cli import base
 
 DATABASE = "[limits]\ndriver = database\n"
@@ -114,6 +121,56 @@ class LimitTest(LimitTestCase):
         self.done("limit", "set", "--default", "gpu=1")
         self.good("reserve", "--project", "p", "gpu=1")
         self.assertIn("Quota exceeded", self.refused(1, "reserve", "--project", "p", "gpu=1"))
+
+    def test_total(self) -> None:
+        self.done("limit", "set", "--default", "gpu=10")
+        self.good("reserve", "--project", "p", "gpu=3")
+        (change,) = self.good("limit", "set", "--total", "gpu=5", "--dry-run")
+        self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in change if name != "project_id"))
+        self.assertEqual([], self.good("limit", "list", "--total"))
+        self.done("limit", "set", "--total", "gpu=5", "--reason", "as bought")
+        row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2, "is_enforced": True}
+        self.assertEqual([row], self.good("limit", "list", "--total"))
+        error = self.refused(1, "reserve", "--project", "q", "gpu=3")
+        self.assertIn("all projects, resource gpu: limit 5, held 3, requested 3", error)
+        ended = self.call("check", "--project", "q", "gpu=3")
+        self.assertEqual(1, ended.status)
+        self.assertIn("| (total)    | gpu      | total |", ended.out)
+        self.assertIn("| 2    | (total)  |", self.call("usage", "list", "--project", "q").out)
+        history = self.good("limit", "history", "--limit", "1")
+        self.assertEqual([(TOTAL, "as bought")], [(row["project_id"], row["reason"]) for row in history])
+        self.assertIn("| (total)    | gpu", self.call("limit", "history", "-c", "project_id", "-c", "resource").out)
+        self.assertIn("total:", self.call("limit", "export").out)
+        self.assertEqual([], self.good("limit", "history", "--verify"))
+        self.done("limit", "unset", "--total", "gpu")
+        self.assertIn("no total limit for gpu", self.refused(1, "limit", "unset", "--total", "gpu"))
+        self.assertIn("must be an integer from 0", self.refused(2, "limit", "set", "--total", "gpu=-1"))
+        until = ("--until", "2030-01-01T00:00Z")
+        listed = ("list", "--total")
+        for argv in ((*listed, "--project", "p"), (*listed, "--limit", "1"), ("set", "--total", "gpu=1", *until)):
+            self.assertIn("--total", self.refused(2, "limit", *argv))
+
+    def test_the_upgrade_check_of_total_limits(self) -> None:
+        def checked() -> tuple[int, str]:
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
+            (found,) = [one for one in json.loads(out.getvalue())["checks"] if one["check"] == "total limits"]
+            return found["result"], found["details"]
+
+        self.done("limit", "set", "--default", "gpu=10")
+        code, details = checked()
+        self.assertEqual(0, code)
+        self.assertIn("only when no process of an older release runs any more", details)
+        self.done("limit", "set", "--total", "gpu=5")
+        self.assertEqual((0, "enforced: gpu"), checked())
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.exec_driver_sql("UPDATE limit_totals SET is_enforced = 0")  # as after a crash
+        code, details = checked()
+        self.assertEqual(1, code)
+        self.assertIn("interrupted: gpu; repeat: cyborg-quota limit set --total", details)
+        self.configure("")
+        self.assertEqual(0, checked()[0])
 
     def test_bad_usage(self) -> None:
         self.assertIn("--default --project", self.misused("limit", "set", "gpu=1"))

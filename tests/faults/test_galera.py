@@ -26,7 +26,7 @@ from cyborg_quota.db.dialects import mariadb
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
-from tests import base, fixtures, needs
+from tests import base, fixtures, invariants, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
@@ -35,6 +35,7 @@ from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
 from tests.race import test_pod_claim_races as pod_claim_races
 from tests.race import test_pod_races as pod_races
+from tests.race import test_total_limit_races as total_races
 from tests.race.workers import PATIENT, once, race
 from tests.servers import ServerError, galera
 
@@ -80,6 +81,8 @@ class TestCluster(test_base.BaseTestCase):
             self.capacity_is_claimed()
         with self.step("pods are selected"):
             self.pods_are_selected()
+        with self.step("a total limit is switched"):
+            self.a_total_limit_is_switched()
         with self.step("a sync was killed"):
             self.a_sync_was_killed()
         with self.step("a sync was killed on the same node"):
@@ -277,6 +280,26 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual([], engines[0].audit(base.ADMIN))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
         engines[0].close()
+
+    def a_total_limit_is_switched(self) -> None:
+        """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""
+        cluster_faults.create_database(self.cluster, "totals")
+        urls = [cluster_faults.url_of(node, "totals") for node in self.cluster.nodes]
+        schema.sync(Database(fixtures.settings(urls[0])))
+        limits = DatabaseLimitDriver(Flat(), InitialLimits())
+        engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
+        engines[0].administration.set_limits(base.ADMIN, {"gpu": -1})
+        for project_id in total_races.ROOTS:
+            engines[0].reserve(base.Context(project_id), {"gpu": 1})
+        for engine in engines:
+            engine.close()  # the processes open connections of their own
+        cluster_faults.wait_until_replicated(self.cluster)
+        total_races.switch_while_processes_reserve(self, engines[0], engines * 2)
+        cluster_faults.wait_until_replicated(self.cluster)
+        self.assertEqual([], engines[1].audit(base.ADMIN))
+        with sa.create_engine(urls[1], poolclass=sa.NullPool).connect() as connection:
+            self.assertEqual([], invariants.find_violations(connection))
+        engines[1].close()
 
     def naive_is_detected(self) -> None:
         """Read, compare, write, on three nodes: if all read before any writes, more is admitted than the limit."""

@@ -6,6 +6,7 @@ The change and its entries in the history are then both stored, or neither is, a
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import signal
@@ -16,15 +17,17 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Inventory
-from cyborg_quota.db import capacity_history, limit_history
+from cyborg_quota import Inventory, exceptions
+from cyborg_quota.db import capacity_history, limit_history, usages
 from cyborg_quota.ledger import limit_changes, providers
+from cyborg_quota.types import TotalLimit
 from tests import base, hooks
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 MAX_STATEMENTS = 100
+BATCH = "cyborg_quota.ledger.total_limits.BATCH_ROOTS"
 READS = ("SELECT", "WITH", "SET", "PRAGMA", "PREPARE", "DEALLOCATE")
 """A kill after one of these has the same effect as a kill after the statement before it."""
 
@@ -170,6 +173,61 @@ class TestKilledChanges(CrashTestCase):
             self.assertEqual({(True, False), (True, True), (False, True)}, outcomes, name)
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def test_a_total_limit_is_switched(self) -> None:
+        """It is enforced only if all is counted, what it counts is right, and a repeat of the call completes it."""
+        self.engine.reserve(base.Context("b"), {"gpu": 3})
+        totals = self.engine.total_limits
+        calls: dict[str, Step] = {
+            "set": Step(self.unset_total, lambda: totals.set(base.ADMIN, {"gpu": 9})),
+            "unset": Step(lambda: totals.set(base.ADMIN, {"gpu": 9}), lambda: totals.unset(base.ADMIN, ["gpu"])),
+        }
+        for name, step in calls.items():
+            outcomes = set()
+            for number in range(MAX_STATEMENTS):
+                step.restore()
+                with mock.patch(BATCH, 1):
+                    is_killed = self.is_killed(step.change, number)
+                self.assert_invariants()
+                self.assertEqual([], self.engine.audit(base.ADMIN), (name, number))
+                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, number))
+                outcomes.add(tuple((one.held, one.is_enforced) for one in totals.list(base.ADMIN)))
+                if not is_killed:
+                    break
+                with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
+                    step.change()
+                self.assert_invariants()
+                expected = [TotalLimit("gpu", 9, 5, is_enforced=True)] if name == "set" else []
+                self.assertEqual(expected, totals.list(base.ADMIN), number)
+            else:
+                self.fail(f"{name} sent more than {MAX_STATEMENTS} statements")
+            partial = {((0, False),), ((2, False),), ((5, False),), ((5, True),)} if name == "set" else {((5, True),)}
+            self.assertEqual({(), *partial}, outcomes, name)
+
+    def unset_total(self) -> None:
+        with contextlib.suppress(exceptions.QuotaError):
+            self.engine.total_limits.unset(base.ADMIN, ["gpu"])
+
+    def test_a_total_that_is_counted_in_two_transactions_is_detected(self) -> None:
+        """The control: the roots are counted before what they hold is added to the total."""
+        charge = usages.charge
+
+        def naive(connection: Any, change: usages.Change) -> bool:
+            connection.connection.commit()
+            connection.exec_driver_sql("BEGIN")  # a statement after which the process can be killed
+            return charge(connection, change)
+
+        found = []
+        for number in range(MAX_STATEMENTS):
+            self.unset_total()
+            with mock.patch.object(usages, "charge", naive):
+                is_killed = self.is_killed(lambda: self.engine.total_limits.set(base.ADMIN, {"gpu": 9}), number)
+            found += self.engine.audit(base.ADMIN)
+            self.engine.heal(base.ADMIN)
+            if not is_killed:
+                break
+        self.assertNotEqual([], found)
+        self.assert_invariants()
 
     def test_naive_is_detected(self) -> None:
         """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""

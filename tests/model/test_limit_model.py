@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from unittest import mock
 
+import sqlalchemy as sa
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -22,7 +24,8 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
-from tests import base, fixtures
+from cyborg_quota.types import TOTAL
+from tests import base, fixtures, invariants
 from tests.model import histories
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -37,6 +40,10 @@ MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 
 
+class Killed(Exception):
+    """Ends a call as a crash would."""
+
+
 class PlainLimits:
     """The limits of one resource, in plain Python."""
 
@@ -46,11 +53,12 @@ class PlainLimits:
         self.own: dict[str, int] = {}
         self.parents: dict[str, str | None] = {}
         self.held: dict[str, int] = {}
+        self.total: int | None = None
 
     def copy(self) -> PlainLimits:
         other = PlainLimits(self.policy)
         other.default, other.own, other.parents = self.default, dict(self.own), dict(self.parents)
-        other.held = dict(self.held)
+        other.held, other.total = dict(self.held), self.total
         return other
 
     def limit(self, project: str) -> int | None:
@@ -103,6 +111,8 @@ class PlainLimits:
             counted = [name] if self.policy == "flat" else self.below(name)
             if most != UNLIMITED and most is not None and sum(self.held.get(x, 0) for x in counted) + amount > most:
                 found.append(name)
+        if self.total is not None and sum(self.held.values()) + amount > self.total:
+            found.append(TOTAL)
         return sorted(found)
 
 
@@ -120,10 +130,13 @@ class Trees(stateful.RuleBasedStateMachine):
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
+        self.totals = self.engine.total_limits
+        self.database = sa.create_engine(ledger.url, poolclass=sa.NullPool)
         self.plain = PlainLimits(self.policy)
 
     def teardown(self) -> None:
         self.engine.close()
+        self.database.dispose()
 
     def change(self, plain: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
         """Make the change in the engine; it must be refused exactly if the model says so.
@@ -209,6 +222,60 @@ class Trees(stateful.RuleBasedStateMachine):
         self.quotas.commit(base.ADMIN, uuids)
         self.plain.held[project] = self.plain.held.get(project, 0) + amount
 
+    @stateful.rule(limit=st.sampled_from([0, 2, 5, 9, 14]), is_killed=st.booleans())
+    def set_total(self, limit: int, is_killed: bool) -> None:
+        """A new total limit is enforced only after the last batch."""
+
+        def change(progress: Any) -> None:
+            self.totals.set(base.ADMIN, {"gpu": limit}, progress=progress)
+
+        if self.change_total(change, is_killed):
+            self.plain.total = limit
+        (total,) = self.totals.list(base.ADMIN)
+        assert (total.limit, total.is_enforced) == (limit, self.plain.total is not None), total
+
+    @stateful.rule(is_killed=st.booleans())
+    def unset_total(self, is_killed: bool) -> None:
+        try:
+            self.change_total(lambda progress: self.totals.unset(base.ADMIN, ["gpu"], progress=progress), is_killed)
+        except exceptions.QuotaError as error:
+            assert "no total limit" in str(error), error
+            assert self.plain.total is None
+        self.plain.total = None
+
+    def change_total(self, call: Any, is_killed: bool) -> bool:
+        """``is_killed``: end the call after its first batch, of one project. Returns whether it came to its end."""
+
+        def kill(number: int) -> None:
+            if is_killed:
+                raise Killed
+
+        with mock.patch("cyborg_quota.ledger.total_limits.BATCH_ROOTS", 1):
+            try:
+                call(kill)
+            except Killed:
+                return False
+        return True
+
+    @stateful.rule(moves=st.lists(st.tuples(PROJECTS, PARENTS), min_size=1, max_size=3))
+    def import_tree(self, moves: list[tuple[str, str | None]]) -> None:
+        """Several moves in one transaction."""
+        plain = self.plain.copy()
+        for project, parent in moves:
+            if project not in plain.parents or parent == project or (parent and project in plain.path(parent)):
+                return
+            if parent is not None and parent not in plain.parents:
+                return
+            plain.parents[project] = parent
+        document: dict[str, Any] = {"projects": []}
+        entries: dict[str, Any] = {name: {"id": name, "children": []} for name in plain.parents}
+        for name, parent in plain.parents.items():
+            (document["projects"] if parent is None else entries[parent]["children"]).append(entries[name])
+        if plain.is_too_deep() or not plain.is_valid():
+            return  # (the rule `place` tests refusals)
+        self.engine.administration.import_limits(base.ADMIN, document)
+        self.plain = plain
+
     @stateful.precondition(lambda self: any(self.plain.held.values()))
     @stateful.rule(data=st.data())
     def put(self, data: st.DataObject) -> None:
@@ -216,6 +283,14 @@ class Trees(stateful.RuleBasedStateMachine):
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
         self.quotas.release(base.ADMIN, [first.uuid])
         self.plain.held[project] -= first.delta
+
+    @stateful.invariant()
+    def ledger_is_consistent(self) -> None:
+        with self.database.begin() as connection:
+            faults = invariants.find_violations(connection)
+        assert not faults, faults
+        assert self.engine.audit(base.ADMIN) == []
+        assert self.engine.administration.verify_limit_history(base.ADMIN) == []
 
     @stateful.invariant()
     def limits_agree(self) -> None:

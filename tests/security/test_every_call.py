@@ -26,6 +26,7 @@ from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pods import Pods
+from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
 from tests.functional import test_limits
 
@@ -43,6 +44,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "administration": None,
     "capacity": None,
     "pods": None,
+    "total_limits": None,
     "monitoring": None,
     "close": None,
     "ping": None,
@@ -303,6 +305,14 @@ class TestTheTable(EveryCallTestCase):
         for call, given in PODS.items():
             for context in STRANGERS.values():
                 self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.pods, call), context, **given)
+
+    def test_every_call_of_total_limits_needs_an_admin(self) -> None:
+        given = {"set": {"limits": {"gpu": 1}}, "preview": {"limits": {"gpu": 1}}, "unset": {"resources": ["gpu"]}}
+        for call in public(TotalLimits):
+            for who, context in STRANGERS.items():
+                method = getattr(self.engine.total_limits, call)
+                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
+                self.assertIn("total_limits", error.action, who)
 
     def test_every_call_of_monitoring_needs_an_admin(self) -> None:
         for call, given in MONITORING.items():

@@ -63,9 +63,9 @@ class TestRead(base.BaseTestCase):
     def test_the_offender_is_named(self) -> None:
         one = "projects: [{id: a, children: [{id: b, %s}]}]"
         for text, *words in (
-            ("", "the document must be a mapping of defaults and projects, not nothing"),
+            ("", "the document must be a mapping of total, defaults and projects, not nothing"),
             ("- a", "not a list"),
-            ("limits: {gpu: 1}", "the document has an unknown key 'limits'; known are defaults, projects"),
+            ("limits: {gpu: 1}", "the document has an unknown key 'limits'; known are total, defaults, projects"),
             ("defaults: [gpu]", "defaults must be a mapping of resources to limits, not a list"),
             (one % "limit: {gpu: 1}", "projects[0].children[0] has an unknown key 'limit'; known are id, limits, over"),
             (one % "limits: [gpu]", "projects[0].children[0].limits must be a mapping", "not a list"),

@@ -54,13 +54,15 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     # (The limit driver `database` keeps its limits in the ledger's database.)
     "limits": LEAVES | {"db", "plugins", "keystone_auth"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
-    "engine": LEAVES | {"policy", "ledger", "administration", "capacity", "pods", "queries", "monitoring"},
+    "engine": LEAVES
+    | {"policy", "ledger", "administration", "capacity", "pods", "queries", "monitoring", "total_limits"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "administration": LEAVES | {"policy", "ledger", "limits"},
     "capacity": LEAVES | {"ledger"},
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
+    "total_limits": LEAVES | {"ledger"},
     "pod_collection": LEAVES,
     "pods": LEAVES | {"ledger", "policy", "pod_collection"},
     "monitoring": LEAVES | {"ledger"},
@@ -253,6 +255,7 @@ DB_LEVELS = (
         "path_state",
         "projects",
         "resource_notices",
+        "totals",
     },
     {"dialects"},
     {

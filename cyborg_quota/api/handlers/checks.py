@@ -22,7 +22,7 @@ def check(call: Call) -> Json:
 
 def _violation(over: Over) -> Json:
     return {
-        "project_id": over.project_id,
+        "project_id": None if over.scope == "total" else over.project_id,
         "resource": over.resource,
         "scope": over.scope,
         "limit": over.limit,

@@ -28,7 +28,7 @@ def _detail(record: UsageRecord) -> Json:
     project_id, usage, headroom = record.project_id, record.usage, record.headroom or Headroom(0)
     is_own = headroom.bound_by == project_id and headroom.scope in ("project", "subtree")
     bound: Any = None
-    if headroom.bound_by is not None and not is_own:
+    if headroom.scope == "total" or (headroom.bound_by is not None and not is_own):
         bound = {"project_id": headroom.bound_by, "scope": headroom.scope, "limit": headroom.limit}
     return {
         "limit": None if is_own and headroom.limit is None else usage.limit,

@@ -53,11 +53,13 @@ FROM path
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
  SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
-WHERE projects.project_id = path.project_id) AS origin 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
 FROM quota_usages 
-WHERE quota_usages.project_id IN (SELECT path.project_id 
-FROM path) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 
 -- read path state
@@ -80,7 +82,9 @@ FROM path) UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS pr
 FROM limit_overrides 
 WHERE limit_overrides.starts_at <= UTC_TIMESTAMP(6) AND limit_overrides.ends_at > UTC_TIMESTAMP(6) AND limit_overrides.project_id IN (SELECT path.project_id 
 FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
-FROM limit_defaults
+FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS SIGNED INTEGER) AS value_1, CAST(quota_usages.subtree AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
+FROM limit_totals INNER JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
+WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1
 ;
 
 -- add project
@@ -120,11 +124,13 @@ FROM path
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
  SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
-WHERE projects.project_id = path.project_id) AS origin 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
 FROM quota_usages 
-WHERE quota_usages.project_id IN (SELECT path.project_id 
-FROM path) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
 ;
@@ -182,6 +188,10 @@ INSERT INTO projects (created_at, project_id, parent_id, generation) VALUES (UTC
 ;
 SELECT projects.project_id, projects.parent_id 
 FROM projects
+;
+SELECT quota_usages.id, quota_usages.resource, quota_usages.generation, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.project_id = ' total'
 ;
 UPDATE projects SET updated_at=UTC_TIMESTAMP(6), generation=(projects.generation + 1) WHERE projects.project_id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;

@@ -759,7 +759,9 @@ FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b
 -- paths of roots
 SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
 FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
-WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL
+WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL AND NOT (EXISTS (SELECT 1 
+FROM quota_usages AS total 
+WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
 ;
 
 -- sums
@@ -842,13 +844,17 @@ FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum
 FROM reservations 
 WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
-WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_3)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_4)s END) AS anon_2 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+FROM quota_usages AS child 
+WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
+WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS sum_3, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS anon_3 
 FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
-WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_1, NULL AS anon__1, NULL AS anon__2, %(param_5)s AS anon_3, %(param_6)s AS anon_4, children.subtree 
+WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, %(param_6)s AS anon_4, %(param_7)s AS anon_5, children.subtree 
 FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+FROM quota_usages AS child 
+WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
 WHERE quota_usages.id IS NULL AND children.subtree != %(subtree_1)s
 ;
 
@@ -863,11 +869,13 @@ FROM path
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
  SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
-WHERE projects.project_id = path.project_id) AS origin 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
 FROM quota_usages 
-WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 
 -- read path state
@@ -890,7 +898,9 @@ FROM path))) UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS 
 FROM limit_overrides 
 WHERE limit_overrides.starts_at <= (statement_timestamp() AT TIME ZONE 'UTC') AND limit_overrides.ends_at > (statement_timestamp() AT TIME ZONE 'UTC') AND limit_overrides.project_id = ANY (array((SELECT path.project_id 
 FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
-FROM limit_defaults
+FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS BIGINT) AS value_1, CAST(quota_usages.subtree AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
+FROM limit_totals JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
+WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1
 ;
 
 -- add project
@@ -930,11 +940,13 @@ FROM path
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
  SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
-WHERE projects.project_id = path.project_id) AS origin 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
 FROM quota_usages 
-WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) AND quota_usages.resource IN (__[POSTCOMPILE_b_resources])
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
 ;
@@ -992,6 +1004,10 @@ INSERT INTO projects (created_at, project_id, parent_id, generation) VALUES ((st
 ;
 SELECT projects.project_id, projects.parent_id 
 FROM projects
+;
+SELECT quota_usages.id, quota_usages.resource, quota_usages.generation, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.project_id = ' total'
 ;
 SELECT projects.project_id 
 FROM projects 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Total limits over all projects, the public interface. They apply in addition to the limits of projects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.types import MAX_LIMIT, Author, LimitChange, TotalLimit
+from cyborg_quota.validation import Context
+
+
+class TotalLimits:
+    """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
+
+    Only [limits] driver = database has total limits; another driver raises LimitsReadOnly.
+    """
+
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
+        self._driver = driver
+        self._resources = resources
+        self._require_reason = require_reason
+
+    def set(
+        self,
+        context: Context,
+        limits: Mapping[str, int],
+        *,
+        reason: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Set total limits ({resource: limit}). A new one is enforced when the call returns.
+
+        The call counts what all projects hold, in batches, while other calls reserve. If it is interrupted, call it
+        again. The limit may be below the present usage: reserves are then refused until the usage is below it.
+        ``progress`` is called with the number of projects of each batch. Raises UnknownResource, InvalidRequest.
+        """
+        validation.admin_only(context, "set_total_limits")
+        self._driver.total_limits.set(self._check(limits), self._author(context, reason), progress)
+
+    def preview(self, context: Context, limits: Mapping[str, int]) -> list[LimitChange]:
+        """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
+        validation.admin_only(context, "preview_total_limits")
+        return self._driver.total_limits.find_changes(self._check(limits))
+
+    def unset(
+        self,
+        context: Context,
+        resources: Iterable[str],
+        *,
+        reason: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Remove total limits, all or none. If it is interrupted, call it again.
+
+        Raises QuotaError if one of them is not set.
+        """
+        validation.admin_only(context, "unset_total_limits")
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        self._driver.total_limits.unset(sorted(set(names)), self._author(context, reason), progress)
+
+    def list(self, context: Context) -> list[TotalLimit]:
+        """All total limits, by resource."""
+        validation.admin_only(context, "list_total_limits")
+        return self._driver.total_limits.read()
+
+    def _check(self, limits: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
+        unknown = [resource for resource in limits if resource not in self._resources]
+        if unknown:
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        for resource, limit in limits.items():
+            if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
+                raise exceptions.InvalidRequest(
+                    f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}, not {safe_repr(limit)}."
+                )
+        return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
+
+    def _author(self, context: Context, reason: str | None) -> Author:
+        return validation.author_of(context, validation.check_reason(reason, is_required=self._require_reason))

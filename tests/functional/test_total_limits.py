@@ -1,0 +1,493 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Total limits over all projects: enforcement, the batches that switch them on, the fence, moves, audit and history.
+
+tests/model/test_limit_model.py switches them on and off on random trees; tests/race/test_total_limit_races.py while
+processes reserve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import sqlalchemy as sa
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import Headroom, QuotaEngine, exceptions
+from cyborg_quota.db import models, moves, path_state, projects, usages
+from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.types import TOTAL, Notice, TotalLimit
+from tests import base, clouds, fixtures
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+BATCH = "cyborg_quota.ledger.total_limits.BATCH_ROOTS"
+
+
+class Killed(Exception):
+    """Ends a call between two batches, as a crash would."""
+
+
+def kill(number: int) -> None:
+    raise Killed
+
+
+class TotalTestCase(test_limits.LimitsTestCase):
+    """Three roots that may hold any amount; ``a`` has a child."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, -1)
+        self.set(None, -1, "fpga")
+        self.make_tree({"a": None, "child": "a", "b": None, "c": None})
+        for project_id in ("a", "b", "c", "child"):
+            self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, project_id)
+        self.totals = self.engine.total_limits
+
+    def set_total(self, limit: int = 10, resource: str = "gpu", **how: Any) -> None:
+        self.totals.set(ADMIN, {resource: limit}, **how)
+        self.assert_invariants()
+
+    def total(self) -> TotalLimit:
+        (total,) = self.totals.list(ADMIN)
+        return total
+
+    def fits(self, project_id: str = "b") -> Headroom:
+        return self.engine.headroom(base.Context(project_id))["gpu"]
+
+
+class TestEnforcement(TotalTestCase):
+    def test_all_projects_together(self) -> None:
+        self.hold("child", 3)
+        self.hold("b", 4)
+        self.set_total(10)
+        self.assertEqual(TotalLimit("gpu", 10, 7, True), self.total())
+        self.assertEqual(Headroom(3, None, "total", 10), self.fits())
+        self.assertEqual([TOTAL], self.blockers("c", 4))
+        self.assertEqual([], self.blockers("c", 3))
+        self.hold("new", 3)
+        self.assertEqual(Headroom(0, None, "total", 10), self.fits("child"))
+        self.assertEqual(10, self.total().held)
+        self.assertEqual([], self.engine.check(ADMIN, {"fpga": 99}, "c"))
+
+    def test_a_limit_of_a_project_is_named_first(self) -> None:
+        """Of equal bounds, the nearest; a refusal names all that it would exceed."""
+        self.set_total(10)
+        self.set("b", 10)
+        self.assertEqual(Headroom(10, "b", "subtree", 10), self.fits())
+        self.assertEqual([TOTAL, "b"], self.blockers("b", 11))
+
+    def test_what_a_user_sees(self) -> None:
+        """The total limit, and not what other projects hold."""
+        self.hold("a", 8)
+        self.set_total(10)
+        refused = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("b"), {"gpu": 3})
+        (over,) = refused.overs
+        self.assertEqual(("total", 10, None, None), (over.scope, over.limit, over.subtree, over.used))
+        self.assertIn("all projects, resource gpu: limit 10, requested 3", str(refused))
+        refused = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": 3}, project_id="b")
+        self.assertIn("limit 10, held 8, requested 3", str(refused))
+        for call in (self.totals.list, lambda user: self.totals.set(user, {"gpu": 1})):
+            self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"))
+        self.assertNotIn(TOTAL, {record.project_id for record in self.engine.list_usages(ADMIN)})
+
+    def test_below_the_present_usage(self) -> None:
+        self.hold("a", 8)
+        self.set_total(5)
+        self.assertEqual([TOTAL], self.blockers("b", 1))
+        self.quotas.release(ADMIN, [row.uuid for row in self.engine.list_reservations(ADMIN, "a")])
+        self.assertEqual([], self.blockers("b", 5))
+
+    def test_changed_and_removed(self) -> None:
+        self.set_total(5)
+        self.set_total(6)
+        self.assertEqual([], self.blockers("b", 6))
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+        self.assertEqual([], self.totals.list(ADMIN))
+        self.assertEqual([], self.blockers("b", 99))
+        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE in_total IS NOT NULL"))
+        error = self.assertRaises(exceptions.QuotaError, self.totals.unset, ADMIN, ["gpu"])
+        self.assertIn("no total limit for gpu", str(error))
+
+    def count(self, query: str) -> int:
+        return int(self.database.read(lambda connection: connection.execute(sa.text(query)).scalar_one()))
+
+    def test_it_is_no_level_of_an_enforcement_model(self) -> None:
+        self.policy = Flat
+        engine = self.make_limited()
+        engine.total_limits.set(ADMIN, {"gpu": 4})
+        engine.reserve(base.Context("child"), {"gpu": 3})
+        self.assertEqual([TOTAL], [over.project_id for over in engine.check(ADMIN, {"gpu": 2}, "a")])
+        self.assertEqual(Headroom(1, None, "total", 4), engine.headroom(ADMIN, "a")["gpu"])
+
+    def test_bad_input(self) -> None:
+        wrong: Any
+        for wrong in ({}, None, {"gpu": -1}, {"gpu": None}, {"gpu": True}, {"gpu": 2**63}, {"gpu": "5"}):
+            self.assertRaises(exceptions.InvalidRequest, self.totals.set, ADMIN, wrong)
+            self.assertRaises(exceptions.InvalidRequest, self.totals.preview, ADMIN, wrong)
+        self.assertRaises(exceptions.UnknownResource, self.totals.set, ADMIN, {"gpu": 1, "tpu": 1})
+        self.assertRaises(exceptions.InvalidRequest, self.totals.unset, ADMIN, "gpu")
+        self.assertEqual([], self.totals.list(ADMIN))
+        engine = fixtures.make_engine(self.url, NoopLimitDriver())
+        self.addCleanup(engine.close)
+        self.assertRaises(exceptions.LimitsReadOnly, engine.total_limits.set, ADMIN, {"gpu": 1})
+
+    def test_a_resource_without_a_total_costs_nothing(self) -> None:
+        """A warm reserve and its settling send the same statements; with a total, one more that reads the limit."""
+
+        def statements(resource: str) -> list[str]:
+            context = base.Context("b")
+            with clouds.captured() as captured:
+                self.engine.rollback(context, self.engine.reserve(context, {resource: 1}))
+            return [text for text, _ in captured]
+
+        for resource in ("gpu", "fpga"):
+            statements(resource)
+        before = statements("fpga")
+        self.set_total(10)
+        for resource in ("gpu", "fpga"):
+            statements(resource)  # fills the cache of paths
+        after = statements("fpga")
+        self.assertEqual(len(before), len(after))
+        self.assertEqual(1, len([text for text in statements("gpu") if "limit_totals" in text]))
+        self.assertEqual([], [text for text in before + after if "total" in text])
+
+
+class TestBatches(TotalTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(MonkeyPatch(BATCH, 1))
+        for project_id, amount in (("a", 1), ("child", 2), ("b", 3), ("c", 4)):
+            self.hold(project_id, amount)
+
+    def test_not_enforced_before_the_last_batch(self) -> None:
+        seen = []
+
+        def progress(number: int) -> None:
+            self.assert_invariants()
+            self.hold("b", 1)
+            self.hold(f"new{len(seen)}", 1)
+            seen.append((number, self.total()))
+
+        self.set_total(12, progress=progress)
+        self.assertEqual({False}, {total.is_enforced for _, total in seen})
+        self.assertGreaterEqual(len(seen), 3)
+        self.assertEqual(TotalLimit("gpu", 12, 10 + 2 * len(seen), True), self.total())
+        self.assertEqual([TOTAL], self.blockers("b"))
+
+    def test_a_repeat_continues_after_a_crash(self) -> None:
+        self.assertRaises(Killed, self.set_total, 12, progress=kill)
+        self.assertEqual(TotalLimit("gpu", 12, 3, False), self.total())
+        self.assertEqual([], self.blockers("c", 99))
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.set_total(11)
+        self.assertEqual(TotalLimit("gpu", 11, 10, True), self.total())
+        changes = [entry.after for entry in self.admin.limit_history(ADMIN) if entry.project_id == TOTAL]
+        self.assertEqual([11, 12], changes)
+
+    def test_removed_half_way_and_set_again(self) -> None:
+        self.assertRaises(Killed, self.set_total, 12, progress=kill)
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.set_total(12)
+        self.assertRaises(Killed, self.totals.unset, ADMIN, ["gpu"], progress=kill)
+        self.assert_invariants()
+        self.assertEqual([], self.blockers("b", 99))
+        self.set_total(12)
+        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
+        self.assertRaises(Killed, self.totals.unset, ADMIN, ["gpu"], progress=kill)
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+
+    def test_each_batch_is_bounded(self) -> None:
+        numbers: list[int] = []
+        with mock.patch(BATCH, 2):
+            self.set_total(12, progress=numbers.append)
+        self.assertEqual([2, 1], numbers)
+
+    def test_names_are_sorted_as_the_database_sorts_them(self) -> None:
+        """Some collations of PostgreSQL ignore blanks, so that the name of the total is not the first of all."""
+        if self.backend != "postgresql":
+            self.skipTest("the other databases compare names by bytes")
+        self.execute("CREATE COLLATION shifted (provider = icu, locale = 'und-u-ka-shifted')")
+        self.execute("ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE shifted")
+        self.set_total(12)
+        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+
+    def test_another_command_removes_it_meanwhile(self) -> None:
+        def progress(number: int) -> None:
+            self.make_limited().total_limits.unset(ADMIN, ["gpu"])
+
+        error = self.assertRaises(exceptions.LimitRefused, self.set_total, 12, progress=progress)
+        self.assertIn("by another command", str(error))
+        self.assert_invariants()
+        self.assertEqual([], self.totals.list(ADMIN))
+
+
+class TestFence(TotalTestCase):
+    """Another process (an engine with a cache of its own) has read the path before the total was switched on."""
+
+    def race(self, during: Callable[[QuotaEngine], None]) -> None:
+        other = self.make_limited()
+        (uuid,) = other.reserve(base.Context("child"), {"gpu": 2})  # reads the path, and caches the reservation
+        other.reserve(base.Context("b"), {"gpu": 2})
+        self.totals.set(ADMIN, {"gpu": 10})
+        during(other)
+        other.commit(base.Context("child"), [uuid])
+        other.release(base.Context("child"), [uuid])
+
+    def test_a_cached_path_cannot_charge(self) -> None:
+        def during(other: QuotaEngine) -> None:
+            other.reserve(base.Context("b"), {"gpu": 3})
+            self.assertRaises(exceptions.OverQuota, other.reserve, base.Context("child"), {"gpu": 4})
+
+        self.race(during)
+        self.assert_invariants()
+        self.assertEqual(5, self.total().held)
+
+    def test_without_the_fence_it_is_not_counted(self) -> None:
+        """The control: roots are counted without a new generation."""
+
+        def naive(connection: sa.Connection, flag: object, *conditions: sa.ColumnElement[bool]) -> int:
+            statement = sa.update(models.quota_usages).where(*conditions).values(in_total=1 if flag else None)
+            return connection.execute(statement).rowcount
+
+        with mock.patch.object(usages, "_set_in_total", naive):
+            self.race(lambda other: other.reserve(base.Context("b"), {"gpu": 9}))
+        self.assertRaises(AssertionError, self.assert_invariants)
+
+    def insert_meanwhile(self) -> None:
+        """A transaction that did not see the total inserts the row of a new root after the last batch."""
+        where, name = (PathCache, "_make") if self.backend == "sqlite" else (path_state, "make_rows")
+        make: Any = getattr(where, name)
+        calls: list[int] = []
+
+        def delayed(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                self.totals.set(ADMIN, {"gpu": 10})
+            return make(*arguments)
+
+        other = self.make_limited()
+        with mock.patch.object(where, name, delayed):
+            other.reserve(base.Context("new"), {"gpu": 7})
+        self.assertTrue(calls)
+
+    def test_a_root_that_is_inserted_meanwhile(self) -> None:
+        self.insert_meanwhile()
+        self.assert_invariants()
+        self.assertEqual(Headroom(3, None, "total", 10), self.fits())
+
+    def test_without_the_check_of_a_path_it_is_not_counted(self) -> None:
+        """The control: a reserve does not count the root that it finds uncounted."""
+        with mock.patch.object(path_state.ProjectPath, "uncounted", lambda self, resources: []):
+            self.insert_meanwhile()
+        self.assertRaises(AssertionError, self.assert_invariants)
+
+
+class TestImport(TotalTestCase):
+    """An import makes a project a root, while a reserve counts the root above it in the total."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+        self.make_tree({"d": "c"})
+        self.admin.set_limits(ADMIN, {"gpu": -1}, "d")
+        for project_id in ("a", "c", "d"):
+            self.hold(project_id, 2)
+        with mock.patch(BATCH, 1):
+            self.assertRaises(Killed, self.set_total, 20, progress=kill)  # it counts a, and not b and c
+
+    def import_while_c_is_counted(self) -> list[type[Exception]]:
+        """Returns the errors of the reserve in c, which begins after the import has read what the total counts."""
+        limits = DatabaseLimitDriver(self.policy(), InitialLimits())
+        other = fixtures.make_engine(self.url, limits, statement_timeout_seconds=1, retry_seconds=0.5)
+        self.addCleanup(other.close)
+        other.get_usages(base.Context("c"))
+        read, errors = path_state.counted_keys, []
+
+        def delayed(connection: sa.Connection, project_ids: Any) -> Any:
+            keys = read(connection, project_ids)
+            try:
+                other.reserve(base.Context("c"), {"gpu": 1})
+            except exceptions.DatabaseUnavailable as error:
+                errors.append(type(error))
+            return keys
+
+        with mock.patch.object(path_state, "counted_keys", delayed):
+            self.admin.import_limits(ADMIN, {"projects": [{"id": "d"}]})
+        return errors
+
+    def test_the_reserve_waits_for_the_import(self) -> None:
+        self.assertEqual(1, len(self.import_while_c_is_counted()))
+        self.assert_invariants()
+        self.set_total(20)
+        self.assertEqual(TotalLimit("gpu", 20, 6, True), self.total())
+
+    def test_without_the_lock_of_the_old_root_a_project_is_counted_twice(self) -> None:
+        """The control."""
+        lock = projects.lock_many
+
+        def naive(connection: sa.Connection, project_ids: Any) -> None:
+            lock(connection, set(project_ids) - {"c"})
+
+        with mock.patch.object(moves.projects, "lock_many", naive):
+            self.assertEqual([], self.import_while_c_is_counted())
+        self.assertRaises(AssertionError, self.assert_invariants)
+
+
+class TestTree(TotalTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for project_id, amount in (("a", 1), ("child", 2), ("b", 3)):
+            self.hold(project_id, amount)
+
+    def test_moves(self) -> None:
+        """From child to root and back, one at a time and by an import, with and without rows at the new ancestors."""
+        self.set_total(20)
+        for parent_id in (None, "c", "b", None, "a"):
+            self.admin.move_project(ADMIN, "child", parent_id)
+            self.assert_invariants()
+        self.admin.move_project(ADMIN, "a", "c")
+        self.assert_invariants()
+        new = {"id": "new", "limits": {"gpu": -1, "fpga": -1}}
+        for tree in (
+            [{"id": "a"}, {"id": "child"}, {**new, "children": [{"id": "b"}]}],
+            [{"id": "child", "children": [{**new, "children": [{"id": "a"}]}]}],
+        ):
+            self.admin.import_limits(ADMIN, {"projects": tree})
+            self.assert_invariants()
+        self.assertEqual(6, self.total().held)
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+    def test_moves_between_two_batches(self) -> None:
+        with mock.patch(BATCH, 1):
+            self.assertRaises(Killed, self.set_total, 20, progress=kill)
+            for project_id, parent_id in (("child", None), ("b", "a"), ("a", "c"), ("child", "b"), ("b", None)):
+                self.admin.move_project(ADMIN, project_id, parent_id)
+                self.assert_invariants()
+            self.set_total(20)
+        self.assertEqual(TotalLimit("gpu", 20, 6, True), self.total())
+
+    def test_a_project_is_removed(self) -> None:
+        self.set_total(20)
+        self.blockers("c", 3)
+        self.admin.remove_project(ADMIN, "c")
+        self.assert_invariants()
+        self.hold("c", 3)
+        self.assertEqual(9, self.total().held)
+
+    def test_a_transfer_between_roots_does_not_change_it(self) -> None:
+        """At the limit, too; and a resize is refused by it."""
+        self.engine.capacity.enable(ADMIN)
+        self.quotas.reserve(base.Context("c"), {"gpu": 4}, consumer="x")
+        self.set_total(10)
+        self.quotas.transfer(ADMIN, "b", "c", consumer="x")
+        self.assertEqual(10, self.total().held)
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.resize, base.Context("b"), {"gpu": 5}, consumer="x")
+        self.assertEqual(["total"], [over.scope for over in error.overs])
+        self.quotas.resize(base.Context("b"), {"gpu": 1}, consumer="x")
+        self.assertEqual(7, self.total().held)
+
+    def test_notices(self) -> None:
+        """Of the total, and of no project; a total limit that is not enforced has none."""
+        self.set_total(10)
+        self.assertEqual([], self.engine.notices(ADMIN))
+        self.hold("c", 2)
+        (notice,) = self.engine.notices(ADMIN)
+        self.assertEqual(Notice(TOTAL, "gpu", 10, 8, 0, 80), notice)
+        self.assertEqual("all projects, resource gpu: at 80 % of the limit (held 8, limit 10)", str(notice))
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assertEqual([], self.engine.notices(ADMIN))
+
+    def test_expiry_of_many_roots(self) -> None:
+        for number in range(5):
+            self.quotas.reserve(base.Context(f"p{number}"), {"gpu": 1}, 60)
+        self.set_total(20)
+        self.execute("UPDATE reservations SET expire = '2020-01-01 00:00:00' WHERE state = 'reserved'")
+        self.assertEqual(5, self.make_limited().expire(ADMIN))
+        self.assert_invariants()
+        self.assertEqual(6, self.total().held)
+
+    def test_audit_and_heal(self) -> None:
+        self.set_total(20)
+        self.execute(f"UPDATE quota_usages SET subtree = 17 WHERE project_id = '{TOTAL}'")
+        (drift,) = self.engine.audit(ADMIN)
+        self.assertEqual((TOTAL, "gpu", 6), (drift.project_id, drift.resource, drift.expected.subtree))
+        self.assertEqual([drift.expected], [one.expected for one in self.engine.heal(ADMIN)])
+        self.assert_invariants()
+        self.execute("UPDATE quota_usages SET subtree = subtree + 2, used = used + 2 WHERE project_id = 'child'")
+        self.execute("UPDATE quota_usages SET subtree = subtree + 2 WHERE project_id = 'a'")
+        self.execute(f"UPDATE quota_usages SET subtree = subtree + 2 WHERE project_id = '{TOTAL}'")
+        self.engine.heal(ADMIN)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+    def test_heal_makes_a_deleted_row_again(self) -> None:
+        self.set_total(20)
+        self.execute(f"DELETE FROM quota_usages WHERE project_id = '{TOTAL}'")
+        self.engine.heal(ADMIN)
+        self.set_total(20)
+        self.assertEqual(TotalLimit("gpu", 20, 6, True), self.total())
+        self.assertEqual([TOTAL], self.blockers("b", 15))
+
+    def test_a_drifted_total_does_not_refuse_a_release(self) -> None:
+        self.set_total(20)
+        self.execute(f"UPDATE quota_usages SET subtree = 1 WHERE project_id = '{TOTAL}'")
+        self.engine.release(ADMIN, [row.uuid for row in self.engine.list_reservations(ADMIN, "b")])
+        self.assert_invariants()
+
+
+class TestDocument(TotalTestCase):
+    def test_export_and_import(self) -> None:
+        self.hold("a", 2)
+        self.set_total(20)
+        document = self.admin.export_limits(ADMIN)
+        self.assertEqual({"gpu": 20}, document["total"])
+        self.assertEqual([], self.admin.import_limits(ADMIN, document))
+        document["total"] = {"gpu": None, "fpga": 5}
+        changes = self.admin.import_limits(ADMIN, document, dry_run=True)
+        self.assertEqual(20, self.total().limit)
+        self.assertEqual(changes, self.admin.import_limits(ADMIN, document, reason="moved"))
+        self.assertEqual(
+            [("set limit", "fpga", None, 5), ("unset limit", "gpu", 20, None)],
+            [(change.action, change.resource, change.before, change.after) for change in changes],
+        )
+        self.assertEqual(TotalLimit("fpga", 5, 0, True), self.total())
+        self.assert_invariants()
+        self.assertEqual(["moved"] * 2, [entry.reason for entry in self.admin.limit_history(ADMIN, limit=2)])
+
+    def test_a_wrong_document(self) -> None:
+        for wrong in ({"gpu": -1}, {"gpu": "5"}, {"gpu": 1.5}, 5, ["gpu"]):
+            error = self.assertRaises(exceptions.InvalidDocument, self.admin.import_limits, ADMIN, {"total": wrong})
+            self.assertIn("total", str(error))
+        self.assertRaises(exceptions.UnknownResource, self.admin.import_limits, ADMIN, {"total": {"tpu": 1}})
+
+    def test_history(self) -> None:
+        self.totals.set(ADMIN, {"gpu": 20}, reason="as bought")
+        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.set(ADMIN, {"gpu": 7})
+        entries = [entry for entry in self.admin.limit_history(ADMIN) if entry.project_id == TOTAL]
+        self.assertEqual(
+            [("set limit", None, 7, None), ("unset limit", 20, None, None), ("set limit", None, 20, "as bought")],
+            [(entry.action, entry.before, entry.after, entry.reason) for entry in entries],
+        )
+        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
+        self.admin.checkpoint_limits(ADMIN)
+        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
+        self.execute("UPDATE limit_totals SET most = 8")
+        (difference,) = self.admin.verify_limit_history(ADMIN)
+        self.assertEqual((TOTAL, 7, 8), (difference.project_id, difference.recorded, difference.actual))

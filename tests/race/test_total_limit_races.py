@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A total limit is switched on, off and on again while processes reserve and settle; on every database."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import multiprocessing
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from tests import base
+from tests.functional import test_limits
+from tests.race.workers import TIMEOUT_SECONDS, race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+WORKERS = 6
+LIMIT = 20
+SECONDS = 0.7
+ROOTS = [f"root{number}" for number in range(8)]
+_FORK = multiprocessing.get_context("fork")
+
+
+def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Sequence[QuotaEngine]) -> None:
+    """One process for each of ``engines`` reserves, while ``switched`` sets, removes and sets the total limit.
+
+    Asserts that the total does not grow above the limit once it is enforced.
+    """
+    is_enforced, has_seen = _FORK.Event(), _FORK.Barrier(len(engines) + 1)
+    jobs = [
+        functools.partial(_reserve, engine, seed, is_enforced, has_seen) for seed, engine in enumerate(engines)
+    ]
+    samples, *granted = race(functools.partial(_switch, switched, is_enforced, has_seen), *jobs)
+    for before, held in itertools.pairwise(samples):
+        test.assertLessEqual(held, max(LIMIT, before), samples)
+    test.assertGreater(sum(granted), 0)
+
+
+def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any) -> list[int]:
+    """Returns what the total was at successive moments after it was enforced."""
+    totals = engine.total_limits
+    with mock.patch("cyborg_quota.ledger.total_limits.BATCH_ROOTS", 2):
+        totals.set(base.ADMIN, {"gpu": LIMIT})
+        totals.unset(base.ADMIN, ["gpu"])
+        totals.set(base.ADMIN, {"gpu": LIMIT})
+    is_enforced.set()
+    has_seen.wait(TIMEOUT_SECONDS)
+    samples, end = [], time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        samples.append(totals.list(base.ADMIN)[0].held)
+    return samples
+
+
+def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any) -> int:
+    """Reserve and settle in all roots and in new ones, until the total has been enforced for some time."""
+    chance, granted, end = random.Random(seed), 0, None
+    while end is None or time.monotonic() < end:
+        if end is None and is_enforced.is_set():
+            engine.total_limits.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
+            has_seen.wait(TIMEOUT_SECONDS)
+            end = time.monotonic() + SECONDS
+        granted += _attach(engine, chance.choice([*ROOTS, "child", f"new{chance.randrange(9)}"]), chance)
+    return granted
+
+
+def _attach(engine: QuotaEngine, project_id: str, chance: random.Random) -> int:
+    context = base.Context(project_id)
+    try:
+        uuids = engine.reserve(context, {"gpu": chance.randint(1, 3)})
+    except exceptions.OverQuota:
+        return 0
+    if chance.random() < 0.5:
+        engine.rollback(context, uuids)
+    else:
+        engine.commit(context, uuids)
+        if chance.random() < 0.97:
+            engine.release(context, uuids)
+    return 1
+
+
+class TestTotalLimitRaces(test_limits.LimitsTestCase):
+    def test_switched_while_processes_reserve(self) -> None:
+        """The total is the sum of all usage in the end. Once it is enforced, it does not grow above the limit."""
+        self.set(None, -1)
+        self.make_tree({**dict.fromkeys(ROOTS), "child": "root0"})
+        self.admin.set_limits(base.ADMIN, {"gpu": -1}, "root0")
+        self.admin.set_limits(base.ADMIN, {"gpu": -1}, "child")
+        for project_id in ROOTS:
+            self.hold(project_id, 1)
+        self.engine.close()
+        self.database.close()
+        switch_while_processes_reserve(self, self.engine, [self.engine] * WORKERS)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(base.ADMIN))
