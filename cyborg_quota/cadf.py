@@ -121,7 +121,7 @@ def _payload(
     except ImportError:
         raise exceptions.ConfigurationError(
             "[notices] notifications needs pycadf for the events of limit changes: "
-            "pip install 'cyborg_quota[notifications]'"
+            "install cyborg_quota[notifications]"
         ) from None
     author = recorded.author
     with warnings.catch_warnings():

@@ -22,7 +22,7 @@ def make_notifier(conf: cfg.ConfigOpts, *, retry: int | None = None) -> Any:
         import oslo_messaging
     except ImportError:
         raise exceptions.ConfigurationError(
-            "[notices] notifications needs oslo.messaging: pip install 'cyborg_quota[notifications]'"
+            "[notices] notifications needs oslo.messaging: install cyborg_quota[notifications]"
         ) from None
     try:
         transport = oslo_messaging.get_notification_transport(conf)

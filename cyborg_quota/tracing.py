@@ -28,7 +28,7 @@ def set_up(conf: cfg.ConfigOpts, service: str) -> None:
         from osprofiler import exc, initializer, opts
     except ImportError:
         raise exceptions.ConfigurationError(
-            "[quota] trace_statements needs osprofiler: pip install 'cyborg_quota[tracing]'."
+            "[quota] trace_statements needs osprofiler: install cyborg_quota[tracing]."
         ) from None
     opts.set_defaults(conf)
     try:

@@ -176,7 +176,8 @@ class Session:
                 connection.commit()
             return 0, ""
         if words[0] == "unset":
-            del os.environ[words[1]]
+            for name in words[1:]:
+                os.environ.pop(name, None)
             return 0, ""
         if words[0] == "sleep":
             time.sleep(float(words[1]))

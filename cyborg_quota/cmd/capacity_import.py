@@ -117,7 +117,7 @@ class Import(base.Lister):
             from cyborg_quota.integrations.inventory import service_import
         except ImportError as error:
             raise exceptions.ConfigurationError(
-                f"--from needs {error.name}: pip install 'cyborg_quota[keystone]'."
+                f"--from needs {error.name}: install cyborg_quota[keystone]."
             ) from None
         return service_import.run(
             self.conf,

@@ -38,7 +38,7 @@ def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
             from cyborg_quota.integrations.inventory.pod_placement import PodReader
         except ImportError as error:
             raise exceptions.ConfigurationError(
-                f"A pod with an endpoint needs {error.name}: pip install 'cyborg_quota[keystone]'."
+                f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
             ) from None
         return PodReader(conf, timeout_seconds)(endpoint, check)
 

@@ -40,7 +40,7 @@ def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory:
         from cyborg_quota.limits.keystone_projects import ProjectDirectory
     except ImportError as error:
         raise exceptions.ConfigurationError(
-            f"[oslo_limit] is set, and names of projects need {error.name}: pip install 'cyborg_quota[keystone]'."
+            f"[oslo_limit] is set, and names of projects need {error.name}: install cyborg_quota[keystone]."
         ) from None
     return ProjectDirectory.from_conf(conf)
 

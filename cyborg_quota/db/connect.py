@@ -80,7 +80,7 @@ def _trace(engine: sa.Engine) -> None:
         from osprofiler import sqlalchemy as osprofiler_sqlalchemy
     except ImportError:
         raise exceptions.ConfigurationError(
-            "[quota] trace_statements needs osprofiler: pip install 'cyborg_quota[tracing]'."
+            "[quota] trace_statements needs osprofiler: install cyborg_quota[tracing]."
         ) from None
     osprofiler_sqlalchemy.add_tracing(sa, engine, "db", hide_result=True)
 

@@ -168,7 +168,10 @@ class Database:
             self._long_transactions.close()
 
     def deadline(self) -> contextlib.AbstractContextManager[None]:
-        """All transactions inside this context share one retry deadline, because the caller waits for all of them."""
+        """All transactions inside this context share one retry deadline, because the caller waits for all of them.
+
+        It applies to retries after database errors. The caller limits the attempts that it repeats for other reasons.
+        """
         return self._call
 
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
@@ -181,8 +184,9 @@ class Database:
         DBDuplicateEntry is not translated: only the caller knows what a duplicate means.
 
         ``single_statement`` does the same in one statement. It is tried once, before ``work``, if the server supports
-        it (Dialect.can_run_single_statements). None or False means that it changed nothing. If it raises, its outcome
-        is unknown. In both cases ``work`` runs next.
+        it (Dialect.can_run_single_statements). None or False means that it changed nothing: ``work`` runs next. Any
+        other value is the result. DBDuplicateEntry, an exhausted connection pool, and an error that took long and came
+        after the deadline are raised; after any other database error, whose outcome is unknown, ``work`` runs.
         """
         return self._run_with_retries(work, read=False, single_statement=single_statement)
 

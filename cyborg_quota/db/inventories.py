@@ -69,7 +69,7 @@ def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnEleme
     )
 
 
-def _has_id(suffix: str) -> sa.ColumnElement[bool]:
+def _is_row(suffix: str) -> sa.ColumnElement[bool]:
     return _row.id == sa.bindparam(f"b_inventory{suffix}", type_=_row.id.type)
 
 
@@ -80,7 +80,7 @@ def _total(suffix: str) -> sa.BindParameter[int]:
 def _take(suffix: str) -> sa.Update:
     total = _total(suffix)
     values = {"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()}
-    return sa.update(inventories).where(_has_id(suffix)).values(values)
+    return sa.update(inventories).where(_is_row(suffix)).values(values)
 
 
 def claim_update(suffix: str = "") -> sa.Update:
@@ -116,7 +116,7 @@ def give_back_update(suffix: str = "") -> sa.Update:
     """The UPDATE that gives capacity back. ``give_back_arguments`` returns the parameters."""
     total = _total(suffix)
     values = {"used": _row.used - total, "free": _row.free + total, "updated_at": clock.utc_now()}
-    return sa.update(inventories).where(_has_id(suffix), _row.used >= total).values(values)
+    return sa.update(inventories).where(_is_row(suffix), _row.used >= total).values(values)
 
 
 def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dict[str, int]:
@@ -127,12 +127,12 @@ def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dic
 _GIVE_BACK: Final = Statement(give_back_update())
 _LOCK_IF_UNIT_FITS: Final = Statement(
     sa.update(inventories)
-    .where(_has_id(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
+    .where(_is_row(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
     .values(used=_row.used)
 )
 _EMPTY: Final = Statement(
     sa.update(inventories)
-    .where(_has_id(""))
+    .where(_is_row(""))
     .values(used=0, free=_row.capacity - _ELSEWHERE, updated_at=clock.utc_now())
 )
 
@@ -393,7 +393,7 @@ _LEVELS = (
     .select_from(_WITH_PROVIDER)
     .order_by(_provider.name, _row.resource)
 )
-_CLAIM_LEVEL = (
+_SET_LEVEL_IF = (
     sa.update(inventories)
     .where(_row.id == sa.bindparam("b_id"), sa.bindparam("b_before") == _LEVEL)
     .values(notified_level=sa.bindparam("b_now"))
@@ -418,7 +418,7 @@ def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
 
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
-    return connection.execute(_CLAIM_LEVEL, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
+    return connection.execute(_SET_LEVEL_IF, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
 
 
 _FREE_OR_0: Final = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))

@@ -23,7 +23,7 @@ class NewReservation(NamedTuple):
     """A row to insert. ``ttl_microseconds`` None: it does not expire (it is inserted as committed).
 
     ``claim_ordinal`` numbers the rows of a consumer's claim from 1, in the order of their resources; it is None without
-    a consumer.
+    a consumer. It is the column ``place``.
     """
 
     uuid: str

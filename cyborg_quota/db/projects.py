@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table projects: the tree, the path from a project to its root, and concurrency control of moves and charges.
 
-Three rules preserve I9 while the tree changes during charges:
+Three rules preserve invariant I9 (concepts.rst) while the tree changes during charges:
 
 1.  Every usage row has a ``generation``. A move of a project adds one to the generation of each of that project's
     rows (the descendants' edges do not change). The UPDATE of a charge compares the generation of every row on its

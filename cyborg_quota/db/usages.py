@@ -12,10 +12,10 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
 ``:max_subtree`` and ``:max_reserved`` likewise (``bounds``; ledger/reserve.py computes them from the limits).
 ``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
-(dialects/postgresql_functions.py). All three must have the same conditions.
+(dialects/postgresql_functions.py). All three must have the same conditions. ``bulk_update`` checks no limits.
 
-No row is locked before that statement. Callers charge the leaf first and the root last, so that the row that most
-transactions need, the root's, is locked for the shortest time.
+No usage row is locked before that statement. The leaf is charged first and the root last, so that the row that most
+transactions need, the root's, is locked for the shortest time. (On MariaDB, one UPDATE locks all rows by id.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
 
 _usage = quota_usages.c
 _NO_BOUND = 2**62
-"""The bound of a change without a limit: no subtree can hold that much. So all changes have the same conditions."""
+"""The bound of a change without a limit: no subtree can hold that much. One statement text thus serves all changes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def lock_order(self) -> tuple[int, str, str]:
-        """Deepest first, then by name: the order in which every transaction locks usage rows."""
+        """Deepest first, then by name. Dialect.lock_order overrides it on MariaDB (by id)."""
         return -self.depth, self.project_id, self.resource
 
 
@@ -77,10 +77,10 @@ by_depth: Final = operator.attrgetter("node.lock_order")
 def charge_update(suffix: str = "") -> sa.Update:
     """The UPDATE of a charge, with ``suffix`` in its parameters' names."""
     conditions, values = _charge_clauses(suffix)
-    return sa.update(quota_usages).where(_has_id(suffix), *conditions).values(values)
+    return sa.update(quota_usages).where(_is_row(suffix), *conditions).values(values)
 
 
-def _has_id(suffix: str) -> sa.ColumnElement[bool]:
+def _is_row(suffix: str) -> sa.ColumnElement[bool]:
     """``id = :b_id<suffix>``"""
     return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
 
@@ -109,7 +109,7 @@ _CHARGE_ONE = Statement(charge_update())
 def charge(connection: sa.Connection, change: Change) -> bool:
     """Apply ``change`` to its row if generation and bounds allow it. False: refused, and nothing was written.
 
-    ``used + reserved`` never passes MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
+    ``used + reserved`` never exceeds MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
     """
     return _CHARGE_ONE(connection, arguments(change)).rowcount == 1
 
@@ -305,7 +305,7 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
 _LEVELS = sa.select(
     _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
 ).order_by(_usage.project_id, _usage.resource)
-_CLAIM_LEVEL = (
+_SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
         _usage.project_id == sa.bindparam("b_project"),
@@ -327,7 +327,7 @@ def read_notified_levels(connection: sa.Connection) -> dict[tuple[str, str], tup
 def claim_notified_level(connection: sa.Connection, project_id: str, resource: str, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     parameters = {"b_project": project_id, "b_resource": resource, "b_before": before, "b_now": now}
-    return connection.execute(_CLAIM_LEVEL, parameters).rowcount == 1
+    return connection.execute(_SET_LEVEL_IF, parameters).rowcount == 1
 
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
@@ -355,7 +355,7 @@ _SUBTREES = sa.select(_usage.resource, _usage.subtree).where(_usage.project_id =
 
 
 def bump_generations(connection: sa.Connection, project_id: str) -> None:
-    """Add 1 to the generation of each usage row of a project that moves: rule 1 in projects.py."""
+    """Add 1 to the generation of each usage row of a project that moves: a charge with the old path then fails."""
     connection.execute(_BUMP_GENERATION, {"b_project": project_id})
 
 
@@ -411,7 +411,7 @@ _BUMP_GENERATIONS_OF_ROWS = ListStatement(
 
 
 def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
-    """Add 1 to the generations of these rows: rule 1 in projects.py."""
+    """Add 1 to the generations of these rows: a charge with the old path then fails."""
     for chunk in chunks(sorted(usage_ids)):
         _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {})
 

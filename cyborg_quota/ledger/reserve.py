@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserves: read the limits, then check and charge in one transaction.
 
-    read the path and the constraints                                      (no transaction)
+    read the path and the constraints                                      (before the transaction)
     INSERT the reservations, UPDATE each usage row on the path, COMMIT     (one transaction)
 
+(PostgreSQL's functions UPDATE first.)
 If the UPDATE of a usage row matches no row, everything is rolled back, and the counters are read to find the reason.
 If they are within all limits, another transaction has freed the amount meanwhile, or the tree has changed: retry from
 the beginning.
@@ -40,9 +41,11 @@ _ENDED: Final = (
     exceptions.ReservationReleased,
     exceptions.ReservationRolledBack,
 )
-"""The errors of a commit of a reservation that has ended. (ReservationNotFound: it was also purged.)"""
+"""The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
 
 _MAX_REFUSALS: Final = 10_000
+"""The most refusals that an OpenCap stores. It forgets them all when there are more."""
+
 _REFUSAL_SECONDS: Final = 60.0
 """After this time, the bound is tried again without counting: counting is slow, and the usage may have fallen."""
 
@@ -92,30 +95,30 @@ class OpenCap:
         self,
         connection: Connection,
         changes: Sequence[usages.Change],
-        counted: Sequence[usages.Node],
+        counted_rows: Sequence[usages.Node],
         claims: Sequence[Claim],
     ) -> bool:
-        """Charge every row, in lock order, and count the open reservations of the rows in ``counted``.
+        """Charge every row, in lock order, and count the open reservations of ``counted_rows``.
 
         The reservations are counted before the ancestors' rows are locked, except where all rows are locked by id.
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
         dialect = dialects.of(connection)
-        if not counted:
+        if not counted_rows:
             return dialect.charge_all(connection, changes)
-        leaf = counted[0].project_id
+        leaf = counted_rows[0].project_id
         leaf_changes = [change for change in changes if change.node.project_id == leaf]
         charged = {change.node.resource for change in leaf_changes}
         # A resource with only negative deltas may have no change; its row must be locked while it is counted.
-        leaf_changes += [usages.Change(node) for node in counted if node.resource not in charged]
+        leaf_changes += [usages.Change(node) for node in counted_rows if node.resource not in charged]
         ancestor_changes = [change for change in changes if change.node.project_id != leaf]
         if dialect.locks_by_id:
             # Rows of ancestors may have smaller ids, and are locked before.
             leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
         if not dialect.charge_all(connection, leaf_changes):
             return False
-        self.check(connection, counted, claims)
+        self.check(connection, counted_rows, claims)
         return dialect.charge_all(connection, ancestor_changes)
 
     def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
@@ -157,6 +160,7 @@ class ReserveRequest(NamedTuple):
     group: str | None
     ttl_microseconds: int | None
     sees_all: bool
+    """Whether the caller may see the usage of ancestors."""
 
     @property
     def state(self) -> State:
@@ -233,12 +237,12 @@ class Reserver:
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self.path(request, resources, is_limited=bool(amounts))
         constraints = self.constraints(request, path, amounts)
-        changes = changes_within(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
+        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else _NO_CAP
-        counted = cap.to_count(request.project_id, claims, amounts)
-        cap.bound_reserved(request.project_id, changes, counted)
-        nodes = [(path.nodes(resource) or ())[0] for resource in sorted(counted)]
+        counted_resources = cap.to_count(request.project_id, claims, amounts)
+        cap.bound_reserved(request.project_id, changes, counted_resources)
+        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
         placement = self._capacity.place(pending)
         if not placement.is_complete:
             return self._refuse_unplaced(request, path, constraints, pending)
@@ -248,18 +252,19 @@ class Reserver:
             if not _bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not cap.charge_and_count(connection, changes, nodes, claims):
+            if not cap.charge_and_count(connection, changes, counted_rows, claims):
                 raise _Refused
             return True
 
-        needs_several = counted or placement.binding_changes
-        single_statement = None if needs_several else self._single_statement(request, rows, changes, placement)
+        single_statement = None  # (counting, and changes of bindings, need several statements)
+        if not counted_resources and not placement.binding_changes:
+            single_statement = self._single_statement(request, rows, changes, placement)
         try:
             if placement.is_done(self._database.write(work, single_statement)):
                 self._after_charge(request, rows, placement)
                 return True
         except (DuplicateEntry, BindingChanged):
-            pass  # an earlier attempt was committed, or the same call was delivered twice
+            pass  # rows of this call or of its consumers may exist already
         except (_Refused, CapacityRefused, exceptions.TooManyOpenReservations) as refusal:
             self._refuse(request, path, constraints, pending, refusal)
             return False
@@ -295,7 +300,7 @@ class Reserver:
         pending: Sequence[PendingClaim],
         refusal: Exception,
     ) -> None:
-        """Raise the reason of a refusal, OverQuota before all others. Returns if there is none now: retry."""
+        """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
         if not self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending)):
@@ -351,7 +356,7 @@ class Reserver:
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> bool:
-        """Raise OverQuota or UsageOverflow if the counters explain the refusal. (``from None``: without its cause.)
+        """Raise OverQuota or UsageOverflow if the counters explain the refusal.
 
         True: they are within all limits. False: the path is no longer the one that was charged; the caller must retry.
         """
@@ -373,7 +378,7 @@ class Reserver:
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
-        """Find the rows that caused a duplicate key. True: they are those of an earlier attempt of this call.
+        """Look for rows of this call, or of its consumers. True: an earlier attempt of this call was committed.
 
         False: retry. Claims whose consumers already hold exactly these deltas are marked as charged; overdue
         reservations of the consumers are expired. Raises ReservationConflict if a consumer holds other deltas.
@@ -437,10 +442,10 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
     return True
 
 
-def changes_within(
+def changes_with_bounds(
     path: path_state.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
-    """The changes of the usage rows on the path, in lock order, with their bounds.
+    """The changes of the usage rows on the path, with their bounds. Deepest first; ``charge_all`` sorts by lock order.
 
     An amount of 0 (only negative deltas) adds nothing, but checks that the usage row of the project still exists: the
     project may have been removed since the path was read.

@@ -22,7 +22,7 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
-from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_within
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import EXPIRED, RESERVED
@@ -91,7 +91,7 @@ class Resizer:
             change
             for row in rows
             if row.resource in amounts
-            for change in changes_within(path, constraints, {row.resource: growth[row.resource]}, row.state)
+            for change in changes_with_bounds(path, constraints, {row.resource: growth[row.resource]}, row.state)
         ]
         ended = {
             (row.project_id, row.resource): (growth[row.resource], 0)

@@ -20,7 +20,7 @@ from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest, changes_within
+from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest, changes_with_bounds
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
@@ -109,7 +109,9 @@ class Transferrer:
             for constraint in self._reserver.constraints(receiving, path, amounts)
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
-        added = [one for row in rows for one in changes_within(path, constraints, {row.resource: row.delta}, row.state)]
+        added = [
+            one for row in rows for one in changes_with_bounds(path, constraints, {row.resource: row.delta}, row.state)
+        ]
         ended = {
             (row.project_id, row.resource): (-row.delta, 0) if row.state == RESERVED else (0, -row.delta)
             for row in rows

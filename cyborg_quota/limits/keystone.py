@@ -109,7 +109,7 @@ class KeystoneLimitDriver(base.LimitDriver):
             from cyborg_quota.limits import keystone_client, keystone_session
         except ImportError as error:
             raise exceptions.ConfigurationError(
-                f"[limits] driver = keystone needs {error.name}: pip install 'cyborg_quota[keystone]'."
+                f"[limits] driver = keystone needs {error.name}: install cyborg_quota[keystone]."
             ) from None
         keystone_session.register_opts(conf)
         keystone_session.check(conf)

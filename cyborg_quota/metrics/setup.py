@@ -74,6 +74,6 @@ def _import() -> None:
         import prometheus_client  # noqa: F401
     except ImportError:
         raise exceptions.ConfigurationError(
-            f"[metrics] listen or {VARIABLE} is set, and metrics need prometheus_client: pip install"
-            " 'cyborg_quota[metrics]'."
+            f"[metrics] listen or {VARIABLE} is set, and metrics need prometheus_client: install"
+            " cyborg_quota[metrics]."
         ) from None

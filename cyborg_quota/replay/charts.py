@@ -46,7 +46,7 @@ class Panel:
 def require(path: str) -> None:
     """Raise BadUsage if no chart can be drawn to ``path``; called before the replay, which may take hours."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise BadUsage("--chart needs matplotlib: pip install 'cyborg_quota[chart]'")
+        raise BadUsage("--chart needs matplotlib: install cyborg_quota[chart]")
     try:
         importlib.import_module("matplotlib.pyplot")
     except ImportError as error:  # installed, but incompatible with another package (often numpy)

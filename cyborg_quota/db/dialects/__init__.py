@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supported databases: one module for each, with everything that is special about it."""
+"""The supported databases: one class for each. (contributor/databases.rst says what is elsewhere.)"""
 
 from __future__ import annotations
 

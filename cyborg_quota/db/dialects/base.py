@@ -26,7 +26,11 @@ MIN_BULK_ROWS: Final = 8
 
 
 class Dialect:
-    """One kind of database. Every method has a portable form here, except ``insert_or_ignore``."""
+    """One kind of database.
+
+    Every method has a portable form here, except ``engine_arguments``, ``configure_connection`` and
+    ``insert_or_ignore``.
+    """
 
     name: ClassVar[str]
     """SQLAlchemy's name of the dialect."""
@@ -40,7 +44,7 @@ class Dialect:
     locks_by_id: ClassVar[bool] = False
     """Whether every transaction locks usage rows by id, instead of deepest first and then by name."""
     update_locks_in_order: ClassVar[bool] = False
-    """Whether an UPDATE of several rows locks them in a known order: that of their keys."""
+    """Whether an UPDATE of several rows locks them in a known order: that of their primary keys."""
 
     # --- Connecting ---
 
@@ -101,8 +105,8 @@ class Dialect:
         ``claims``: what they take from inventories, in the order of the inventories' ids. ``changes`` have the bounds
         that the limits set. True: done and durable. False or None: nothing was changed, because a charge or a claim was
         refused, a consumer has a live reservation, or this form does not support the call; the
-        multi-statement transaction then handles the call and determines the reason. One of ``claims``: this one was
-        refused, as in that transaction, which is not needed then; nothing was changed.
+        multi-statement transaction then handles the call and determines the reason. An element of ``claims``: its
+        inventory refused it. Nothing was changed, and the multi-statement transaction need not run.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None

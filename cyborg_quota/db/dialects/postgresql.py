@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE.
+"""PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE;
+except in batches, which first lock the rows in order (``charge_bulk``).
 
 A reserve or a settle is one call of a function in autocommit mode (postgresql_functions.py). If it is refused, the
 function changes nothing.
@@ -88,7 +89,7 @@ class PostgreSQL(Dialect):
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
     ) -> Sequence[Any] | None:
         if functions.TRANSACTION_SETTINGS in connection.info:
-            return None  # the settings are those of a transaction
+            return None  # behind a transaction pooler, the query needs the SET statements first
         return query(connection, parameters).all()
 
     def settle_in_single_statement(

@@ -158,7 +158,7 @@ def give_back(
     freed: Sequence[tuple[int, int]],
 ) -> bool:
     """Roll back, with the inventories and the changes in lock order. False: it changed nothing."""
-    listed = functions.array([functions.element(uuid) for uuid in sorted(uuids)])
+    listed = functions.array([functions.array_element(uuid) for uuid in sorted(uuids)])
     arguments = f"%s, {grace}, {_integers(freed)}, {functions.charge_array(changes)}"
     return functions.call_function(connection, GIVE_BACK, arguments, (listed,), changes)
 

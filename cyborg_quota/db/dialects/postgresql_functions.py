@@ -37,7 +37,8 @@ RESERVE: Final = "cyborg_quota_reserve_v1"
 SETTLE: Final = "cyborg_quota_settle_v2"
 RESERVE_ONE: Final = "cyborg_quota_reserve_one_v1"
 SETTLE_ONE: Final = "cyborg_quota_settle_one_v2"
-"""Version 2 of both leaves out reservations that were resized or transferred: see settle_in_flight_update."""
+"""SETTLE and SETTLE_ONE leave out reservations that were resized or transferred, since version 2: see
+settle_in_flight_update."""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -46,7 +47,7 @@ Each transaction may run on another server connection. A function call is sent a
 runs them in one transaction.
 """
 
-_CONTENDED: Final = "cyborg_quota_hot"
+_CONTENDED: Final = "cyborg_quota_contended"
 """Key in ``connection.info``: the ids of contended usage rows, with the time of the last wait for each."""
 
 _CONTENDED_SECONDS: Final = 0.2
@@ -63,7 +64,8 @@ _ENSURE_DURABLE: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quot
 HOLD_LOCKS: Final = 0
 CHECK_CONTENTION: Final = 1
 RELEASE_EARLY: Final = 2
-"""The values of ``p_locks``: see decision record 0025."""
+"""The values of ``p_locks``. 0: do not check; 1: check for contention; 2: commit asynchronously, which releases the row
+locks early. See decision record 0025."""
 
 REFUSED: Final = 0
 DONE: Final = 1
@@ -71,6 +73,8 @@ DONE_AND_RELEASED: Final = 2
 """The results of all functions. REFUSED: nothing was changed. DONE_AND_RELEASED: committed, but not yet flushed."""
 
 REFUSED_STATE: Final = "QU001"
+"""Our own SQLSTATE: roll back."""
+
 NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 
 _CHARGE_COLUMNS: Final = (
@@ -108,6 +112,7 @@ CHARGE_LOOP: Final = f"""
     END LOOP;"""
 
 # Undo the changes of the rows that were already charged. (An exception handler would make each call a subtransaction.)
+# Then commit asynchronously: the net change is nil, so nothing need be flushed.
 UNDO: Final = f"""IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
                     SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
@@ -170,6 +175,7 @@ $function$"""
 # (The CASE keeps ``state`` and ``expire`` out of the index conditions: see decision record 0022.)
 IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
                 AND (expire IS NULL OR expire > {NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
+
 
 def _settle(uuids: str) -> str:
     """The UPDATE that settles the reservations with ``uuids``, an expression for the operator ``=``."""
@@ -336,7 +342,7 @@ def settle(
     if is_one_row(uuids, changes):
         arguments = f"%s, '{after}', {grace}, {charge_values(changes[0])}"
         return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
-    listed = array([element(uuid) for uuid in sorted(uuids)])
+    listed = array([array_element(uuid) for uuid in sorted(uuids)])
     return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,), changes)
 
 
@@ -394,7 +400,7 @@ def charge_array(changes: Sequence[Change]) -> str:
 def reservation_text(row: NewReservation, *more: int | None) -> str:
     """A new reservation as the function expects it, with further elements."""
     values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
-    return array([element(value) for value in (*values, *more)])
+    return array([array_element(value) for value in (*values, *more)])
 
 
 def array(elements: Iterable[str]) -> str:
@@ -402,7 +408,7 @@ def array(elements: Iterable[str]) -> str:
     return f"{{{','.join(elements)}}}"
 
 
-def element(value: str | int | None) -> str:
+def array_element(value: str | int | None) -> str:
     """An element in the text of an array."""
     if value is None:
         return "NULL"
@@ -410,7 +416,6 @@ def element(value: str | int | None) -> str:
         return str(value)
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{quoted}"'
-
 
 
 def ensure_durable(connection: sa.Connection) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite: one writer at a time, in this process.
+"""SQLite: the database runs inside this process. One writer at a time, over all processes.
 
 There is no network round trip, so the portable form (several statements) is fast enough.
 """

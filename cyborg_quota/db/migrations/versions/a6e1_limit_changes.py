@@ -13,11 +13,6 @@ down_revision = "f6f0"
 branch_labels = None
 depends_on = None
 
-_NOW = {
-    "mysql": "UTC_TIMESTAMP(6)",
-    "postgresql": "statement_timestamp() AT TIME ZONE 'UTC'",
-    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
-}
 _SOURCES = ("fences", "limit_defaults", "project_limits", "projects")
 # Each SELECT: project_id, resource, value_after, origin; the rows of the checkpoint are numbered through.
 _STATES = (
@@ -73,15 +68,16 @@ def _write_checkpoint(bind: sa.Connection) -> None:
         bind.exec_driver_sql("INSERT INTO fences (name, generation) VALUES ('limits', 1)")
     generation = bind.exec_driver_sql("SELECT generation FROM fences WHERE name = 'limits'").scalar()
     columns = "created_at, generation, ordinal, user_id, action, operation"
-    name = "mysql" if bind.dialect.name in ("mysql", "mariadb") else bind.dialect.name
-    most = "CAST(most AS CHAR)" if name == "mysql" else "CAST(most AS VARCHAR(255))"
+    is_mysql = bind.dialect.name in ("mysql", "mariadb")
+    most = "CAST(most AS CHAR)" if is_mysql else "CAST(most AS VARCHAR(255))"
+    now = column_types.utc_now(bind)
     constants = "'db sync', 'checkpoint', 'migration'"
-    bind.exec_driver_sql(f"INSERT INTO limit_changes ({columns}) VALUES ({_NOW[name]}, {generation}, 0, {constants})")
+    bind.exec_driver_sql(f"INSERT INTO limit_changes ({columns}) VALUES ({now}, {generation}, 0, {constants})")
     first = 0
     for state in _STATES:
         rows = bind.exec_driver_sql(
             f"INSERT INTO limit_changes ({columns}, project_id, resource, value_after, origin)"
-            f" SELECT {_NOW[name]}, {generation}, {first} + ROW_NUMBER() OVER (ORDER BY p, r), {constants}, p, r, v, o"
+            f" SELECT {now}, {generation}, {first} + ROW_NUMBER() OVER (ORDER BY p, r), {constants}, p, r, v, o"
             f" FROM ({state.format(most=most)}) AS present"
         ).rowcount
         first += rows

@@ -21,11 +21,6 @@ down_revision = "c8e3"
 branch_labels = None
 depends_on = None
 
-_NOW = {
-    "mysql": "UTC_TIMESTAMP(6)",
-    "postgresql": "statement_timestamp() AT TIME ZONE 'UTC'",
-    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
-}
 _PIECE = 1000
 _COLUMNS = ("generation", "ordinal", "provider_uuid", "provider", "resource", "value_after")
 _PROVIDERS = (
@@ -87,10 +82,9 @@ def _write_checkpoint(bind: sa.Connection) -> None:
     generation = bind.exec_driver_sql("SELECT generation FROM fences WHERE name = 'capacity'").scalar()
     columns = ", ".join(_COLUMNS)
     parameters = ", ".join(f":{column}" for column in _COLUMNS)
-    name = "mysql" if bind.dialect.name == "mariadb" else bind.dialect.name
     insert = sa.text(
         f"INSERT INTO capacity_changes (created_at, user_id, action, operation, {columns})"
-        f" VALUES ({_NOW[name]}, 'db sync', 'checkpoint', 'migration', {parameters})"
+        f" VALUES ({column_types.utc_now(bind)}, 'db sync', 'checkpoint', 'migration', {parameters})"
     )
     rows = [
         dict(zip(_COLUMNS, (generation, ordinal, *row), strict=True)) for ordinal, row in enumerate(_state(bind))
