@@ -174,6 +174,28 @@ class TestKilledChanges(CrashTestCase):
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
+    def test_naive_is_detected(self) -> None:
+        """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
+        waiting: list[Any] = []
+
+        def change() -> None:
+            with mock.patch.object(
+                limit_changes.limit_history, "record", lambda *args, **_kwargs: waiting.append(args)
+            ):
+                self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
+            hooks.database_of(self.engine).write(lambda connection: limit_history.record(connection, *waiting[0][1:]))
+
+        found = []
+        for number in range(MAX_STATEMENTS):
+            self.admin.set_limit(base.ADMIN, "gpu", 20, "b")
+            if not self.is_killed(change, number):
+                break
+            found += self.admin.verify_limit_history(base.ADMIN)
+            self.admin.checkpoint_limits(base.ADMIN)
+        self.assertNotEqual([], found)
+
+
+class TestKilledTotals(CrashTestCase):
     def test_a_total_limit_is_switched(self) -> None:
         """It is enforced only if all is counted, what it counts is right, and a repeat of the call completes it."""
         self.engine.reserve(base.Context("b"), {"gpu": 3})
@@ -228,26 +250,6 @@ class TestKilledChanges(CrashTestCase):
                 break
         self.assertNotEqual([], found)
         self.assert_invariants()
-
-    def test_naive_is_detected(self) -> None:
-        """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
-        waiting: list[Any] = []
-
-        def change() -> None:
-            with mock.patch.object(
-                limit_changes.limit_history, "record", lambda *args, **_kwargs: waiting.append(args)
-            ):
-                self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
-            hooks.database_of(self.engine).write(lambda connection: limit_history.record(connection, *waiting[0][1:]))
-
-        found = []
-        for number in range(MAX_STATEMENTS):
-            self.admin.set_limit(base.ADMIN, "gpu", 20, "b")
-            if not self.is_killed(change, number):
-                break
-            found += self.admin.verify_limit_history(base.ADMIN)
-            self.admin.checkpoint_limits(base.ADMIN)
-        self.assertNotEqual([], found)
 
 
 class TestKilledCapacityChanges(TestKilledChanges):
