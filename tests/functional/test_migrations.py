@@ -33,7 +33,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 ALL_REVISIONS = "CYBORG_QUOTA_TEST_ALL_REVISIONS"
 """An environment variable: if it is set, the tests take 100,000 rows, and interrupt the upgrade to every revision."""
 
-ROWS = 100_000 if os.environ.get(ALL_REVISIONS) else 5_000
+ROWS = 100_000 if os.environ.get(ALL_REVISIONS) else 2_000
 FEW_ROWS = 30
 NEWEST = 2
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
