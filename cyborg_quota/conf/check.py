@@ -30,7 +30,7 @@ _UNCHECKED: Final = (
 """Groups that are not checked: to list the options of oslo.messaging, eventlet would be imported; those of keystoneauth
 depend on the auth_type; the others belong to the middleware of the REST API, which is not installed everywhere."""
 
-_ENVIRONMENT_GROUPS: Final = ("cyborg", "database", "limits", "notices", "quota")
+_ENVIRONMENT_GROUPS: Final = ("api", "capacity", "cyborg", "database", "limits", "metrics", "notices", "pods", "quota")
 _MAX_NAMED: Final = 5
 
 

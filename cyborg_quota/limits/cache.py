@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, forks
 
 LOG = logging.getLogger(__name__)
 
@@ -89,6 +89,12 @@ class Cache:
         self._requests: dict[Hashable, threading.Event] = {}
         self._outages: dict[Hashable, _Outage] = {}
         self._warned_at: float | None = None
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Keep the responses. The threads that were waiting for others do not exist in the child."""
+        self._lock = threading.Lock()
+        self._requests = {}
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -154,7 +160,7 @@ class Cache:
             return value
         finally:
             with self._lock:
-                del self._requests[key]
+                self._requests.pop(key, None)  # (A child that was forked meanwhile has none.)
             request.set()
 
     def _keep(self, key: Hashable, response: _Response) -> None:

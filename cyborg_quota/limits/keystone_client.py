@@ -19,6 +19,7 @@ from keystoneauth1 import exceptions as ksa
 from keystoneauth1.adapter import Adapter
 from oslo_config import cfg
 
+from cyborg_quota import forks
 from cyborg_quota.limits import keystone_session
 from cyborg_quota.limits.cache import LimitSourceError
 from cyborg_quota.limits.keystone_session import GROUP, ROLE_HINT, endpoint_option
@@ -92,6 +93,12 @@ class KeystoneClient:
         self._connect = connect
         self._lock = threading.Lock()
         self._adapter: Adapter | None = None
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Connect again: a connection must not be shared by two processes."""
+        self._lock = threading.Lock()
+        self._adapter = None
 
     @_reads("the endpoint")
     def service(self) -> Service:

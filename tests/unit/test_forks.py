@@ -12,6 +12,7 @@ from oslotest import base
 
 from cyborg_quota.db import socket_watchdog
 from cyborg_quota.integrations.cyborg import bind_tracker
+from cyborg_quota.limits import cache, keystone_client
 
 
 def status_of_child(evaluate: Any) -> int:
@@ -68,3 +69,23 @@ class TestLocks(base.BaseTestCase):
 
         self.assertEqual(0, self.fork_while_held(watcher._lock, is_new))
         self.assertEqual([connection], list(watcher._connections))
+
+    def test_of_the_limit_cache(self) -> None:
+        """The child does not wait for the response to a request of the parent's threads."""
+        limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
+        self.assertEqual(1, limits.get("kept", lambda: 1))
+        limits._begin_request("requested", 0.0)
+
+        def answers() -> bool:
+            return limits.get("kept", lambda: 2) == 1 and limits.get("requested", lambda: 3) == 3
+
+        self.assertEqual(0, self.fork_while_held(limits._lock, answers))
+
+    def test_of_the_keystone_client(self) -> None:
+        client = keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock())
+        client._adapter = mock.Mock()
+
+        def is_new() -> bool:
+            return not client._lock.locked() and client._adapter is None
+
+        self.assertEqual(0, self.fork_while_held(client._lock, is_new))
