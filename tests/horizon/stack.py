@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import os
 import shutil
+import tempfile
 import uuid
+from unittest import mock
 
 import fixtures as fx
 from playwright.sync_api import Browser, sync_playwright
@@ -16,27 +18,31 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from tests import base, fixtures
 from tests.api import server as api_server
-from tests.horizon import server
+from tests.horizon import environment, server
 from tests.installing import NotAvailable
 from tests.integration import rest_api
 from tests.integration import server as keystones
 from tests.integration.server import Keystone
+from tests.servers import machine
 
+PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 10), "biology": (None, 5)}
+"""The parent of each project, and its limit of gpu."""
+PREFIX = "cyborg-quota-horizon-"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """A user who can log in. The project of the token is the only one of the user."""
+    """A user with a role in one project."""
 
     name: str
     password: str
 
 
 class Stack(fx.Fixture):
-    """The services and the browser; and the tree physics (atlas, cms), biology, each with users of its own.
+    """The services and the browser; the projects physics, below it atlas and cms, and biology.
 
-    The limits of gpu are 30 for physics, 20 for atlas, 10 for cms and 5 for biology. Raises NotAvailable.
+    Alice is an admin, bob a member of atlas. Raises NotAvailable.
     """
 
     keystone: Keystone
@@ -44,9 +50,21 @@ class Stack(fx.Fixture):
     engine: QuotaEngine
 
     def _setUp(self) -> None:
+        environment.ensure()
         program = next(filter(None, map(shutil.which, BROWSERS)), None)
         if program is None:
             raise NotAvailable("chromium is not installed")
+        # The files of a test are deleted at its end; these services run until the process ends.
+        workdir, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.addCleanup(lock.close)
+        self.addCleanup(shutil.rmtree, workdir, ignore_errors=True)
+        with mock.patch.object(tempfile, "tempdir", str(workdir)):
+            self._start(program)
+        self._make_projects()
+        self.alice = self._make_user("alice", "physics", "admin")
+        self.bob = self._make_user("bob", "atlas", "member")
+
+    def _start(self, program: str) -> None:
         self.keystone = keystones.running("flat")
         ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
         self.engine = cyborg_quota.make_engine(api_server.settings(ledger))
@@ -57,27 +75,31 @@ class Stack(fx.Fixture):
         self.addCleanup(playwright.stop)
         self.browser = playwright.chromium.launch(executable_path=program)
         self.addCleanup(self.browser.close)
-        self._make_projects()
 
     def _make_projects(self) -> None:
         self.projects: dict[str, str] = {}
+        for name, (parent, _limit) in PROJECTS.items():
+            project_id = self.keystone.create("project", name=name, domain_id="default")
+            self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}")
+            parent_id = None if parent is None else self.projects[parent]
+            self.engine.administration.add_project(base.ADMIN, project_id, parent_id)
+            self.projects[name] = project_id
+
+    def reset(self) -> None:
+        """Release everything, and set the limits of PROJECTS, without overrides."""
         admin = self.engine.administration
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 2})
-        for name, parent, limit in (("physics", None, 30), ("atlas", "physics", 20), ("cms", "physics", 10)):
-            self._make_project(name, parent, limit)
-        self._make_project("biology", None, 5)
+        for name, (_parent, limit) in PROJECTS.items():
+            project_id = self.projects[name]
+            context = base.Context(project_id)
+            if live := [one.uuid for one in self.engine.get_reservations(context)]:
+                self.engine.release(context, live)
+            admin.set_limits(base.ADMIN, {"gpu": limit, "fpga": None}, project_id)
+            overrides, _more = admin.list_overrides(base.ADMIN, project_id)
+            admin.cancel_overrides(base.ADMIN, [one.id for one in overrides])
 
-    def _make_project(self, name: str, parent: str | None, limit: int) -> None:
-        project_id = self.keystone.create("project", name=name, domain_id="default")
-        self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}")
-        self.projects[name] = project_id
-        admin = self.engine.administration
-        admin.add_project(base.ADMIN, project_id, None if parent is None else self.projects[parent])
-        admin.set_limit(base.ADMIN, "gpu", limit, project_id)
-
-    def make_user(self, name: str, project: str, role: str) -> User:
-        """Make a user with this role in a project; the user is deleted at the end."""
-        user = User(f"{name}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex)
+    def _make_user(self, name: str, project: str, role: str) -> User:
+        user = User(name, uuid.uuid4().hex)
         user_id = self.keystone.create("user", name=user.name, password=user.password, domain_id="default")
         self.addCleanup(self.keystone.admin.delete, f"/users/{user_id}")
         self.keystone.grant(user_id, self.projects[project], role)

@@ -44,6 +44,7 @@ class ResourcesTable(tables.DataTable):
     class Meta:
         name = "resources"
         verbose_name = _("Resources")
+        footer = False
 
 
 class ReservationsTable(JsonTable):

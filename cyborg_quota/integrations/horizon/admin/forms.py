@@ -36,6 +36,12 @@ def reason_field() -> Any:
     )
 
 
+def limit_field(label: Any, **options: Any) -> Any:
+    """A field for a limit. A text field: the buttons of Horizon's number fields have no name for a screen reader."""
+    widget = forms.TextInput()
+    return forms.IntegerField(label=label, min_value=UNLIMITED, max_value=MAX_LIMIT, widget=widget, **options)
+
+
 class LimitsForm(_QuotaForm):
     """A field for each resource. Only those that the user changed are sent."""
 
@@ -44,7 +50,10 @@ class LimitsForm(_QuotaForm):
         limits = {f"limit_{number}": item for number, item in enumerate(self.initial["limits"].items())}
         self._resources = {name: resource for name, (resource, _limit) in limits.items()}
         for name, (resource, limit) in limits.items():
-            self.fields[name] = _limit_field(resource, limit)
+            # The hidden initial value tells a change of this user from one that another user made meanwhile.
+            self.fields[name] = limit_field(
+                resource, initial=limit, required=limit is not None, show_hidden_initial=True
+            )
         self.order_fields([*limits])
 
     reason = reason_field()
@@ -59,18 +68,6 @@ class LimitsForm(_QuotaForm):
         if not self.errors and not self.changed_limits(data):
             raise forms.ValidationError(_("No limit was changed."))
         return data
-
-
-def _limit_field(resource: str, limit: int | None) -> Any:
-    # The hidden initial value tells a change of this user from one that another user made meanwhile.
-    return forms.IntegerField(
-        label=resource,
-        initial=limit,
-        min_value=UNLIMITED,
-        max_value=MAX_LIMIT,
-        required=limit is not None,
-        show_hidden_initial=True,
-    )
 
 
 class SetLimitsForm(LimitsForm):
@@ -112,9 +109,7 @@ class AddOverrideForm(_QuotaForm):
     """Sets the limit of a resource for a span of time."""
 
     resource = forms.ChoiceField(label=_("Resource"))
-    limit = forms.IntegerField(
-        label=_("Limit"), min_value=UNLIMITED, max_value=MAX_LIMIT, help_text=_("-1 means unlimited.")
-    )
+    limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
     start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
     until = _time_field(_("Until"), "", required=True)
     reason = reason_field()

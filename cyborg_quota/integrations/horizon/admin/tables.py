@@ -55,7 +55,7 @@ class UnsetLimits(tables.BatchAction):
     @staticmethod
     def action_present(count: int) -> Any:
         """The name of the action."""
-        return ngettext_lazy("Return Project to Defaults", "Return Projects to Defaults", count)
+        return ngettext_lazy("Return to Defaults", "Return to Defaults", count)
 
     @staticmethod
     def action_past(count: int) -> Any:
@@ -94,6 +94,8 @@ class ProjectsTable(tables.DataTable):
         prev_pagination_param = "prev_project_marker"
         table_actions = (ProjectFilter,)
         row_actions = (SetLimits, AddOverride, UnsetLimits)
+        row_actions_dropdown_template = "accelerator_quota/_row_actions.html"
+        table_actions_template = "accelerator_quota/_filter.html"
         multi_select = False
 
 
@@ -165,6 +167,7 @@ class ProjectResourcesTable(ResourcesTable):
     class Meta:
         name = "resources"
         verbose_name = _("Resources")
+        footer = False
         table_actions = (SetLimits, AddOverride)
         multi_select = False
 

@@ -15,9 +15,9 @@ from openstack_dashboard import api
 from cyborg_quota.integrations.horizon import client, rows
 from cyborg_quota.integrations.horizon.admin import tables
 
-CONFIGURED_SECONDS: Final = 60
-"""How long Horizon remembers whether there is capacity, and whether there are pods."""
-TEMPLATE: Final = "horizon/common/_detail_table.html"
+CONFIGURED_SECONDS: Final = 300
+"""How long Horizon remembers that there is capacity, and that there are pods. It asks each time if there are none."""
+TEMPLATE: Final = "accelerator_quota/_table.html"
 
 
 class _Tab(tabs.TableTab):
@@ -126,15 +126,16 @@ class _OptionalTab(_Tab):
     def allowed(self, request: Any) -> bool:
         """Whether there is anything to show."""
         key = f"cyborg_quota_has_{self.slug}"
-        known = cache.get(key)
-        if known is None:
-            try:
-                known = bool(self.load())
-            except Exception:
-                exceptions.handle(request, ignore=True)
-                return False
-            cache.set(key, known, CONFIGURED_SECONDS)
-        return bool(known)
+        if cache.get(key):
+            return True
+        try:
+            found = bool(self.load())
+        except Exception:
+            exceptions.handle(request, ignore=True)
+            return False
+        if found:
+            cache.set(key, True, CONFIGURED_SECONDS)
+        return found
 
 
 class CapacityTab(_OptionalTab):

@@ -83,13 +83,22 @@ class _FormView(forms.ModalFormView):
     def get_context_data(self, **kwargs: Any) -> Any:
         """What the form shows beside its fields."""
         context = super().get_context_data(**kwargs)
-        context["modal_header"] = self.page_title
+        context["modal_header"] = self.get_header()
         context["submit_url"] = self.request.path
         context["description"] = self.description
         return context
 
 
+    def get_header(self) -> str:
+        """The title of the form."""
+        return str(self.page_title)
+
+
 class _ProjectFormView(_FormView):
+    def get_header(self) -> str:
+        """The title of the form, with the name of the project."""
+        return f"{self.page_title}: {_project_name(self.request, self.kwargs['project_id'])}"
+
     def get_success_url(self) -> str:
         """The page of the project."""
         return str(reverse(tables.DETAIL, args=[self.kwargs["project_id"]]))
