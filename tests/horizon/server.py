@@ -21,7 +21,7 @@ START_TIMEOUT_SECONDS = 90.0
 
 
 class Horizon(fx.Fixture):
-    """Horizon at ``url``. Raises NotAvailable if it cannot be installed."""
+    """Horizon at ``url``."""
 
     def __init__(self, keystone: Keystone) -> None:
         super().__init__()

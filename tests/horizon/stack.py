@@ -42,30 +42,29 @@ class User:
 class Stack(fx.Fixture):
     """The services and the browser; the projects physics, below it atlas and cms, and biology.
 
-    Alice is an admin, bob a member of atlas. Raises NotAvailable.
+    Alice is an admin, bob a member of atlas. ``program``: the browser.
     """
 
-    keystone: Keystone
     browser: Browser
     engine: QuotaEngine
 
+    def __init__(self, keystone: Keystone, program: str) -> None:
+        super().__init__()
+        self.keystone = keystone
+        self._program = program
+
     def _setUp(self) -> None:
-        environment.ensure()
-        program = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if program is None:
-            raise NotAvailable("chromium is not installed")
         # The files of a test are deleted at its end; these services run until the process ends.
         workdir, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
         self.addCleanup(lock.close)
         self.addCleanup(shutil.rmtree, workdir, ignore_errors=True)
         with mock.patch.object(tempfile, "tempdir", str(workdir)):
-            self._start(program)
+            self._start()
         self._make_projects()
         self.alice = self._make_user("alice", "physics", "admin")
         self.bob = self._make_user("bob", "atlas", "member")
 
-    def _start(self, program: str) -> None:
-        self.keystone = keystones.running("flat")
+    def _start(self) -> None:
         ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
         self.engine = cyborg_quota.make_engine(api_server.settings(ledger))
         self.addCleanup(self.engine.close)
@@ -73,7 +72,7 @@ class Stack(fx.Fixture):
         self.horizon = self.useFixture(server.Horizon(self.keystone))
         playwright = sync_playwright().start()
         self.addCleanup(playwright.stop)
-        self.browser = playwright.chromium.launch(executable_path=program)
+        self.browser = playwright.chromium.launch(executable_path=self._program)
         self.addCleanup(self.browser.close)
 
     def _make_projects(self) -> None:
@@ -115,12 +114,15 @@ class Stack(fx.Fixture):
 @functools.cache
 def of_this_process(_pid: int) -> Stack | NotAvailable:
     """Return the stack that this process's tests share, or the error."""
-    made = Stack()
     try:
-        made.setUp()
+        environment.ensure()
+        program = next(filter(None, map(shutil.which, BROWSERS)), None)
+        if program is None:
+            return NotAvailable("chromium is not installed")
+        made = Stack(keystones.running("flat"), program)
     except NotAvailable as reason:
-        made.cleanUp()
         return reason
+    made.setUp()
     fixtures.at_exit(made.cleanUp)
     return made
 

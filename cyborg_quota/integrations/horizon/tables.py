@@ -53,8 +53,8 @@ class ReservationsTable(JsonTable):
     key = "uuid"
     resource = tables.Column("resource", verbose_name=_("Resource"))
     amount = tables.Column("amount", verbose_name=_("Amount"))
-    consumer = tables.WrappingColumn("consumer", verbose_name=_("Consumer"))
-    group = tables.WrappingColumn("group", verbose_name=_("Group"))
+    consumer = tables.Column("consumer", verbose_name=_("Consumer"))
+    group = tables.Column("group", verbose_name=_("Group"))
     created_at = time_column("created_at", _("Since"))
     expire = time_column("expire", _("Expires"))
 

@@ -8,8 +8,12 @@ from django.utils.translation import gettext_lazy as _
 
 
 class AcceleratorQuotas(horizon.Panel):
-    """Shown if the service catalog has Cyborg; only admins have the dashboard."""
+    """Shown to admins if the service catalog has Cyborg.
+
+    Horizon does not check at each page of a dashboard who may see the dashboard; so the panel has a rule of its own.
+    """
 
     name = _("Accelerator Quotas")
     slug = "accelerator_quotas"
     permissions = ("openstack.services.accelerator",)
+    policy_rules = (("identity", "admin_required"),)

@@ -49,6 +49,7 @@ class UnsetLimits(tables.BatchAction):
     """Remove all limits of projects, so that the defaults apply."""
 
     name = "unset"
+    # Horizon asks for confirmation of actions with this type.
     action_type = "danger"
     help_text = _("The limits of the project are removed, so that the defaults apply. Its overrides stay.")
 
@@ -67,7 +68,7 @@ class UnsetLimits(tables.BatchAction):
         try:
             client.of(request).unset_limits(obj_id)
         except Exception:
-            exceptions.handle(request, _("Unable to remove the limits."), escalate=True)
+            exceptions.handle(request, _("Unable to remove the limits: %(exc)s"), escalate=True)
 
 
 class ProjectFilter(tables.FilterAction):
@@ -172,8 +173,11 @@ class ProjectResourcesTable(ResourcesTable):
         multi_select = False
 
 
-class CancelOverride(tables.DeleteAction):
+class CancelOverride(tables.BatchAction):
+    """Cancel overrides."""
+
     name = "cancel"
+    action_type = "danger"
 
     @staticmethod
     def action_present(count: int) -> Any:
@@ -185,12 +189,12 @@ class CancelOverride(tables.DeleteAction):
         """What was done."""
         return ngettext_lazy("Cancelled Override", "Cancelled Overrides", count)
 
-    def delete(self, request: Any, obj_id: str) -> None:
+    def action(self, request: Any, obj_id: str) -> None:
         """Cancel one override."""
         try:
             client.of(request).cancel_override(self.table.kwargs["project_id"], obj_id)
         except Exception:
-            exceptions.handle(request, _("Unable to cancel the override."), escalate=True)
+            exceptions.handle(request, _("Unable to cancel the override: %(exc)s"), escalate=True)
 
 
 class OverridesTable(JsonTable):
@@ -200,7 +204,7 @@ class OverridesTable(JsonTable):
     limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
     start = time_column("start", _("From"))
     until = time_column("until", _("Until"))
-    reason = tables.WrappingColumn("reason", verbose_name=_("Reason"))
+    reason = tables.Column("reason", verbose_name=_("Reason"))
 
     class Meta:
         name = "overrides"
@@ -219,7 +223,7 @@ class HistoryTable(JsonTable):
     before = tables.Column("before", verbose_name=_("Before"))
     after = tables.Column("after", verbose_name=_("After"))
     until = time_column("until", _("Until"))
-    reason = tables.WrappingColumn("reason", verbose_name=_("Reason"))
+    reason = tables.Column("reason", verbose_name=_("Reason"))
     user = tables.WrappingColumn("user_id", verbose_name=_("User"))
 
     def get_pagination_string(self) -> str:
@@ -243,7 +247,7 @@ def _node_url(node: Any) -> str:
 
 def _node_quota(node: Any) -> str:
     figures = [
-        _("%(resource)s: %(in_use)s in use, %(subtree)s with the projects below it, of %(limit)s")
+        _("%(resource)s: limit %(limit)s, %(in_use)s in use, %(subtree)s with the projects below it")
         % {
             "resource": resource,
             "in_use": one["in_use"],
@@ -260,7 +264,7 @@ class TreeTable(JsonTable):
 
     key = "project_id"
     name = tables.Column(_indented, verbose_name=_("Project"), link=_node_url, sortable=False)
-    quota = tables.WrappingColumn(_node_quota, verbose_name=_("Quota"), sortable=False)
+    quota = tables.Column(_node_quota, verbose_name=_("Quota"), sortable=False)
 
     def get_pagination_string(self) -> str:
         """The parameters of the next page, which also select the tab."""

@@ -46,7 +46,7 @@ class _Tab(tabs.TableTab):
         try:
             return load()
         except Exception:
-            exceptions.handle(self.request, _("Unable to retrieve the accelerator quota."))
+            exceptions.handle(self.request, _("Unable to retrieve the accelerator quota: %(exc)s"))
         return []
 
     def attempt_page(self, load: Callable[..., tuple[list[client.Json], bool]], parameter: str) -> list[client.Json]:

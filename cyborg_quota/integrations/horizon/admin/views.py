@@ -68,7 +68,7 @@ class _FormView(forms.ModalFormView):
             try:
                 self._initial = self.load(client.of(self.request))
             except Exception:
-                message = _("Unable to retrieve the accelerator quota.")
+                message = _("Unable to retrieve the accelerator quota: %(exc)s")
                 exceptions.handle(self.request, message, redirect=reverse(tables.INDEX))
         return self._initial
 

@@ -30,7 +30,7 @@ class IndexView(tables.MultiTableView):
         try:
             return client.of(self.request).usage(self.request.user.project_id)
         except Exception:
-            exceptions.handle(self.request, _("Unable to retrieve the accelerator quota."))
+            exceptions.handle(self.request, _("Unable to retrieve the accelerator quota: %(exc)s"))
         return []
 
     def get_reservations_data(self) -> list[client.Json]:
@@ -43,7 +43,7 @@ class IndexView(tables.MultiTableView):
             found, self._has_more = client.of(self.request).in_flight(project_id, size, marker)
             return found
         except Exception:
-            exceptions.handle(self.request, _("Unable to retrieve the reservations."))
+            exceptions.handle(self.request, _("Unable to retrieve the reservations: %(exc)s"))
         return []
 
     def has_more_data(self, table: Any) -> bool:
