@@ -41,12 +41,7 @@ class PanelsTestCase(base.BaseTestCase):
             needs.missing(self, f"no Horizon: {reason}")
         self.stack.reset()
         expect.set_options(timeout=TIMEOUT_MILLISECONDS)
-        self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, self.api_url))
-
-    @property
-    def api_url(self) -> str:
-        """The endpoint in the catalog."""
-        return f"{self.stack.api.url}/v2"
+        self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
 
     def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str]) -> Page:
         """A page of a browser of its own, after the login; ``panel`` is a path, as in project/accelerator_quota."""

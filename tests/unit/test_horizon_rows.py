@@ -65,6 +65,12 @@ class TestProjects(base.BaseTestCase):
         self.assertEqual(["5"], self.select("id", " 5 "))
         self.assertEqual([], self.select("id", "atlas"))
 
+    def test_names_in_the_place_of_ids(self) -> None:
+        text = "The limit of a1 is 30, not that of a1-b or a12; see a1."
+        self.assertEqual(
+            "The limit of atlas is 30, not that of a1-b or a12; see atlas.", rows.replace_words(text, {"a1": "atlas"})
+        )
+
     def test_pages(self) -> None:
         items = rows.select_projects({str(number): str(number) for number in range(5)}, "", "")
 

@@ -56,9 +56,9 @@ class QuotaClient:
         body = {"quota": dict(limits), **_reason(reason), **({"force": True} if force else {})}
         self._call("PUT", _project(project_id), json=body)
 
-    def unset_limits(self, project_id: str) -> None:
+    def unset_limits(self, project_id: str, reason: str) -> None:
         """Remove all limits of a project, so that the defaults apply."""
-        self._call("DELETE", _project(project_id))
+        self._call("DELETE", _project(project_id), params=_reason(reason))
 
     def limits(self, project_id: str) -> dict[str, int | None]:
         """The limits of a project, own or default; None: no limit is set."""

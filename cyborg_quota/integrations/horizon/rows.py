@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -97,6 +98,11 @@ def select_projects(names: Mapping[str, str], field: str, text: str) -> list[Pro
     elif text:
         found = (one for one in found if text.casefold() in one.name.casefold())
     return sorted(found, key=lambda one: (one.name.casefold(), one.id))
+
+
+def replace_words(text: str, words: Mapping[str, str]) -> str:
+    """The text, with other words in the place of those that are keys of ``words``."""
+    return re.sub(r"[\w-]+", lambda found: words.get(found[0], found[0]), text)
 
 
 class Identified(Protocol):

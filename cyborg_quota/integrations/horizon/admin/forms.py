@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from horizon import forms, messages
 
 from cyborg_quota.integrations.horizon import client, errors
+from cyborg_quota.integrations.horizon.admin import projects
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED
 
 
@@ -23,7 +24,7 @@ class _QuotaForm(forms.SelfHandlingForm):
         except errors.QuotaUnauthorized:
             raise
         except errors.QuotaAPIError as error:
-            self.api_error(error.detail)
+            self.api_error(projects.with_names(request, error.detail))
             return False
         messages.success(request, done)
         return True
@@ -82,6 +83,19 @@ class SetLimitsForm(LimitsForm):
             request,
             lambda api: api.set_limits(project_id, limits, data["reason"], force=data["force"]),
             _("The limits were set."),
+        )
+
+
+class UnsetLimitsForm(_QuotaForm):
+    """Removes all limits of a project, so that the defaults apply."""
+
+    reason = reason_field()
+
+    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+        """Remove them."""
+        project_id = self.initial["project_id"]
+        return self.call(
+            request, lambda api: api.unset_limits(project_id, data["reason"]), _("The limits were removed.")
         )
 
 

@@ -17,6 +17,7 @@ INDEX = "horizon:admin:accelerator_quotas:index"
 DETAIL = "horizon:admin:accelerator_quotas:detail"
 SET = "horizon:admin:accelerator_quotas:set"
 SET_DEFAULTS = "horizon:admin:accelerator_quotas:set_defaults"
+UNSET = "horizon:admin:accelerator_quotas:unset"
 OVERRIDE = "horizon:admin:accelerator_quotas:override"
 
 
@@ -45,30 +46,10 @@ class AddOverride(_ProjectLink):
     icon = "plus"
 
 
-class UnsetLimits(tables.BatchAction):
-    """Remove all limits of projects, so that the defaults apply."""
-
+class UnsetLimits(_ProjectLink):
     name = "unset"
-    # Horizon asks for confirmation of actions with this type.
-    action_type = "danger"
-    help_text = _("The limits of the project are removed, so that the defaults apply. Its overrides stay.")
-
-    @staticmethod
-    def action_present(count: int) -> Any:
-        """The name of the action."""
-        return ngettext_lazy("Return to Defaults", "Return to Defaults", count)
-
-    @staticmethod
-    def action_past(count: int) -> Any:
-        """What was done."""
-        return ngettext_lazy("Returned Project to Defaults", "Returned Projects to Defaults", count)
-
-    def action(self, request: Any, obj_id: str) -> None:
-        """Remove the limits of one project."""
-        try:
-            client.of(request).unset_limits(obj_id)
-        except Exception:
-            exceptions.handle(request, _("Unable to remove the limits: %(exc)s"), escalate=True)
+    verbose_name = _("Return to Defaults")
+    url = UNSET
 
 
 class ProjectFilter(tables.FilterAction):

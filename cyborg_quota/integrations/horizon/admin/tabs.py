@@ -10,10 +10,9 @@ from django.core.cache import cache
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, tabs
 from horizon.utils import functions
-from openstack_dashboard import api
 
 from cyborg_quota.integrations.horizon import client, rows
-from cyborg_quota.integrations.horizon.admin import tables
+from cyborg_quota.integrations.horizon.admin import projects, tables
 
 CONFIGURED_SECONDS: Final = 300
 """How long Horizon remembers that there is capacity, and that there are pods. It asks each time if there are none."""
@@ -69,12 +68,6 @@ class _Tab(tabs.TableTab):
         return self._has_more
 
 
-def project_names(request: Any) -> dict[str, str]:
-    """The name of each project that the user may list, by id."""
-    found, _more = api.keystone.tenant_list(request)
-    return {one.id: one.name for one in found}
-
-
 class ProjectsTab(_Tab):
     """Every project, with filter and paging. The usage is read for the projects of the page only."""
 
@@ -92,7 +85,7 @@ class ProjectsTab(_Tab):
         table = self._tables[tables.ProjectsTable._meta.name]
         action = table._meta._filter_action
         action.filter_string, action.filter_field = table.get_filter_string(), table.get_filter_field()
-        listed = rows.select_projects(project_names(self.request), action.filter_field, action.filter_string)
+        listed = rows.select_projects(projects.names(self.request), action.filter_field, action.filter_string)
         query, meta = self.request.GET, table._meta
         page, self._has_prev, self._has_more = rows.page_of(
             listed,
@@ -119,7 +112,7 @@ class DefaultsTab(_Tab):
 class _OptionalTab(_Tab):
     """A tab that is shown only where the service has what it shows."""
 
-    def load(self) -> list[client.Json]:
+    def read(self) -> list[client.Json]:
         """What the tab shows."""
         raise NotImplementedError
 
@@ -129,7 +122,7 @@ class _OptionalTab(_Tab):
         if cache.get(key):
             return True
         try:
-            found = bool(self.load())
+            found = bool(self.read())
         except Exception:
             exceptions.handle(request, ignore=True)
             return False
@@ -145,13 +138,13 @@ class CapacityTab(_OptionalTab):
     slug = "capacity"
     table_classes = (tables.CapacityTable,)
 
-    def load(self) -> list[client.Json]:
+    def read(self) -> list[client.Json]:
         """The inventories."""
         return self.quota_api.capacity()
 
     def get_capacity_data(self) -> list[client.Json]:
         """The rows."""
-        found: list[client.Json] = self.attempt(self.load)
+        found: list[client.Json] = self.attempt(self.read)
         return found
 
 
@@ -162,13 +155,13 @@ class PodsTab(_OptionalTab):
     slug = "pods"
     table_classes = (tables.PodsTable,)
 
-    def load(self) -> list[client.Json]:
+    def read(self) -> list[client.Json]:
         """The pods."""
         return self.quota_api.pods()
 
     def get_pods_data(self) -> list[client.Json]:
         """The rows."""
-        found: list[client.Json] = self.attempt(self.load)
+        found: list[client.Json] = self.attempt(self.read)
         return found
 
 
@@ -248,7 +241,7 @@ class TreeTab(_Tab):
     def get_tree_data(self) -> list[client.Json]:
         """The rows, with the names of the projects."""
         nodes = self.attempt_page(self.quota_api.tree, tables.TreeTable._meta.pagination_param)
-        names = self.attempt(lambda: project_names(self.request)) or {}
+        names = self.attempt(lambda: projects.names(self.request)) or {}
         return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
 
 

@@ -12,5 +12,6 @@ urlpatterns = [
     re_path(r"^defaults/set/$", views.SetDefaultsView.as_view(), name="set_defaults"),
     re_path(r"^project/(?P<project_id>[^/]+)/$", views.DetailView.as_view(), name="detail"),
     re_path(r"^project/(?P<project_id>[^/]+)/set/$", views.SetLimitsView.as_view(), name="set"),
+    re_path(r"^project/(?P<project_id>[^/]+)/unset/$", views.UnsetLimitsView.as_view(), name="unset"),
     re_path(r"^project/(?P<project_id>[^/]+)/override/$", views.AddOverrideView.as_view(), name="override"),
 ]

@@ -9,11 +9,10 @@ from django import shortcuts
 from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, forms, tabs
-from openstack_dashboard import api
 
 from cyborg_quota.integrations.horizon import client
 from cyborg_quota.integrations.horizon.admin import forms as quota_forms
-from cyborg_quota.integrations.horizon.admin import tables
+from cyborg_quota.integrations.horizon.admin import projects, tables
 from cyborg_quota.integrations.horizon.admin import tabs as quota_tabs
 
 
@@ -41,18 +40,9 @@ class DetailView(tabs.TabbedTableView):
     def get_context_data(self, **kwargs: Any) -> Any:
         """The name of the project."""
         context = super().get_context_data(**kwargs)
-        context["project_name"] = _project_name(self.request, self.kwargs["project_id"])
+        context["project_name"] = projects.name(self.request, self.kwargs["project_id"])
         context["url"] = reverse(tables.INDEX)
         return context
-
-
-def _project_name(request: Any, project_id: str) -> str:
-    """The name; the id of a project that Keystone does not have any more."""
-    try:
-        return str(api.keystone.tenant_get(request, project_id).name)
-    except Exception:
-        exceptions.handle(request, ignore=True)
-    return project_id
 
 
 class _FormView(forms.ModalFormView):
@@ -97,7 +87,7 @@ class _FormView(forms.ModalFormView):
 class _ProjectFormView(_FormView):
     def get_header(self) -> str:
         """The title of the form, with the name of the project."""
-        return f"{self.page_title}: {_project_name(self.request, self.kwargs['project_id'])}"
+        return f"{self.page_title}: {projects.name(self.request, self.kwargs['project_id'])}"
 
     def get_success_url(self) -> str:
         """The page of the project."""
@@ -121,6 +111,19 @@ class SetLimitsView(_ProjectFormView):
         """The present limits."""
         project_id = self.kwargs["project_id"]
         return {"project_id": project_id, "limits": api.limits(project_id)}
+
+
+class UnsetLimitsView(_ProjectFormView):
+    """Remove all limits of a project."""
+
+    form_class = quota_forms.UnsetLimitsForm
+    page_title = _("Return to Defaults")
+    submit_label = _("Return to Defaults")
+    description = (_("All limits of the project are removed, so that the defaults apply. Its overrides stay."),)
+
+    def load(self, api: client.QuotaClient) -> Any:  # noqa: ARG002
+        """The project."""
+        return {"project_id": self.kwargs["project_id"]}
 
 
 class SetDefaultsView(_FormView):
