@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import shutil
 import subprocess
@@ -13,11 +14,13 @@ from collections.abc import Mapping
 
 import fixtures as fx
 
-from tests import installing
+from tests import fixtures, installing
+from tests.integration import environment
 from tests.integration.server import Keystone
 from tests.servers import machine
 
 CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
+PREFIX = "cyborg-quota-rest-api-"
 START_TIMEOUT_SECONDS = 90.0
 SETTINGS = """\
 [database]
@@ -42,20 +45,27 @@ service_token_roles_required = true
 
 
 class RestAPI(fx.Fixture):
-    """A running API: its ``url``, and the ``pid`` of its master. ``changes``: further texts of the file to replace."""
+    """A running API: its ``url``, and the ``pid`` of its master.
 
-    def __init__(self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str]) -> None:
+    :param changes: further texts of the file to replace.
+    :param directory: an empty one for its files; by default one that ends with it.
+    """
+
+    def __init__(
+        self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str], directory: pathlib.Path | None = None
+    ) -> None:
         super().__init__()
         self._ledger_url = ledger_url
         self._keystone = keystone
         self._changes = changes
+        self._given_directory = directory
 
     @property
     def log(self) -> str:
         return (self._directory / "log").read_text()
 
     def _setUp(self) -> None:
-        self._directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        self._directory = self._given_directory or pathlib.Path(self.useFixture(fx.TempDir()).path)
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         connection = self._ledger_url.replace("$", "$$")
@@ -85,3 +95,19 @@ class RestAPI(fx.Fixture):
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthcheck", timeout=10) as response:
             return bool(response.status == 200)
         return False
+
+
+@functools.cache
+def running(ledger_url: str, keystone: Keystone, _pid: int) -> RestAPI:
+    """Return the API that the tests of this process share: its imports take longer than a test. It has one worker."""
+    directory, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+    api = RestAPI(ledger_url, keystone, {"workers = 2": "workers = 1"}, directory)
+    api.setUp()
+
+    def end() -> None:
+        api.cleanUp()
+        shutil.rmtree(directory, ignore_errors=True)
+        lock.close()
+
+    fixtures.at_exit(end)
+    return api
