@@ -122,6 +122,32 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("force", "reason"),
     ),
+    "TotalLimit": {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT},
+    "Totals": _object(
+        {
+            "quota": _by_resource(
+                _object(
+                    {
+                        "limit": ref("TotalLimit"),
+                        "held": _described(_COUNT, "What the counted projects have in use and reserved."),
+                        "enforced": _described(
+                            _BOOLEAN,
+                            "Whether all projects are counted; if not, setting the limit was interrupted: repeat it.",
+                        ),
+                    }
+                ),
+                "The total limit of each resource that has one.",
+            )
+        }
+    ),
+    "SetTotals": _object(
+        {
+            "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
+            "force": _described(_BOOLEAN, "Permit limits below what all projects hold. What they hold stays."),
+            "reason": _REASON,
+        },
+        optional=("force", "reason"),
+    ),
     "SetDefaults": _object({"quota": _SET_LIMITS, "reason": _REASON}, optional=("reason",)),
     "Node": _object(
         {
