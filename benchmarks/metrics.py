@@ -3,9 +3,9 @@
 
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.metrics
 
-A scrape reads the ledger (max_age 0), and is measured over HTTP, client and server in this process: the elapsed time and
-the processor time of this process, without that of the database server. The counters are in prometheus_client's
-multiprocess mode. Engines with and without counters reserve in turns; these figures are processor time.
+A scrape reads the ledger (max_age 0), and is measured over HTTP, with client and server in this process: the elapsed
+time, and the processor time of this process (without that of the database server). The counters are in the multiprocess
+mode of prometheus_client. Engines with and without counters reserve in turns; these figures are processor time.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetLimits": _object(
         {
             "quota": _SET_LIMITS,
-            "force": _described(_BOOLEAN, "Permit limits below what the project holds. What it holds stays."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
             "reason": _REASON,
         },
         optional=("force", "reason"),
@@ -143,7 +143,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetTotals": _object(
         {
             "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
-            "force": _described(_BOOLEAN, "Permit limits below what all projects hold. What they hold stays."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
             "reason": _REASON,
         },
         optional=("force", "reason"),
