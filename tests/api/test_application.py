@@ -26,6 +26,10 @@ STRANGER = "sam@elsewhere:admin_of_nothing,member,reader"
 OF_PROJECT = ("", "/detail", "/metrics", "/defaults", "/tree", "/history", "/overrides")
 
 
+class Killed(Exception):
+    """Ends a call, as a crash would."""
+
+
 class ApplicationTestCase(server.ApiTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -163,11 +167,11 @@ class TestTotalLimit(ApplicationTestCase):
     def test_an_interrupted_one(self) -> None:
         """What was left behind by a crash is shown, and the same call continues."""
 
-        def crash(*_arguments: Any) -> Any:
-            raise KeyboardInterrupt
+        def crash(*_arguments: Any, **_options: Any) -> Any:
+            raise Killed
 
         with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
-            self.assertRaises(KeyboardInterrupt, self.engine.total_limits.set, base.ADMIN, {"gpu": 10})
+            self.assertRaises(Killed, self.engine.total_limits.set, base.ADMIN, {"gpu": 10})
         shown = {"limit": 10, "held": 0, "enforced": False}
         self.assertEqual({"gpu": shown}, self.ask("/v2/quota_totals").json["quota"])
         answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 8}})
@@ -175,7 +179,7 @@ class TestTotalLimit(ApplicationTestCase):
         answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}})
         self.assertEqual({"gpu": {"limit": 10, "held": 9, "enforced": True}}, answer.json["quota"])
         with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
-            self.assertRaises(KeyboardInterrupt, self.engine.total_limits.unset, base.ADMIN, ["gpu"])
+            self.assertRaises(Killed, self.engine.total_limits.unset, base.ADMIN, ["gpu"])
         self.assertEqual({}, self.ask("/v2/quota_totals").json["quota"])
         self.assertEqual(204, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
         self.assertEqual(404, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
