@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong with the layout of the present page of the documentation: one line for each problem.
-() => {
+async () => {
+  // After the window was resized, scroll bars appear with the next frame.
+  await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
   const problems = new Set();
   const width = document.documentElement.clientWidth;
   const name = (element) => `<${element.tagName.toLowerCase()}> "${element.textContent.trim().replace(/\s+/g, " ").slice(0, 60)}"`;
@@ -37,7 +39,7 @@
       }
     }
     for (const paragraph of document.querySelectorAll(".docs-body p")) {
-      if (/\n\s*(\*|-|#\.|\d\.) /.test(paragraph.textContent)) problems.add(`a list in a paragraph: ${name(paragraph)}`);
+      if (/\n\s*(\*|-|#\.) /.test(paragraph.textContent)) problems.add(`a list in a paragraph: ${name(paragraph)}`);
     }
   };
 

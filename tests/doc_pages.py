@@ -15,13 +15,14 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 WIDTHS: Final = (1300, 390)
 HEIGHT: Final = 900
+MAX_IMAGE_HEIGHT: Final = 16_000
 GENERATED: Final = {"genindex", "search", "py-modindex"}
 SCRIPT: Final = pathlib.Path(__file__).with_suffix(".js")
 
@@ -73,8 +74,13 @@ def check(html: pathlib.Path, names: Iterable[str], images: pathlib.Path | None 
 
 
 def _write_image(page: Page, path: pathlib.Path) -> None:
-    options: dict[str, Any] = {"full_page": True, "path": str(path)}
-    page.screenshot(**options)
+    """Write the whole page. It is laid out again in a window of its height, which has no vertical scroll bar."""
+    height = page.evaluate("document.documentElement.scrollHeight")
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": size["width"], "height": min(height, MAX_IMAGE_HEIGHT)})
+    page.screenshot(path=str(path))
+    page.set_viewport_size(size)
 
 
 def main() -> int:
