@@ -25,6 +25,7 @@ extensions = [
     "openapi",
     "openstackdocstheme",
     "oslo_config.sphinxext",
+    "release_notes",
     "sphinx.ext.autodoc",
 ]
 exclude_patterns = ["_ext", "examples"]
