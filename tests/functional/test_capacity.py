@@ -510,6 +510,7 @@ class TestStatements(CapacityTestCase):
         """
         if self.backend == "sqlite":
             self.skipTest("SQLite has no round trips")
+        self.set("n1", gpu=Inventory(80), fpga=Inventory(40))
         for chosen, deltas, provider, expected in (
             (selection.BestFit(), {"gpu": 1}, "n1", 4),
             (selection.BestFit(), {"gpu": 1}, ANY, 4),
