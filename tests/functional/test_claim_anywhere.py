@@ -12,6 +12,8 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.db import provider_choice
+from cyborg_quota.db.provider_choice import ProviderChoice
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from tests import base, fixtures, hooks
 
@@ -112,6 +114,21 @@ class TestAnywhere(base.LedgerTestCase):
         self.assertEqual(([0, 0], (0, 0)), (self.used(), self.figures()))
         self.claim(4)
         self.assert_invariants()
+
+    def test_the_index_orders_the_choice(self) -> None:
+        """MariaDB would sort a small table, for which it locks all rows."""
+        if self.backend != "mariadb":
+            self.skipTest("PostgreSQL sorts before it locks")
+        queries = [provider_choice.best_query(order) for order in ("least free", "most free")]
+        queries.append(provider_choice.equal_query(sa.literal(8), sa.literal(1)))
+        with self.sql.connect() as connection:
+            for query in queries:
+                bound = query.params(provider_choice.arguments(ProviderChoice("gpu", 1, "least free")))
+                text = str(bound.compile(self.sql, compile_kwargs={"literal_binds": True}))
+                plan = connection.exec_driver_sql(f"EXPLAIN {text} FOR UPDATE SKIP LOCKED").mappings().first()
+                assert plan is not None
+                self.assertEqual("ix_inventories_free", plan["key"])
+                self.assertNotIn("filesort", plan["Extra"])
 
     def test_on_a_cluster_the_client_chooses(self) -> None:
         """A node does not see the locks of other nodes: at random among more providers, they collide less often."""

@@ -293,8 +293,8 @@ class _Block:
     def choose(self, connection: sa.Connection, parameters: dict[str, Any]) -> tuple[int, int] | None:
         """Run and commit the transaction: the provider and the inventory. None: refused, and nothing was changed."""
         result = self._execute(connection, parameters)
-        row = None if result is None else result.one()
-        return None if row is None or len(row) == 1 else (row[0], row[1])
+        row: Sequence[int] = () if result is None else result.one()
+        return (row[0], row[1]) if len(row) == 2 else None
 
     def _execute(self, connection: sa.Connection, parameters: dict[str, Any]) -> sa.CursorResult[Any] | None:
         statement = self._statement

@@ -391,9 +391,10 @@ def call_with_result(
     text = f"SELECT {function}({arguments}, {locks}) -- COMMIT"
     if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
         text = f"{settings}; {text}"
-    result, *more = connection.exec_driver_sql(text, values).scalar_one()
+    returned: Sequence[int] = connection.exec_driver_sql(text, values).scalar_one()
+    result = returned[0]
     _end_call(connection, usage_id, locks, is_done=result > 0, released_early=result == DONE_AND_RELEASED)
-    return more
+    return returned[1:]
 
 
 def _choose_locks(info: dict[str, Any], usage_id: int) -> int:
