@@ -25,6 +25,13 @@ load_tests = testscenarios.load_tests_apply_scenarios
 ADMIN = base.ADMIN
 
 
+class PluggedSelection(selection.BestFit):
+    """A plug-in, of which the server does not know how it chooses."""
+
+    def best(self, candidates: Any, amounts: Any) -> Any:
+        return super().best(candidates, amounts)
+
+
 class CapacityTestCase(base.LedgerTestCase):
     """With claims enabled, and the provider n1 with 8 gpu and 4 fpga."""
 
@@ -370,6 +377,7 @@ class TestAny(CapacityTestCase):
 
     def test_a_lost_race_tries_the_next_one(self) -> None:
         """Another call takes the chosen provider between the selection and the claim."""
+        self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
         other = self.make_engine()
         original = CapacityClaimer.place
@@ -416,6 +424,7 @@ class TestStatements(CapacityTestCase):
         """On MariaDB: the refused statement tells which inventory refused."""
         if self.backend != "mariadb":
             self.skipTest("only MariaDB's statement tells it")
+        self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
         for provider in ("n1", ANY):
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
@@ -440,18 +449,30 @@ class TestStatements(CapacityTestCase):
         self.assert_invariants()
 
     def test_a_claim_is_one_statement(self) -> None:
-        """On a server: a claim with a given provider, its commit and its rollback; ANY needs a query before it."""
+        """On a server: a claim with a given provider or ANY, its commit and its rollback.
+
+        ANY needs a query before it if it claims several resources, or if a plug-in chooses the provider.
+        """
         if self.backend == "sqlite":
             self.skipTest("SQLite has no round trips")
-        for provider in ("n1", ANY):
-            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+        self.set("n1", gpu=Inventory(80), fpga=Inventory(40))
+        for chosen, deltas, provider, expected in (
+            (selection.BestFit(), {"gpu": 1}, "n1", 4),
+            (selection.BestFit(), {"gpu": 1}, ANY, 4),
+            (selection.Spread(), {"gpu": 1}, ANY, 4),
+            (selection.First(), {"gpu": 1}, ANY, 6),
+            (PluggedSelection(), {"gpu": 1}, ANY, 6),
+            (selection.BestFit(), {"gpu": 1, "fpga": 1}, ANY, 6),
+        ):
+            self.engine = self.make_engine(selection=chosen)
 
-            def attach(engine: QuotaEngine, provider: str = provider) -> None:
+            def attach(engine: QuotaEngine, deltas: Any = deltas, provider: str = provider) -> None:
                 for end in (engine.commit, engine.rollback):
-                    end(self.context, engine.reserve(self.context, {"gpu": 1}, provider=provider))
+                    end(self.context, engine.reserve(self.context, deltas, provider=provider))
 
+            attach(self.engine)
             texts = [text for text in self.statements(attach) if "PREPARE" not in text]
-            self.assertEqual(4 if provider == "n1" else 6, len(texts), texts)
+            self.assertEqual(expected, len(texts), texts)
         self.assert_invariants()
 
     def test_ids_are_read_again_after_a_removal(self) -> None:
