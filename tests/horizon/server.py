@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import secrets
-import shutil
 import subprocess
 import urllib.request
 
@@ -37,8 +36,6 @@ class Horizon(fx.Fixture):
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [str(python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         variables = {
             "DJANGO_SETTINGS_MODULE": environment.SETTINGS_MODULE,
             "CYBORG_QUOTA_HORIZON_KEYSTONE": self._keystone.url,
@@ -46,7 +43,7 @@ class Horizon(fx.Fixture):
         }
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(
-                command,
+                machine.ends_with_parent(command),
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

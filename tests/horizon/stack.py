@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine
-from tests import base, fixtures
+from tests import base, doc_pages, fixtures
 from tests.api import server as api_server
 from tests.horizon import environment, server
 from tests.installing import NotAvailable
@@ -28,7 +28,6 @@ from tests.servers import machine
 PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 10), "biology": (None, 5)}
 """The parent of each project, and its limit of gpu."""
 PREFIX = "cyborg-quota-horizon-"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +115,9 @@ def of_this_process(_pid: int) -> Stack | NotAvailable:
     """Return the stack that this process's tests share, or the error."""
     try:
         environment.ensure()
-        program = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if program is None:
-            return NotAvailable("chromium is not installed")
-        made = Stack(keystones.running("flat"), program)
-    except NotAvailable as reason:
-        return reason
+        made = Stack(keystones.running("flat"), doc_pages.chromium())
+    except (NotAvailable, doc_pages.NotAvailable) as reason:
+        return NotAvailable(str(reason))
     made.setUp()
     fixtures.at_exit(made.cleanUp)
     return made
