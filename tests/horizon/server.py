@@ -20,22 +20,22 @@ START_TIMEOUT_SECONDS = 90.0
 
 
 class Horizon(fx.Fixture):
-    """Horizon at ``url``."""
+    """Horizon at ``url``, run by its own Python."""
 
-    def __init__(self, keystone: Keystone) -> None:
+    def __init__(self, keystone: Keystone, python: pathlib.Path) -> None:
         super().__init__()
         self._keystone = keystone
+        self._python = python
 
     @property
     def log(self) -> str:
         return (self._directory / "log").read_text()
 
     def _setUp(self) -> None:
-        python = environment.ensure()
         self._directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
+        command = [str(self._python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
         variables = {
             "DJANGO_SETTINGS_MODULE": environment.SETTINGS_MODULE,
             "CYBORG_QUOTA_HORIZON_KEYSTONE": self._keystone.url,

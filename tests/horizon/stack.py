@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import pathlib
 import shutil
 import tempfile
 import uuid
@@ -41,15 +42,16 @@ class User:
 class Stack(fx.Fixture):
     """The services and the browser; the projects physics, below it atlas and cms, and biology.
 
-    Alice is an admin, bob a member of atlas. ``program``: the browser.
+    Alice is an admin, bob a member of atlas. ``python``: that of Horizon; ``program``: the browser.
     """
 
     browser: Browser
     engine: QuotaEngine
 
-    def __init__(self, keystone: Keystone, program: str) -> None:
+    def __init__(self, keystone: Keystone, python: pathlib.Path, program: str) -> None:
         super().__init__()
         self.keystone = keystone
+        self._python = python
         self._program = program
 
     def _setUp(self) -> None:
@@ -68,7 +70,7 @@ class Stack(fx.Fixture):
         self.engine = cyborg_quota.make_engine(api_server.settings(ledger))
         self.addCleanup(self.engine.close)
         self.api = self.useFixture(rest_api.RestAPI(ledger, self.keystone, {"workers = 2": "workers = 1"}))
-        self.horizon = self.useFixture(server.Horizon(self.keystone))
+        self.horizon = self.useFixture(server.Horizon(self.keystone, self._python))
         playwright = sync_playwright().start()
         self.addCleanup(playwright.stop)
         self.browser = playwright.chromium.launch(executable_path=self._program)
@@ -114,8 +116,8 @@ class Stack(fx.Fixture):
 def of_this_process(_pid: int) -> Stack | NotAvailable:
     """Return the stack that this process's tests share, or the error."""
     try:
-        environment.ensure()
-        made = Stack(keystones.running("flat"), doc_pages.chromium())
+        python, program = environment.ensure(), doc_pages.chromium()
+        made = Stack(keystones.running("flat"), python, program)
     except (NotAvailable, doc_pages.NotAvailable) as reason:
         return NotAvailable(str(reason))
     made.setUp()
