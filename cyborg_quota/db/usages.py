@@ -205,7 +205,7 @@ def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Col
     ``source``: an expression for each of BULK_COLUMNS. ``conditions``: further conditions on the id.
     """
     changed = {_usage[name]: _usage[name] + source[name] for name in BULK_COLUMNS[2:]}
-    zero = sa.literal_column("0")
+    zero: sa.ColumnElement[int] = sa.literal_column("0")
     is_below_max = _usage.used + _usage.reserved < sa.literal_column(str(MAX_AMOUNT))
     return (
         sa.update(quota_usages)
