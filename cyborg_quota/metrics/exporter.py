@@ -77,7 +77,7 @@ class LedgerText:
         try:
             self._names_text = gauges.names_text(self._names(sorted({row.project_id for row in metrics.projects})))
         except exceptions.ProjectLookupFailed as error:
-            LOG.warning("The names of the projects are unknown, and are read again in an hour: %s", error)
+            LOG.warning("The names of the projects could not be read, and are read again in an hour: %s", error)
 
 
 class Exporter:
@@ -182,9 +182,10 @@ class Exporter:
     def text(self) -> bytes:
         """What a scrape gets. Raises QuotaError if the ledger is unavailable and this process is elected."""
         is_elected = self._election.is_elected
+        elected = "1: this process exports the values of the ledger."
         parts = [
             self._recorder.text(),
-            _text(gauges.gauge("cyborg_quota_exporter_elected", "1: exports the ledger.", int(is_elected))),
+            _text(gauges.gauge("cyborg_quota_exporter_elected", elected, int(is_elected))),
         ]
         if is_elected:
             parts.append(self._ledger.get().encode())

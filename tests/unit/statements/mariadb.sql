@@ -96,6 +96,42 @@ WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN
 EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
+-- single statement: claim capacity anywhere
+PREPARE cyborg_quota_0199bbf897d31d98f145 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free 
+ LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_0199bbf897d31d98f145 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+;
+
+-- single statement: claim capacity where most is free
+PREPARE cyborg_quota_dc219554775ef28fed41 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free DESC 
+ LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_dc219554775ef28fed41 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+;
+
 -- single statement: claim capacity in a tree
 PREPARE cyborg_quota_59554479105efae6c610 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
