@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import Inventory, QuotaEngine
+from cyborg_quota import ANY, Inventory, QuotaEngine
 from tests import base, invariants
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -81,6 +81,9 @@ class TestCrash(CrashTestCase):
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")
 
+    def reserve_anywhere(self, engine: QuotaEngine) -> None:
+        engine.reserve(self.context, {"gpu": 4}, consumer="c", provider=ANY)
+
     def commit(self) -> None:
         self.reserve()
         self.engine.commit(self.context, consumer="c")
@@ -94,6 +97,7 @@ class TestCrash(CrashTestCase):
             return None
 
         self.crash_everywhere(nothing, self.reserve, 4)
+        self.crash_everywhere(nothing, self.reserve_anywhere, 4)
         self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), 0)
         self.crash_everywhere(self.commit, lambda engine: engine.release(self.context, consumer="c"), 0)
         self.crash_everywhere(self.make_overdue, lambda engine: engine.expire(ADMIN), 0)

@@ -33,7 +33,7 @@ class PersonasTestCase(base.LedgerTestCase):
         return self.keystone.create("project", name=f"{name}-{os.urandom(4).hex()}", domain_id="default")
 
     def prepare_ledger(self) -> None:
-        engine = cyborg_quota.make_engine(api_server.settings(self.url))
+        self.engine = engine = cyborg_quota.make_engine(api_server.settings(self.url))
         self.addCleanup(engine.close)
         admin = engine.administration
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 0})
