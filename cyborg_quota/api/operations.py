@@ -280,7 +280,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         policy.CAPACITY,
         lists.list_capacity,
         answer="Capacity",
-        query=schemas.PROVIDER,
+        query={**schemas.PROVIDER, **schemas.INVENTORY_PAGE},
         errors=(404,),
     ),
     Operation(

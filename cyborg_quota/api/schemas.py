@@ -10,6 +10,7 @@ from cyborg_quota.pod_types import POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
+    MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     STATES,
@@ -269,7 +270,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "free": _described(_INTEGER, "Negative if the inventory was lowered below its use."),
         }
     ),
-    "Capacity": _list("capacity", ref("Inventory"), paged=False),
+    "Capacity": _list("capacity", ref("Inventory")),
     "Pod": _object(
         {
             "name": _NAME,
@@ -363,6 +364,16 @@ RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     "resource": _NAME,
     "consumer": _NAME,
     "group": _NAME,
+}
+INVENTORY_PAGE: Final[dict[str, Schema]] = {
+    **PAGE,
+    "marker": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 6 * MAX_NAME_BYTES + 1,  # (two names, of which each byte may be percent-encoded)
+        "description": "Start after the inventory of this provider and resource: PROVIDER/RESOURCE, each of them"
+        " percent-encoded.",
+    },
 }
 PROVIDER: Final[dict[str, Schema]] = {"provider": _described(_NAME, "Only this provider: its UUID or its name.")}
 HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": _described(_TIME, "Only changes since this time.")}

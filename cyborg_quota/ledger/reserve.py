@@ -223,7 +223,8 @@ class Reserver:
             for attempt in range(_MAX_ATTEMPTS):
                 if attempt > 2:
                     time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
-                if self._attempt(request, [item for item in pending if not item.is_charged]):
+                uncharged = [item for item in pending if not item.is_charged]
+                if not uncharged or self._attempt(request, uncharged):
                     for item in pending:
                         item.is_charged = True
                     return
@@ -231,8 +232,6 @@ class Reserver:
 
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
-        if not pending:
-            return True
         amounts = enforcement.requested(item.claim for item in pending)
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self.path(request, resources, is_limited=bool(amounts))
@@ -243,6 +242,8 @@ class Reserver:
         counted_resources = cap.to_count(request.project_id, claims, amounts)
         cap.bound_reserved(request.project_id, changes, counted_resources)
         counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
+        if not counted_resources and self._reserve_anywhere(request, path, pending, changes):
+            return True
         placement = self._capacity.place(pending)
         if not placement.is_complete:
             return self._refuse_unplaced(request, path, constraints, pending)
@@ -269,6 +270,21 @@ class Reserver:
             self._refuse(request, path, constraints, pending, refusal)
             return False
         return self._resolve_duplicate(request, pending)
+
+    def _reserve_anywhere(
+        self,
+        request: ReserveRequest,
+        path: path_state.ProjectPath,
+        pending: Sequence[PendingClaim],
+        changes: Sequence[usages.Change],
+    ) -> bool:
+        """Reserve in one statement, in which the server chooses the provider. False: not supported, or refused."""
+        row = None
+        if request.state == RESERVED:
+            row = self._capacity.reserve_anywhere(pending, changes, lambda: _rows(request, path, pending)[0])
+        if row is not None:
+            self._settler.reservation_cache.remember([new_reservations.to_row(row)])
+        return row is not None
 
     def _after_charge(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement
@@ -478,21 +494,5 @@ def _rows(
     request: ReserveRequest, path: path_state.ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
-    return [
-        new_reservations.NewReservation(
-            uuid=item.uuids[resource],
-            usage_id=leaves[resource].usage_id,
-            project_id=request.project_id,
-            resource=resource,
-            delta=delta,
-            consumer=item.claim.consumer,
-            group=item.group,
-            state=request.state,
-            ttl_microseconds=request.ttl_microseconds,
-            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
-            source=item.claim.source,
-            provider_id=None if item.claim.provider is None else item.provider_id,
-        )
-        for item in pending
-        for resource, delta in item.claim.deltas.items()
-    ]
+    usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
+    return [row for item in pending for row in item.rows(usage_ids, request.state, request.ttl_microseconds)]

@@ -12,13 +12,14 @@ import fixtures as fx
 import webob
 
 import cyborg_quota
-from cyborg_quota import exceptions
+from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import deploy, requests
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
 from tests.api import server
+from tests.functional import test_pages
 
 READER = "rita@higgs:reader"
 MANAGER = "max@higgs:manager,member,reader"
@@ -187,6 +188,31 @@ class TestTotalLimit(ApplicationTestCase):
 
 def _change(entry: HistoryEntry) -> tuple[Any, ...]:
     return entry.action, entry.before, entry.after, entry.reason
+
+
+class TestCapacity(ApplicationTestCase):
+    def test_pages(self) -> None:
+        """A page reads few rows; its link continues within a provider, also where names contain what separates them."""
+        for name in ("rack/1", "rack%2F2", "räck ü"):
+            self.engine.capacity.add_provider(base.ADMIN, name)
+            self.engine.capacity.set_inventories(base.ADMIN, name, {"fpga": Inventory(2), "gpu": Inventory(4)})
+        whole = self.ask("/v2/quota_capacity").json["capacity"]
+        self.assertEqual(6, len(whole))
+        path, found, pages = "/v2/quota_capacity?limit=1", [], 0
+        while path:
+            with test_pages.counted_rows() as counter:
+                answer = self.ask(path).json
+            self.assertLess(counter["rows"], 6)
+            found += answer["capacity"]
+            path = next((link["href"] for link in answer.get("capacity_links", ())), "")
+            pages += 1
+        self.assertEqual((whole, 6), (found, pages))
+        rest = self.ask("/v2/quota_capacity?provider=rack/1&marker=rack%252F1/fpga").json
+        self.assertEqual([("rack/1", "gpu")], [(one["provider"], one["resource"]) for one in rest["capacity"]])
+
+    def test_a_wrong_marker(self) -> None:
+        for marker in ("nothing", "nothing/gpu", "/", "%"):
+            self.assertEqual(400, self.ask(f"/v2/quota_capacity?marker={marker}").status_int, marker)
 
 
 class TestStranger(ApplicationTestCase):

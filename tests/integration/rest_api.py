@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
+import shutil
 import sys
 import urllib.request
 from collections.abc import Mapping
 
 import fixtures as fx
 
-from tests import installing
+from tests import fixtures, installing
 from tests.cyborgs.service import Service
 from tests.cyborgs.starting import ProgramStarter
+from tests.integration import environment
 from tests.integration.server import Keystone
 from tests.servers import machine
 
 CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
+PREFIX = "cyborg-quota-rest-api-"
 SETTINGS = """\
 [database]
 connection = {connection}
@@ -28,13 +32,20 @@ enforcement_model = strict_hierarchy
 
 
 class RestAPI(fx.Fixture):
-    """A running API: its ``url``, and the ``pid`` of its master. ``changes``: further texts of the file to replace."""
+    """A running API: its ``url``, and the ``pid`` of its master.
 
-    def __init__(self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str]) -> None:
+    :param changes: further texts of the file to replace.
+    :param directory: an empty one for its files; by default one that ends with it.
+    """
+
+    def __init__(
+        self, ledger_url: str, keystone: Keystone, changes: Mapping[str, str], directory: pathlib.Path | None = None
+    ) -> None:
         super().__init__()
         self._ledger_url = ledger_url
         self._keystone = keystone
         self._changes = changes
+        self._given_directory = directory
 
     @property
     def log(self) -> str:
@@ -45,7 +56,7 @@ class RestAPI(fx.Fixture):
         return self._service.pid
 
     def _setUp(self) -> None:
-        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        directory = self._given_directory or pathlib.Path(self.useFixture(fx.TempDir()).path)
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         conf = directory / "cyborg_quota.conf"
@@ -67,3 +78,19 @@ class RestAPI(fx.Fixture):
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthcheck", timeout=10) as response:
             return bool(response.status == 200)
         return False
+
+
+@functools.cache
+def running(ledger_url: str, keystone: Keystone, _pid: int) -> RestAPI:
+    """Return the API that the tests of this process share: its imports take longer than a test. It has one worker."""
+    directory, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+    api = RestAPI(ledger_url, keystone, {"workers = 2": "workers = 1"}, directory)
+    api.setUp()
+
+    def end() -> None:
+        api.cleanUp()
+        shutil.rmtree(directory, ignore_errors=True)
+        lock.close()
+
+    fixtures.at_exit(end)
+    return api
