@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cyborg_quota import validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.types import TreeRow
+from cyborg_quota.limit_types import TreeRow
 
 COLUMNS = ("project_id", "resource", "limit", "is_own")
 TOTAL_COLUMNS = ("resource", "limit", "held", "available", "is_enforced")

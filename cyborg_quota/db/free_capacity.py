@@ -6,7 +6,7 @@ Equal inventories are counted by the database: the nodes of a cloud have few dif
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -79,3 +79,22 @@ def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]
         (resource, name): ResourceUse(int(capacity), int(used))
         for resource, name, capacity, used in connection.execute(query)
     }
+
+
+def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
+    """What the inventories of the providers of these pods have and use, by pod and resource."""
+    query = (
+        sa.select(
+            _provider.pod,
+            _row.resource,
+            sa.func.sum(_row.capacity),
+            sa.func.sum(_row.capacity - _row.free),
+        )
+        .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
+        .where(_provider.pod.in_(sorted(set(names))))
+        .group_by(_provider.pod, _row.resource)
+    )
+    measured: dict[str, dict[str, ResourceUse]] = {}
+    for pod, resource, capacity, used in connection.execute(query):
+        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
+    return measured

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import scopes
 from cyborg_quota.db import change_log, overrides, prepared, projects, totals
 from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
 from cyborg_quota.types import CHECKPOINT, TOTAL, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
@@ -79,7 +80,7 @@ def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str
             "action": change.action,
             "operation": recorded.operation,
             "project_id": change.project_id,
-            "resource": change.resource,
+            "resource": None if change.resource is None else scopes.name_of(change.resource, change.pod),
             "value_before": _text(change.before),
             "value_after": _text(change.after),
             "origin": origin if change.resource is None else None,
@@ -120,7 +121,8 @@ def read(
     if project_id is not None:
         query = query.where(_column.project_id == project_id)
     if resource is not None:
-        query = query.where(_column.resource == resource)
+        in_pod = _column.resource.endswith(f"{scopes.SEPARATOR}{resource}", autoescape=True)
+        query = query.where(sa.or_(_column.resource == resource, in_pod))
     return [_entry(row) for row in connection.execute(query)]
 
 
@@ -138,6 +140,7 @@ def read_from_last_checkpoint(connection: sa.Connection, before: int | None = No
 
 def _entry(row: Any) -> HistoryEntry:
     is_limit = row.resource is not None
+    resource, pod = scopes.split(row.resource) if is_limit else (None, None)
     return HistoryEntry(
         id=f"{row.generation}-{row.ordinal}",
         at=row.created_at,
@@ -147,7 +150,7 @@ def _entry(row: Any) -> HistoryEntry:
         action=row.action,
         operation=row.operation,
         project_id=row.project_id,
-        resource=row.resource,
+        resource=resource,
         before=_value(row.value_before, is_limit=is_limit),
         after=_value(row.value_after, is_limit=is_limit),
         origin=row.origin,
@@ -155,6 +158,7 @@ def _entry(row: Any) -> HistoryEntry:
         starts_at=row.starts_at,
         until=row.ends_at,
         reason=row.reason,
+        pod=pod,
     )
 
 

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.headroom import Bundles
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.types import (
@@ -18,7 +19,6 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
-    Holding,
     Notice,
     Over,
     Page,

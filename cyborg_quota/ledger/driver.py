@@ -32,12 +32,13 @@ from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
+from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
-from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
@@ -45,6 +46,7 @@ from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
@@ -54,7 +56,6 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
-    Holding,
     Notice,
     Over,
     Page,

@@ -21,6 +21,7 @@ from cyborg_quota.headroom import Bundles, OpenReservations
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
+from cyborg_quota.scopes import is_scoped
 from cyborg_quota.types import ANY, UNLIMITED, Counters, Headroom, Usage, UsageRecord
 
 
@@ -85,7 +86,8 @@ class HeadroomReader:
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
         state = self._state(project_id)
-        names = sorted({*resources, *(resource for owner, resource in state.counters if owner == project_id)})
+        held = (name for owner, name in state.counters if owner == project_id and not is_scoped(name))
+        names = sorted({*resources, *held})
         limits = self._limits.get_limits_on_path(state, names)
         headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
         records = []
@@ -136,8 +138,9 @@ class HeadroomReader:
             return []
         held: dict[str, set[str]] = {}
         shared = {id(state.counters): state for state in states}.values()  # states share their mappings
-        for project_id, resource in [key for state in shared for key in (*state.counters, *state.project_limits)]:
-            held.setdefault(project_id, set()).add(resource)
+        for project_id, name in [key for state in shared for key in (*state.counters, *state.project_limits)]:
+            if not is_scoped(name):
+                held.setdefault(project_id, set()).add(name)
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.get_limits_on_paths(states, names)
         found = []

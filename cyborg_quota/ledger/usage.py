@@ -12,6 +12,7 @@ from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.scopes import is_scoped
 from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class UsageReader:
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
-        held = {resource for owner, resource in state.counters if owner == project_id}
+        held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
         return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}

@@ -74,6 +74,10 @@ class DatabaseLimitDriver(base.LimitDriver):
     def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
         return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
 
+    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
+        limits = self._tables.read(lambda connection: tables.of_path(connection, path, names))[1]
+        return self.model.constraints(path, limits)
+
     def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
         limits = self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)
         return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
