@@ -166,13 +166,20 @@ class QuotaEngine(Queries):
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
-    def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
-        """The constraints that ``deltas`` would violate now, sorted. Writes nothing."""
+    def check(
+        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None, *, pod: str | None = None
+    ) -> list[Over]:
+        """The constraints that ``deltas`` would violate now, sorted. Writes nothing.
+
+        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see.
+        """
         project_id = validation.project_of(context, project_id)
+        _, in_pod = self._place(context, project_id, None, pod)
         request = {
             resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        return self._driver.check(project_id, request, sees_all=validation.is_admin(context)) if request else []
+        is_admin = validation.is_admin(context)
+        return self._driver.check(project_id, request, sees_all=is_admin, pod=in_pod) if request else []
 
     def adopt(
         self,

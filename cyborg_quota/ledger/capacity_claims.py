@@ -153,7 +153,7 @@ class CapacityClaimer:
         return bool(losers)
 
     def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
-        """Whether a provider has another pod than when it was read. ``tries_next`` has made the next attempt read it."""
+        """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
         pods = {item.provider_id: item.counted_pod for item in pending if item.provider_id is not None}
         keys = [(provider_id, resource) for provider_id in pods for item in pending for resource in item.claim.deltas]
         places = self._database.read_synced(lambda connection: inventories.places_of(connection, keys))

@@ -109,6 +109,10 @@ class LimitDriver(abc.ABC):
         """The limits per pod of the projects on ``path``, by scoped names (scopes.py). Called for a claim in a pod."""
         return []
 
+    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
+        """All limits per pod of the projects of ``state``; what ``get_pod_constraints`` returns for their names."""
+        return []
+
     def get_limits_on_paths(
         self, states: Sequence[PathState], resources: Collection[str]
     ) -> Mapping[tuple[str, str], int]:

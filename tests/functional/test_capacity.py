@@ -421,7 +421,7 @@ class TestStaleReads(CapacityTestCase):
         self.engine = self.make_engine()  # with empty caches
         self.hide(type(hooks.database_of(self.engine).dialect), "find_candidates_in_single_statement", None)
         self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "ids_of", {})
+        self.hide(inventories, "places_of", {})
         self.engine.capacity.enable(ADMIN)
         for provider in (ANY, "n1"):
             self.is_synced = False

@@ -269,6 +269,76 @@ class TestVisibility(PodLimitTestCase):
         self.assertRaises(exceptions.LimitsReadOnly, engine.pod_limits.set, ADMIN, {"gpu": 1}, "a", "p1")
 
 
+class TestHeadroom(PodLimitTestCase):
+    """H1: a reserve of ``fits`` is granted, and one of more is refused."""
+
+    def granted(self, expected: Headroom, project_id: str = "a", provider: str = ANY, **how: Any) -> None:
+        found = self.engine.headroom(ADMIN, project_id, provider=provider, **how)["gpu"]
+        self.assertEqual(expected, found)
+        assert found.fits is not None
+        for amount, is_granted in ((found.fits, True), (found.fits + 1, False)):
+            if how:
+                how["pod"] = how["pod"] if provider == ANY else None
+            try:
+                uuids = self.quotas.reserve(ADMIN, {"gpu": amount}, None, project_id, provider=provider, **how)
+            except (exceptions.OverQuota, exceptions.OverCapacity):
+                self.assertFalse(is_granted)
+            else:
+                self.assertTrue(is_granted)
+                self.quotas.rollback(ADMIN, uuids)
+
+    def test_at_providers(self) -> None:
+        self.claim(2)
+        self.limit(7)
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), provider="n1")
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), "child", provider="n1")
+        self.granted(Headroom(20, "n2", "provider", None, 20), provider="n2")
+        self.granted(Headroom(20, ANY, "provider", None, 58))
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), pod="p1")
+        self.granted(Headroom(20, ANY, "provider", None, 20), pod="p2")
+        self.limit(3, pod="p2")
+        self.engine.capacity.set_inventories(ADMIN, "n3", {"gpu": Inventory(4)})
+        self.granted(Headroom(5, "a", "subtree", 7, 42, "p1"))
+        self.admin.set_limits(ADMIN, {"gpu": 0}, "child")
+        self.set("a", 6)
+        self.granted(Headroom(4, "a", "subtree", 6, 42))
+        hidden = self.engine.headroom(base.Context("a"), provider="n1")
+        self.assertEqual({None}, {one.pod for one in hidden.values()})
+
+    def test_without_a_provider(self) -> None:
+        self.claim(2)
+        self.limit(7)
+        self.assertEqual(Headroom(5, "a", "subtree", 7, None, "p1"), self.engine.headroom(ADMIN, "a", pod="p1")["gpu"])
+        self.assertEqual(["p1"], [over.pod for over in self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p1")])
+        self.assertEqual([], self.engine.check(ADMIN, {"gpu": 5}, "a", pod="p1"))
+        self.assertEqual([], self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p2"))
+        for call in (self.engine.headroom, lambda context, **how: self.engine.check(context, {"gpu": 1}, **how)):
+            self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"), pod="p1")
+        self.assertRaises(exceptions.InvalidRequest, self.engine.headroom, ADMIN, "a", provider="n1", pod="p1")
+
+    def test_bundles(self) -> None:
+        self.limit(7)
+        self.limit(5, pod="p2")
+        numbers = [
+            self.engine.how_many(ADMIN, {"gpu": 2}, "a", **how).number
+            for how in ({"provider": "n1"}, {"provider": ANY}, {"pod": "p2"}, {"provider": ANY, "pod": "p2"})
+        ]
+        self.assertEqual([3, 3 + 2 + 10, 2, 2], numbers)
+
+    def test_usage_in_a_pod(self) -> None:
+        self.claim(2, "child")
+        self.limit(7)
+        self.limit(5, "child")
+        records = self.engine.list_usages(ADMIN, pod="p1")
+        self.assertEqual(
+            [("a", "gpu", 7, 0, "p1"), ("child", "gpu", 5, 2, "p1")],
+            [(one.project_id, one.resource, one.usage.limit, one.usage.reserved, one.pod) for one in records],
+        )
+        self.assertEqual(records[1:], self.engine.list_usages(ADMIN, pod="p1", after=("a", "gpu"), limit=9))
+        self.assertEqual(records[:1], self.engine.list_usages(ADMIN, "a", pod="p1", resource="gpu"))
+        self.assertEqual([], self.engine.list_usages(ADMIN, pod="p2"))
+
+
 class TestRepair(PodLimitTestCase):
     def test_drift_of_a_pod_is_found_and_repaired(self) -> None:
         self.claim(3, "child")
@@ -321,9 +391,10 @@ class TestCost(PodLimitTestCase):
                 self.engine.rollback(base.Context("b"), self.engine.reserve(base.Context("b"), {"gpu": 1}, **how))
             return [text for text, _ in captured]
 
-        found = {}
-        for name, how in (("none", {}), ("no pod", {"provider": "n3"}), ("pod", {"provider": "n1"})):
-            for _ in range(2):
-                found[name] = statements(**how)
-        self.assertEqual([], [text for text in found["none"] + found["no pod"] if " pod" in text and "SELECT" not in text])
-        self.assertEqual(Headroom(None), self.engine.headroom(base.Context("b"))["gpu"])
+        found = []
+        for how in ({}, {"provider": "n3"}, {"provider": "n1"}):
+            for _ in range(2):  # the first one fills the caches
+                texts = statements(**how)
+            found.append(texts)
+        self.assertEqual([], [text for text in [*found[0], *found[1]] if ", pod" in text and "INSERT" in text])
+        self.assertEqual(len(found[0]), len([text for text in found[1] if "inventories" not in text]))

@@ -297,7 +297,8 @@ def expiry() -> Iterator[tuple[str, Run]]:
     yield "overdue from the first", lambda c: behind(c, None)
     yield "overdue from a position", lambda c: behind(c, (LATER, 7))
     yield "overdue of", lambda c: history.still_overdue(c, [1, 2, 3], 0)
-    yield "expire", lambda c: maintenance.expire(c, [(number, "p", "gpu", 1, None, 0, None) for number in range(1, 6)], 0)
+    overdue: Any = [(number, "p", "gpu", 1, None, 0, None) for number in range(1, 6)]
+    yield "expire", lambda c: maintenance.expire(c, overdue, 0)
     yield "paths of roots", lambda c: path_state.read_roots(c, ["p1", "p2"])
 
 

@@ -46,8 +46,8 @@ class StrictHierarchy(base.EnforcementModel):
         total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
         if total > parent_limit:
             problems.append(
-                f"the limits in {in_words(resource)} of the children of {parent} would sum up to {total}; the limit of {parent} "
-                f"is {parent_limit}"
+                f"the limits in {in_words(resource)} of the children of {parent} would sum up to {total}; the limit of "
+                f"{parent} is {parent_limit}"
             )
         return problems
 

@@ -36,8 +36,8 @@ class StrictTwoLevel(base.EnforcementModel):
                     continue
                 if limit == UNLIMITED or limit > parent_limit:
                     problems.append(
-                        f"the limit of {child} in {in_words(resource)} would be {base.format_limit(limit)}; the limit of"
-                        f" its parent {parent} is {parent_limit}"
+                        f"the limit of {child} in {in_words(resource)} would be {base.format_limit(limit)}; the limit "
+                        f"of its parent {parent} is {parent_limit}"
                     )
         return problems
 
