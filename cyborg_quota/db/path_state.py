@@ -2,8 +2,7 @@
 """The path of a project to its root: the usage rows to charge (``read_path``), and its counters and limits (``read``).
 
 ``read_path`` and ``make_rows`` follow the rules in projects.py. ``read`` is one statement, and so reads one snapshot,
-also at READ COMMITTED: all values are from one point in time. The number of rows that it reads depends on the path, not
-on the number of projects::
+also at READ COMMITTED. The number of rows that it reads depends on the path, not on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path

@@ -307,7 +307,7 @@ def figures() -> Iterator[tuple[str, Run]]:
         row = collections.namedtuple("row", "id project_id resource delta")
         connection.answers = {"LIMIT": [row(1, "p1", "gpu", 3), row(2, "p1", "gpu", -1)]}
         connection.rowcount = 2
-        maintenance.fold(connection, (1, None), 10, 100, "uuid")
+        maintenance.fold(connection, (1, None, None), 10, 100, "uuid")
 
     counters = usages.Counters(used=1, reserved=2, subtree=3)
     yield "sums", lambda c: _ignore_empty(lambda: maintenance.sums_from_reservations(c, node(1)))
