@@ -253,7 +253,8 @@ class Reserver:
             return []
         project_ids = path.limiting(self._limits.origin)
         in_pods = [name for name in amounts if is_scoped(name)]
-        constraints = self._limits.get_constraints(project_ids, sorted(set(amounts).difference(in_pods)))
+        resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
+        constraints = self._limits.get_constraints(project_ids, resources)
         if in_pods:
             constraints += self._limits.get_pod_constraints(project_ids, sorted(in_pods))
         unknown_projects = {constraint.project_id for constraint in constraints} - set(project_ids)
