@@ -273,7 +273,8 @@ class ResourceReport:
 
     ``capacity`` and ``used`` are sums over the providers. ``free`` counts a provider whose use exceeds its capacity as
     0. ``largest_free`` is the largest amount that is free at one provider. ``promised`` is the sum of the limits at the
-    top of the tree, or UNLIMITED. ``not_served``: the project with the largest missing amount comes first.
+    top of the tree, but at most a total limit; or UNLIMITED. ``not_served``: the project with the largest missing
+    amount comes first.
     """
 
     resource: str

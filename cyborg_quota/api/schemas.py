@@ -10,6 +10,7 @@ from cyborg_quota.pod_types import POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
+    MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     STATES,
@@ -117,7 +118,33 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetLimits": _object(
         {
             "quota": _SET_LIMITS,
-            "force": _described(_BOOLEAN, "Permit limits below what the project holds. What it holds stays."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
+            "reason": _REASON,
+        },
+        optional=("force", "reason"),
+    ),
+    "TotalLimit": {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT},
+    "Totals": _object(
+        {
+            "quota": _by_resource(
+                _object(
+                    {
+                        "limit": ref("TotalLimit"),
+                        "held": _described(_COUNT, "What the counted projects have in use and reserved."),
+                        "enforced": _described(
+                            _BOOLEAN,
+                            "Whether all projects are counted; if not, setting the limit was interrupted: repeat it.",
+                        ),
+                    }
+                ),
+                "The total limit of each resource that has one.",
+            )
+        }
+    ),
+    "SetTotals": _object(
+        {
+            "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
             "reason": _REASON,
         },
         optional=("force", "reason"),
@@ -243,7 +270,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "free": _described(_INTEGER, "Negative if the inventory was lowered below its use."),
         }
     ),
-    "Capacity": _list("capacity", ref("Inventory"), paged=False),
+    "Capacity": _list("capacity", ref("Inventory")),
     "Pod": _object(
         {
             "name": _NAME,
@@ -337,6 +364,16 @@ RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     "resource": _NAME,
     "consumer": _NAME,
     "group": _NAME,
+}
+INVENTORY_PAGE: Final[dict[str, Schema]] = {
+    **PAGE,
+    "marker": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 6 * MAX_NAME_BYTES + 1,  # (two names, of which each byte may be percent-encoded)
+        "description": "Start after the inventory of this provider and resource: PROVIDER/RESOURCE, each of them"
+        " percent-encoded.",
+    },
 }
 PROVIDER: Final[dict[str, Schema]] = {"provider": _described(_NAME, "Only this provider: its UUID or its name.")}
 HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": _described(_TIME, "Only changes since this time.")}

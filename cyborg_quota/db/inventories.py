@@ -197,6 +197,13 @@ def places_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Place
 # --- Selection of a provider ---
 
 
+def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Whether the provider of an inventory can host, and meets these conditions."""
+    # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
+    query = sa.select(_provider.can_host).where(_provider.id == table.provider_id, *conditions)
+    return query.scalar_subquery() == sa.literal_column("1")
+
+
 @functools.lru_cache(maxsize=64)
 def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoided: int = 0) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
@@ -214,14 +221,11 @@ def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoid
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
-    # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
-    can_host = sa.select(_provider.can_host).where(_provider.id == first.c.provider_id)
-    if in_pod:
-        can_host = can_host.where(_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type))
+    of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
     if avoided:
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
-        can_host = can_host.where(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
-    conditions.append(can_host.scalar_subquery() == sa.literal_column("1"))
+        of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
+    conditions.append(can_host(first.c, *of_pod))
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     pod = sa.select(_provider.pod).where(_provider.id == first.c.provider_id).scalar_subquery().label("pod")

@@ -9,10 +9,11 @@ from typing import Final
 from cyborg_quota.capacity_types import InventoryRecord, NotServed, ResourceReport
 from cyborg_quota.db import inventories, overrides, projects, usages
 from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.db import totals as total_limits
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.types import UNLIMITED, Counters
+from cyborg_quota.types import UNLIMITED, Counters, TotalLimit
 
 Key = tuple[str, str]
 """(project_id, resource)"""
@@ -39,7 +40,11 @@ class CapacityReporter:
         found = self._limits.get_limits(tops, names)
         limits = {(top, name): found.get((top, name), self._limits.missing_limit) for top in tops for name in names}
         held = {key: self._held(counters.get(key, _EMPTY)) for key in limits}
-        reports = [_report(name, [one for one in records if one.resource == name], limits, held) for name in names]
+        totals = {one.resource: one for one in self._untimed.read(total_limits.read_limits) if one.is_enforced}
+        reports = [
+            _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
+            for name in names
+        ]
         return [report for report in reports if report.providers or report.promised > 0]
 
     def _tops(self, connection: Connection) -> tuple[list[str], Mapping[Key, Counters]]:
@@ -62,7 +67,11 @@ class CapacityReporter:
 
 
 def _report(
-    resource: str, records: Iterable[InventoryRecord], limits: Mapping[Key, int], held: Mapping[Key, int]
+    resource: str,
+    records: Iterable[InventoryRecord],
+    limits: Mapping[Key, int],
+    held: Mapping[Key, int],
+    total: TotalLimit | None,
 ) -> ResourceReport:
     records = list(records)
     free = [max(record.free, 0) for record in records]
@@ -77,16 +86,30 @@ def _report(
         used_elsewhere=sum(record.used_elsewhere for record in records),
         free=sum(free),
         largest_free=max(free, default=0),
-        promised=UNLIMITED if UNLIMITED in own.values() else sum(own.values()),
-        not_served=tuple(_not_served(resource, own, held, sum(free))),
+        promised=_promised(own.values(), total),
+        not_served=tuple(_not_served(resource, own, held, sum(free), total)),
     )
 
 
-def _not_served(resource: str, limits: Mapping[Key, int], held: Mapping[Key, int], free: int) -> list[NotServed]:
-    """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number."""
+def _promised(limits: Collection[int], total: TotalLimit | None) -> int:
+    """The sum of the limits of the tops, but at most a total limit."""
+    promised = UNLIMITED if UNLIMITED in limits else sum(limits)
+    if total is None or total.limit == UNLIMITED:
+        return promised
+    return total.limit if promised == UNLIMITED else min(promised, total.limit)
+
+
+def _not_served(
+    resource: str, limits: Mapping[Key, int], held: Mapping[Key, int], free: int, total: TotalLimit | None
+) -> list[NotServed]:
+    """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number.
+
+    What remains below a total limit is the most that remains to any project.
+    """
+    most = None if total is None or total.limit == UNLIMITED else max(total.limit - total.held, 0)
     found = []
     for key, limit in limits.items():
-        remaining = limit - held[key]
+        remaining = limit - held[key] if most is None else min(limit - held[key], most)
         if limit != UNLIMITED and remaining > free:
             found.append(NotServed(resource, key[0], limit, held[key], remaining, remaining - free))
     return sorted(found, key=lambda one: (-one.missing, one.project_id))

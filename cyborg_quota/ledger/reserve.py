@@ -29,7 +29,7 @@ from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import is_scoped, scoped_name
+from cyborg_quota.scopes import in_words, is_scoped, scoped_name
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -63,6 +63,18 @@ class ReserveRequest(NamedTuple):
     @property
     def state(self) -> State:
         return COMMITTED if self.ttl_microseconds is None else RESERVED
+
+
+class _ChargePlan(NamedTuple):
+    """The path and the limits of a reserve, its changes of usage rows, the resources whose open reservations it counts,
+    and what it takes in pods, by scoped name.
+    """
+
+    path: path_state.ProjectPath
+    constraints: list[Constraint]
+    changes: list[usages.Change]
+    counted: set[str]
+    in_pods: Mapping[str, int]
 
 
 class Reserver:
@@ -121,7 +133,8 @@ class Reserver:
             for attempt in range(_MAX_ATTEMPTS):
                 if attempt > 2:
                     time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
-                if self._attempt(request, [item for item in pending if not item.is_charged]):
+                uncharged = [item for item in pending if not item.is_charged]
+                if not uncharged or self._attempt(request, uncharged):
                     for item in pending:
                         item.is_charged = True
                     return
@@ -129,23 +142,27 @@ class Reserver:
 
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
-        if not pending:
-            return True
-        amounts = enforcement.requested(item.claim for item in pending)
-        resources = sorted({resource for item in pending for resource in item.claim.deltas})
+        plan = None
+        if request.state == RESERVED and self._capacity.may_reserve_anywhere(pending):
+            plan = self._plan(request, pending, {})
+            if not plan.counted and self._reserve_anywhere(request, plan, pending):
+                return True
         placement = self._capacity.place(pending)
         in_pods = _in_pods(pending) if placement.is_complete else {}
-        path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
-        charged = {**amounts, **in_pods} if in_pods else amounts
-        constraints = self.constraints(request, path, charged)
-        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
+        if plan is None or in_pods:
+            plan = self._plan(request, pending, in_pods)
+        if not placement.is_complete:
+            return self._refuse_unplaced(request, plan.path, plan.constraints, pending)
+        return self._charge_placed(request, pending, placement, plan)
+
+    def _charge_placed(
+        self, request: ReserveRequest, pending: Sequence[PendingClaim], placement: Placement, plan: _ChargePlan
+    ) -> bool:
+        """Charge claims of which the providers are chosen. False: as ``_attempt``."""
+        path, constraints, changes, counted_resources, in_pods = plan
+        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
         claims = [item.claim for item in pending]
         cap = self._cap if request.state == RESERVED else NO_CAP
-        counted_resources = cap.to_count(request.project_id, claims, amounts)
-        cap.bound_reserved(request.project_id, changes, counted_resources)
-        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
-        if not placement.is_complete:
-            return self._refuse_unplaced(request, path, constraints, pending)
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
@@ -169,6 +186,30 @@ class Reserver:
             self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
             return False
         return self._resolve_duplicate(request, pending)
+
+    def _plan(
+        self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]
+    ) -> _ChargePlan:
+        """What to charge. ``in_pods``: what the claims take in pods, by scoped name."""
+        amounts = enforcement.requested(item.claim for item in pending)
+        resources = sorted({resource for item in pending for resource in item.claim.deltas})
+        path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
+        charged = {**amounts, **in_pods} if in_pods else amounts
+        constraints = self.constraints(request, path, charged)
+        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
+        cap = self._cap if request.state == RESERVED else NO_CAP
+        counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
+        cap.bound_reserved(request.project_id, changes, counted)
+        return _ChargePlan(path, constraints, changes, counted, in_pods)
+
+    def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
+        """Reserve in one statement, in which the server chooses the provider. False: not supported, or refused."""
+        for item in pending:
+            item.counted_pod = None  # (of an earlier attempt)
+        row = self._capacity.reserve_anywhere(pending, plan.changes, lambda: _rows(request, plan.path, pending)[0])
+        if row is not None:
+            self._settler.reservation_cache.remember([new_reservations.to_row(row)])
+        return row is not None
 
     def _after_charge(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement
@@ -288,11 +329,11 @@ class Reserver:
             raise exceptions.OverQuota(
                 violations if request.sees_all else enforcement.redact(violations, request.project_id)
             ) from None
-        amounts = {name: amount for name, amount in amounts.items() if not is_scoped(name)}
-        own_counters = {resource: counters.get((request.project_id, resource), Counters()) for resource in amounts}
-        for resource in enforcement.overflowing(own_counters, amounts):
-            raise exceptions.UsageOverflow(request.project_id, resource, amounts[resource]) from None
-        self._cap.record_refusal(request.project_id, own_counters, amounts)
+        own_counters = {name: counters.get((request.project_id, name), Counters()) for name in amounts}
+        for name in enforcement.overflowing(own_counters, amounts):
+            raise exceptions.UsageOverflow(request.project_id, in_words(name), amounts[name]) from None
+        of_resources = {name: amount for name, amount in amounts.items() if not is_scoped(name)}
+        self._cap.record_refusal(request.project_id, own_counters, of_resources)
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
@@ -407,22 +448,5 @@ def _rows(
     request: ReserveRequest, path: path_state.ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
-    return [
-        new_reservations.NewReservation(
-            uuid=item.uuids[resource],
-            usage_id=leaves[resource].usage_id,
-            project_id=request.project_id,
-            resource=resource,
-            delta=delta,
-            consumer=item.claim.consumer,
-            group=item.group,
-            state=request.state,
-            ttl_microseconds=request.ttl_microseconds,
-            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
-            source=item.claim.source,
-            provider_id=None if item.claim.provider is None else item.provider_id,
-            pod=item.counted_pod,
-        )
-        for item in pending
-        for resource, delta in item.claim.deltas.items()
-    ]
+    usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
+    return [row for item in pending for row in item.rows(usage_ids, request.state, request.ttl_microseconds)]

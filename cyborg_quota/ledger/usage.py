@@ -58,7 +58,7 @@ class UsageReader:
         held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
-        return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+        return {name: self._usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
@@ -70,10 +70,21 @@ class UsageReader:
             lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
             allow_unknown=allow_unknown_limits,
         )
-        return [
-            UsageRecord(key[0], split(key[1])[0], _usage(counters, limits, key), pod=pod)
-            for key, counters in rows.items()
-        ]
+        if pod is not None:  # (where no limit is set in the pod, there is none)
+            return [
+                UsageRecord(key[0], split(key[1])[0], _usage_in_pod(counters, limits, key), pod=pod)
+                for key, counters in rows.items()
+            ]
+        return [UsageRecord(*key, usage=self._usage(counters, limits, key)) for key, counters in rows.items()]
+
+    def _usage(self, counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+        limit = None if limits is None else limits.get(key, self._limits.missing_limit)
+        return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
+
+
+def _usage_in_pod(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+    limit = None if limits is None else limits.get(key, UNLIMITED)
+    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
 
 
 def _page_of(page: Page, pod: str) -> Page:
@@ -94,8 +105,3 @@ def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) ->
             raise
         LOG.warning("The limits are unknown: %s", error.reason)
         return None
-
-
-def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
-    limit = None if limits is None else limits.get(key, UNLIMITED)
-    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)

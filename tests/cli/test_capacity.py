@@ -197,6 +197,21 @@ class ReportTest(base.CliTestCase):
             [tuple(row[name] for name in ("project_id", "limit", "held", "remaining", "missing")) for row in rows],
         )
 
+    def test_a_total_limit_bounds_what_is_promised(self) -> None:
+        """5 of the total of 14 are held, so that no project may still get more than 9, of which 7 are free."""
+        self.good("limit", "set", "--total", "gpu=14")
+        (gpu,) = self.report()
+        self.assertEqual((14, 1.4, 3), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
+        rows = self.good("capacity", "report", "--projects")
+        self.assertEqual(
+            [("a", 9, 2), ("b", 8, 1), ("c", 8, 1)],
+            [tuple(row[name] for name in ("project_id", "remaining", "missing")) for row in rows],
+        )
+        self.good("limit", "set", "--total", "gpu=50")
+        self.assertEqual(38, self.report()[0]["promised"])
+        self.good("limit", "set", "--project", "a", "gpu=-1")
+        self.assertEqual(50, self.report()[0]["promised"])
+
     def test_unlimited_and_without_capacity(self) -> None:
         self.good("limit", "set", "--default", "fpga=0")
         self.good("limit", "set", "--project", "a", "gpu=-1", "fpga=3")

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import Inventory, QuotaEngine
+from cyborg_quota import ANY, Inventory, QuotaEngine
 from tests import base, invariants
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -36,7 +36,8 @@ class CrashTestCase(base.LedgerTestCase):
 
         ``is_naive``: each statement is committed at once.
         """
-        self.engine.close()
+        if self.backend == "sqlite":  # which allows no open connection during a fork
+            self.engine.close()
         pid = os.fork()
         if pid == 0:
             try:
@@ -81,6 +82,9 @@ class TestCrash(CrashTestCase):
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")
 
+    def reserve_anywhere(self, engine: QuotaEngine) -> None:
+        engine.reserve(self.context, {"gpu": 4}, consumer="c", provider=ANY)
+
     def commit(self) -> None:
         self.reserve()
         self.engine.commit(self.context, consumer="c")
@@ -94,6 +98,7 @@ class TestCrash(CrashTestCase):
             return None
 
         self.crash_everywhere(nothing, self.reserve, 4)
+        self.crash_everywhere(nothing, self.reserve_anywhere, 4)
         self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), 0)
         self.crash_everywhere(self.commit, lambda engine: engine.release(self.context, consumer="c"), 0)
         self.crash_everywhere(self.make_overdue, lambda engine: engine.expire(ADMIN), 0)

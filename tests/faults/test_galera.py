@@ -7,7 +7,6 @@ One test, because the cluster takes longer to start than all of its steps; the m
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import multiprocessing
 import random
@@ -20,9 +19,9 @@ import sqlalchemy as sa
 from oslotest import base as test_base
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.db import overrides, schema
+from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.dialects import mariadb
+from cyborg_quota.db.dialects import mariadb_schema_lock
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
@@ -142,7 +141,7 @@ class TestCluster(test_base.BaseTestCase):
             admin.exec_driver_sql("CREATE TABLE killed.cyborg_quota_sync (id INTEGER PRIMARY KEY)")
             cluster_faults.wait_until_replicated(self.cluster)
             database = Database(fixtures.settings(cluster_faults.url_of(self.cluster.nodes[1], "killed")))
-            with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 0.3):
+            with mock.patch.object(mariadb_schema_lock, "SCHEMA_LOCK_SECONDS", 0.3):
                 error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
             self.assertIn("drop it if none does", str(error))
             admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
@@ -158,7 +157,7 @@ class TestCluster(test_base.BaseTestCase):
             self.assertTrue(node)
             connection.exec_driver_sql(f"CREATE TABLE cyborg_quota_sync (id INTEGER PRIMARY KEY) COMMENT='{node}'")
         database = Database(fixtures.settings(url))
-        with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 5):
+        with mock.patch.object(mariadb_schema_lock, "SCHEMA_LOCK_SECONDS", 5):
             self.assertEqual((None, schema.head()), schema.sync(database))
         database.close()
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())
@@ -202,22 +201,13 @@ class TestCluster(test_base.BaseTestCase):
         schema.sync(database)
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits) for url in urls]
-        admin = engines[0].administration
-        admin.set_limit(base.ADMIN, "gpu", override_races.LIMIT, "p")
-        now = database.read(overrides.now)
-        times = [override_races.WAIT + one for one in (override_races.START, override_races.END)]
-        span = [now + datetime.timedelta(seconds=seconds) for seconds in times]
-        admin.set_overrides(base.ADMIN, {"gpu": override_races.RAISED}, "p", span[1], start=span[0])
+        raised, lowered, admitted = override_races.race_with_overrides(
+            self, engines * 2, database, lambda: cluster_faults.wait_until_replicated(self.cluster)
+        )
         cluster_faults.wait_until_replicated(self.cluster)
-        zero, margin = override_races.beginning(database, now)
-        for resource in (*engines, database):
-            resource.close()  # the processes open connections of their own
-        jobs = [functools.partial(override_races.hold_as_much_as_fits, engine, zero) for engine in engines * 2]
-        entries = [entry for answer in race(*jobs) for entry in answer]
-        admitted = override_races.assert_one_limit_applied(self, entries, margin)
-        cluster_faults.wait_until_replicated(self.cluster)
-        usage = engines[0].get_usages(base.ADMIN, "p")["gpu"]
-        self.assertEqual((override_races.LIMIT, admitted), (usage.limit, usage.reserved))
+        for project_id, held in ((raised, admitted), (lowered, override_races.LIMIT)):
+            usage = engines[0].get_usages(base.ADMIN, project_id)["gpu"]
+            self.assertEqual((override_races.LIMIT, held), (usage.limit, usage.reserved))
         self.assertEqual([], engines[0].audit(base.ADMIN))
         engines[0].close()
 

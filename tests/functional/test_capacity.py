@@ -13,8 +13,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.db import features, inventories
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
@@ -24,6 +23,13 @@ from tests.functional import test_limits
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
+
+
+class PluggedSelection(selection.BestFit):
+    """A plug-in, of which the server does not know how it chooses."""
+
+    def best(self, candidates: Any, amounts: Any) -> Any:
+        return super().best(candidates, amounts)
 
 
 class CapacityTestCase(base.LedgerTestCase):
@@ -371,6 +377,7 @@ class TestAny(CapacityTestCase):
 
     def test_a_lost_race_tries_the_next_one(self) -> None:
         """Another call takes the chosen provider between the selection and the claim."""
+        self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
         other = self.make_engine()
         original = CapacityClaimer.place
@@ -388,58 +395,6 @@ class TestAny(CapacityTestCase):
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
-
-
-class TestStaleReads(CapacityTestCase):
-    """A node of a cluster may not have applied yet what other nodes have committed (simulated: it finds nothing)."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.is_synced, self.depth = False, 0
-        read_synced = Database.read_synced
-
-        def read(database: Database, work: Any) -> Any:
-            self.depth += 1
-            try:
-                return read_synced(database, work)
-            finally:
-                self.depth -= 1
-
-        self.patch(Database, "read_synced", read)
-
-    def hide(self, owner: Any, name: str, nothing: object) -> None:
-        """Until this function was called in a synced read, it returns ``nothing``."""
-        original = getattr(owner, name)
-
-        def read(*arguments: Any, **options: Any) -> Any:
-            self.is_synced = self.is_synced or self.depth > 0
-            return original(*arguments, **options) if self.is_synced else nothing
-
-        self.patch(owner, name, read)
-
-    def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
-        self.engine = self.make_engine()  # with empty caches
-        self.hide(type(hooks.database_of(self.engine).dialect), "find_candidates_in_single_statement", None)
-        self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "places_of", {})
-        self.engine.capacity.enable(ADMIN)
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.engine.reserve(self.context, {"gpu": 4}, provider=provider)
-            self.assertTrue(self.is_synced)
-        self.assertEqual(8, self.used())
-
-    def test_a_refusal_follows_a_synced_read(self) -> None:
-        self.claim(8)
-        self.engine = self.make_engine()
-        self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "read", {})
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.assertRaises(
-                exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider=provider
-            )
-            self.assertTrue(self.is_synced)
 
 
 class TestStatements(CapacityTestCase):
@@ -469,6 +424,7 @@ class TestStatements(CapacityTestCase):
         """On MariaDB: the refused statement tells which inventory refused."""
         if self.backend != "mariadb":
             self.skipTest("only MariaDB's statement tells it")
+        self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
         for provider in ("n1", ANY):
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
@@ -493,18 +449,30 @@ class TestStatements(CapacityTestCase):
         self.assert_invariants()
 
     def test_a_claim_is_one_statement(self) -> None:
-        """On a server: a claim with a given provider, its commit and its rollback; ANY needs a query before it."""
+        """On a server: a claim with a given provider or ANY, its commit and its rollback.
+
+        ANY needs a query before it if it claims several resources, or if a plug-in chooses the provider.
+        """
         if self.backend == "sqlite":
             self.skipTest("SQLite has no round trips")
-        for provider in ("n1", ANY):
-            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
+        self.set("n1", gpu=Inventory(80), fpga=Inventory(40))
+        for chosen, deltas, provider, expected in (
+            (selection.BestFit(), {"gpu": 1}, "n1", 4),
+            (selection.BestFit(), {"gpu": 1}, ANY, 4),
+            (selection.Spread(), {"gpu": 1}, ANY, 4),
+            (selection.First(), {"gpu": 1}, ANY, 6),
+            (PluggedSelection(), {"gpu": 1}, ANY, 6),
+            (selection.BestFit(), {"gpu": 1, "fpga": 1}, ANY, 6),
+        ):
+            self.engine = self.make_engine(selection=chosen)
 
-            def attach(engine: QuotaEngine, provider: str = provider) -> None:
+            def attach(engine: QuotaEngine, deltas: Any = deltas, provider: str = provider) -> None:
                 for end in (engine.commit, engine.rollback):
-                    end(self.context, engine.reserve(self.context, {"gpu": 1}, provider=provider))
+                    end(self.context, engine.reserve(self.context, deltas, provider=provider))
 
+            attach(self.engine)
             texts = [text for text in self.statements(attach) if "PREPARE" not in text]
-            self.assertEqual(4 if provider == "n1" else 6, len(texts), texts)
+            self.assertEqual(expected, len(texts), texts)
         self.assert_invariants()
 
     def test_ids_are_read_again_after_a_removal(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, hooks, trees
 from tests.race.workers import race
@@ -101,3 +101,18 @@ class TestLockOrder(base.LedgerTestCase):
                 engine.rollback(context, engine.reserve(context, {"gpu": 1}))
 
         self.assert_no_deadlocks(turn, max_open=CAP)
+
+    def test_claims_of_capacity(self) -> None:
+        """With ANY, the server locks the inventory before the reservation is inserted."""
+        self.engine.capacity.enable(base.ADMIN)
+        for name in ("n1", "n2", "n3"):
+            self.engine.capacity.add_provider(base.ADMIN, name)
+            self.engine.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(50), "fpga": Inventory(50)})
+
+        def turn(engine: QuotaEngine, rng: random.Random) -> None:
+            context = base.Context(f"p{rng.randrange(2)}")
+            deltas = {"gpu": 1} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
+            uuids = engine.reserve(context, deltas, provider=rng.choice((ANY, ANY, "n1", "n2")))
+            engine.rollback(context, uuids)
+
+        self.assert_no_deadlocks(turn)

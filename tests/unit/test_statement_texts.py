@@ -34,6 +34,7 @@ from cyborg_quota.db import (
 )
 from cyborg_quota.db.dialects import postgresql, postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.provider_choice import ProviderChoice
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, EXPIRED, RELEASED, RESERVED, ROLLED_BACK
 
@@ -213,6 +214,13 @@ def single_statements() -> dict[str, Run]:
     def reserve(connection: Any, *arguments: Any) -> None:
         dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
+    def reserve_anywhere(connection: Any, row: NewReservation, changes: list[Change], order: inventories.Order) -> None:
+        choice = ProviderChoice(row.resource, row.delta, order)
+        connection.answers["claim_anywhere"] = [([1, 5, 7],)]  # (PostgreSQL: done, at this provider and inventory)
+        _ignore_empty(
+            lambda: dialects.of(connection).reserve_anywhere_in_single_statement(connection, row, changes, choice)
+        )
+
     def settle(connection: Any, *arguments: Any, **keywords: Any) -> None:
         dialects.of(connection).settle_in_single_statement(connection, *arguments, **keywords)
 
@@ -233,6 +241,8 @@ def single_statements() -> dict[str, Run]:
         "roll back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1)),
         "roll back in a tree": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(3)),
         "claim capacity": lambda c: reserve(c, claimed, reserving(1), claims),
+        "claim capacity anywhere": lambda c: reserve_anywhere(c, new_rows(1)[0], reserving(1), "least free"),
+        "claim capacity where most is free": lambda c: reserve_anywhere(c, new_rows(1)[0], reserving(1), "most free"),
         "claim capacity in a tree": lambda c: reserve(c, claimed, reserving(3), claims),
         "give capacity back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1), freed=[(7, 4)]),
     }
@@ -325,7 +335,7 @@ def figures() -> Iterator[tuple[str, Run]]:
 
 def _ignore_empty(run: Callable[[], object]) -> None:
     """Run a query of which the fake result is empty."""
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(AttributeError, TypeError):
         run()
 
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from typing import Any
 
 from cyborg_quota import policy
 from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused, project_not_found
+from cyborg_quota.capacity_types import InventoryRecord
 from cyborg_quota.limit_types import Holding
 from cyborg_quota.types import Reservation
 
@@ -92,18 +94,33 @@ def _reservation(one: Reservation) -> Json:
 
 def list_capacity(call: Call) -> Json:
     """GET /v2/quota_capacity"""
-    records = call.engine.capacity.list_inventories(call.elevated, call.query.get("provider"))
+    marker = call.query.get("marker")
+    after = None if marker is None else _inventory_of(marker)
+    provider = call.query.get("provider")
+    records = call.engine.capacity.list_inventories(call.elevated, provider, limit=call.limit + 1, after=after)
+    return call.page("capacity", records, _inventory, _inventory_marker)
+
+
+def _inventory(record: InventoryRecord) -> Json:
     return {
-        "capacity": [
-            {
-                "provider": record.provider,
-                "resource": record.resource,
-                "total": record.total,
-                "reserved": record.reserved,
-                "capacity": record.capacity,
-                "in_use": record.used,
-                "free": record.free,
-            }
-            for record in records
-        ]
+        "provider": record.provider,
+        "resource": record.resource,
+        "total": record.total,
+        "reserved": record.reserved,
+        "capacity": record.capacity,
+        "in_use": record.used,
+        "free": record.free,
     }
+
+
+def _inventory_marker(record: InventoryRecord) -> str:
+    """The provider and the resource, in which a slash is written as %2F, separated by a slash."""
+    return "/".join([urllib.parse.quote(name, safe="") for name in (record.provider, record.resource)])
+
+
+def _inventory_of(marker: str) -> tuple[str, str]:
+    """The provider and the resource of a marker. Raises Refused (400)."""
+    provider, separator, resource = marker.partition("/")
+    if not separator:
+        raise Refused(400, "The marker is not a provider and a resource, separated by a slash.")
+    return urllib.parse.unquote(provider), urllib.parse.unquote(resource)

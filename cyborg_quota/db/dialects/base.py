@@ -17,6 +17,7 @@ from cyborg_quota.db import inventories, usages
 from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
@@ -108,6 +109,17 @@ class Dialect:
         multi-statement transaction then handles the call and determines the reason. An element of ``claims``: its
         inventory refused it. Nothing was changed, and the multi-statement transaction need not run.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
+        """
+        return None
+
+    def reserve_anywhere_in_single_statement(
+        self, connection: sa.Connection, row: NewReservation, changes: Sequence[Change], choice: ProviderChoice
+    ) -> ChosenInventory | None:
+        """``reserve_in_single_statement`` of one claim with ANY: the server chooses the provider, and skips inventories
+        that other transactions have locked.
+
+        None: nothing was changed. Then no unlocked provider fits, a charge was refused, the consumer has a live
+        reservation, or this is not supported: the caller chooses a provider, and determines the reason.
         """
         return None
 

@@ -10,30 +10,30 @@ and a settle are one prepared compound statement that ends its own transaction (
       ELSE ROLLBACK; SELECT 1; END IF;
     END
 
-The number is that of the statement that refused. (0: a consumer has a live reservation.)
+The number is that of the statement that refused. (0: a consumer has a live reservation.) The block of a claim with ANY
+chooses the inventory first (mariadb_choice.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from oslo_db import exception as oslo_exc
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota import exceptions
-from cyborg_quota.db import errors, inventories, new_reservations, reservations, usages
+from cyborg_quota.db import inventories, new_reservations, provider_choice, reservations, usages
 from cyborg_quota.db.clock import utc_after
+from cyborg_quota.db.dialects import mariadb_choice, mariadb_schema_lock
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.inventories import InventoryClaim, Order
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
+from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, State
@@ -58,12 +58,6 @@ _TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 
 _IN_TRANSACTION: Final = 1
 """The bit of the server's status flags for an open transaction."""
-
-SCHEMA_LOCK_SECONDS: Final = 600
-"""The longest time that one upgrade of the schema waits for another."""
-
-_SYNC_TABLE: Final = "cyborg_quota_sync"
-"""This table exists while an upgrade of the schema runs on a Galera cluster."""
 
 
 class MariaDB(Dialect):
@@ -142,6 +136,17 @@ class MariaDB(Dialect):
         index = step - 2  # (step 1 is the INSERT, and the claims follow)
         return claims[index] if 0 <= index < len(claims) else step == _DONE
 
+    def reserve_anywhere_in_single_statement(
+        self, connection: sa.Connection, row: NewReservation, changes: Sequence[Change], choice: ProviderChoice
+    ) -> ChosenInventory | None:
+        unknown = InventoryClaim(0, choice.amount, choice.amount)  # (the block's variables replace the ids)
+        if (prepared := _reserve_form([row], changes, [unknown])) is None:
+            return None
+        form, parameters = prepared
+        parameters.update(provider_choice.arguments(choice))
+        found = _reserve_block(form._replace(order=choice.order)).choose(connection, parameters)
+        return None if found is None else ChosenInventory(*found)
+
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
     ) -> Sequence[Any] | None:
@@ -192,24 +197,8 @@ class MariaDB(Dialect):
             raise
         connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {settings.mysql_wsrep_sync_wait or 0}")
 
-    @contextlib.contextmanager
-    def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
-        """A lock by name, held by the session that runs the statements.
-
-        The server finishes a statement whose client was killed. A lock of another session would end with the client,
-        and the next ``db sync`` would repeat a step that still runs. The lock of this session outlasts a COMMIT, and is
-        released after it: otherwise the next ``db sync`` would find no revision, and drop the tables as unfinished.
-        """
-        name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # lock names are global to the server
-        if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, {SCHEMA_LOCK_SECONDS})").scalar() != 1:
-            raise exceptions.DatabaseUnavailable("another db sync still runs", SCHEMA_LOCK_SECONDS)
-        try:
-            with _lock_schema_in_cluster(connection) if self.is_galera(connection) else contextlib.nullcontext():
-                yield
-                connection.exec_driver_sql("COMMIT")
-        finally:
-            if not connection.invalidated:
-                connection.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
+    def schema_lock(self, connection: sa.Connection) -> contextlib.AbstractContextManager[None]:
+        return mariadb_schema_lock.lock_schema(connection, in_cluster=self.is_galera(connection))
 
 
 def _is_mariadb(server: sa.Dialect) -> bool:
@@ -276,13 +265,17 @@ _Step = tuple[sa.Executable, int]
 class _Block:
     """One transaction as a prepared compound statement. Each connection prepares it once.
 
-    ``build`` returns a query that must return no row (or None), and the steps.
+    ``build`` returns a query that must return no row (or None), and the steps. ``order``: the block chooses the
+    inventory of a claim (mariadb_choice.py).
     """
 
-    __slots__ = ("_build", "_statement")
+    __slots__ = ("_build", "_order", "_statement")
 
-    def __init__(self, build: Callable[[], tuple[sa.Select[Any] | None, Sequence[_Step]]]) -> None:
+    def __init__(
+        self, build: Callable[[], tuple[sa.Select[Any] | None, Sequence[_Step]]], order: Order | None = None
+    ) -> None:
         self._build = build
+        self._order = order
         self._statement: ServerStatement | None = None
 
     def run(self, connection: sa.Connection, parameters: dict[str, Any]) -> int:
@@ -290,20 +283,31 @@ class _Block:
 
         0: the query refused, or the connection cannot prepare the statement.
         """
+        result = self._execute(connection, parameters)
+        if result is None:
+            return 0
+        refused = int(result.scalar_one()) if result.returns_rows else _DONE
+        result.close()
+        return refused
+
+    def choose(self, connection: sa.Connection, parameters: dict[str, Any]) -> tuple[int, int] | None:
+        """Run and commit the transaction: the provider and the inventory. None: refused, and nothing was changed."""
+        result = self._execute(connection, parameters)
+        row: Sequence[int] = () if result is None else result.one()
+        return (row[0], row[1]) if len(row) == 2 else None
+
+    def _execute(self, connection: sa.Connection, parameters: dict[str, Any]) -> sa.CursorResult[Any] | None:
         statement = self._statement
         if statement is None:
             statement = self._statement = self._prepare(connection.dialect)
         info = connection.info
         result = statement.run(connection, info, parameters)
-        if result is None:
-            return 0
-        info[_TRANSACTION_ENDED] = True
-        refused = int(result.scalar_one()) if result.returns_rows else _DONE
-        result.close()
-        return refused
+        if result is not None:
+            info[_TRANSACTION_ENDED] = True
+        return result
 
     def _prepare(self, dialect: sa.Dialect) -> ServerStatement:
-        return _server_statement(*_block_text(dialect, *self._build()))
+        return _server_statement(*_block_text(dialect, *self._build(), self._order))
 
 
 def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
@@ -322,9 +326,9 @@ def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
 
 
 def _block_text(
-    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[_Step]
+    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[_Step], order: Order | None
 ) -> tuple[str, tuple[str, ...]]:
-    names = _Names()
+    names = _Names({} if order is None else mariadb_choice.VARIABLES)
 
     def text_of(element: Any) -> str:
         return str(element.compile(dialect=dialect)) % names
@@ -332,20 +336,25 @@ def _block_text(
     opened = []
     if guard is not None:
         opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
+    if order is not None:
+        opened.append(f"{mariadb_choice.text(order, text_of)} THEN")
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
-    numbers = range(len(steps), 0 if guard is None else -1, -1)  # of the innermost step first
+    numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
-    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
+    if order is None:
+        return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
+    declared, done = mariadb_choice.DECLARATIONS, mariadb_choice.RESULT
+    return f"BEGIN NOT ATOMIC {declared} {' '.join(opened)} COMMIT; {done} {refused} END", tuple(names.used)
 
 
 class _Names(dict[str, str]):
-    """Replaces each named parameter by a question mark, and records the names in order."""
+    """Replaces each named parameter by a question mark, or by a variable, and records the names of the former."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        super().__init__(variables or {})
         self.used: list[str] = []
 
-    def __getitem__(self, name: str) -> str:
+    def __missing__(self, name: str) -> str:
         self.used.append(name)
         return "?"
 
@@ -359,6 +368,8 @@ class _ReserveForm(NamedTuple):
     place: tuple[str, ...]
     claims: int
     changes: int
+    order: Order | None = None
+    """The order in which the block chooses the inventory of the only claim; None: the caller has chosen."""
 
 
 def _reserve_form(
@@ -370,7 +381,8 @@ def _reserve_form(
     first = rows[0]
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     has_source = new_reservations.have_source(rows)
-    place = new_reservations.place_columns(rows) if claims else ()
+    # (The block may choose the provider, which the row then does not have yet.)
+    place = (new_reservations.place_columns(rows) or ("provider_id",)) if claims else ()
     has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source, place=place)
     for index, claim in enumerate(claims):
         parameters.update(inventories.arguments(claim, f"_{index}"))
@@ -429,7 +441,7 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
         return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
 
-    return _Block(build)
+    return _Block(build, form.order)
 
 
 @functools.lru_cache(maxsize=256)
@@ -447,48 +459,6 @@ def _charge_step(changes: int) -> _Step:
     if changes > 1:
         return usages.charge_update_many(changes), changes
     return usages.charge_update("_0"), 1
-
-
-@contextlib.contextmanager
-def _lock_schema_in_cluster(connection: sa.Connection) -> Iterator[None]:
-    """Exclude upgrades on the cluster's other nodes, where this node's named lock has no effect.
-
-    Galera executes a CREATE TABLE on all nodes at the same position in the total order: only one upgrade succeeds, and
-    it then sees all earlier changes. The table's comment names the node. A claim by this node was left by an upgrade
-    that was killed or lost its connection, because this session holds the node's lock; this one takes it over. A claim
-    by another node may be in use: this upgrade waits for it, and the error after the timeout names the table.
-    """
-    node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
-    deadline = time.monotonic() + SCHEMA_LOCK_SECONDS
-    while True:
-        try:
-            connection.exec_driver_sql(
-                f"CREATE TABLE {_SYNC_TABLE} (id INTEGER NOT NULL PRIMARY KEY) ENGINE=InnoDB COMMENT='{node}'"
-            )
-            break
-        except (oslo_exc.DBError, sa.exc.DBAPIError) as error:
-            if not errors.is_existing_table(error):
-                raise
-        if node and _claimed_by(connection) == node:
-            break
-        if time.monotonic() > deadline:
-            raise exceptions.DatabaseUnavailable(
-                f"the table {_SYNC_TABLE} says that a db sync runs on another node; drop it if none does",
-                SCHEMA_LOCK_SECONDS,
-            )
-        time.sleep(0.2)
-    try:
-        yield
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"DROP TABLE {_SYNC_TABLE}")
-
-
-def _claimed_by(connection: sa.Connection) -> str | None:
-    """The node that the claim names; None if the claim does not exist."""
-    query = "SELECT table_comment FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = "
-    node: str | None = connection.exec_driver_sql(f"{query}'{_SYNC_TABLE}'").scalar()
-    return node
 
 
 @compiles(utc_after, "mysql")

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, ROLLED_BACK
 
@@ -22,6 +23,7 @@ CLAIM: Final = "cyborg_quota_claim_v1"
 GIVE_BACK: Final = "cyborg_quota_give_back_v1"
 CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
 CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v1"
+CLAIM_ANYWHERE: Final = "cyborg_quota_claim_anywhere_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
 # inventories.claim_update.
@@ -135,11 +137,83 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     ); {functions.END_ONE}
 $function$"""
 
+_CHOICE_VARIABLES: Final = """    chosen record;
+    equal record;
+    first_id integer;
+BEGIN"""
+
+_FITS: Final = """WHERE resource = p_resource AND free >= p_delta AND (
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1"""
+
+
+def _choose(order: str) -> str:
+    """The query that locks the best inventory (provider_choice.best_query)."""
+    return f"""SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
+            {_FITS}
+            ORDER BY {order} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;"""
+
+
+_DONE_ANYWHERE: Final = f"ARRAY[{functions.DONE}, chosen.provider_id, chosen.id]"
+_RELEASED_ANYWHERE: Final = f"ARRAY[{functions.DONE_AND_RELEASED}, chosen.provider_id, chosen.id]"
+
+# As CLAIM_ONE, but the server chooses the inventory: see provider_choice.py. Returns the result, the provider and the
+# inventory. The chosen row is locked and fits, so that its UPDATE needs no condition but the id. A claim in a pod is
+# refused, because the caller must charge the usage rows of the pod.
+_CLAIM_ANYWHERE_V1: Final = f"""
+CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
+    p_project text, p_ttl bigint,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_most_free boolean,
+    {functions.CHARGE_PARAMETERS}, p_locks integer
+) RETURNS integer[] LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE.replace("BEGIN", _CHOICE_VARIABLES)}
+    IF p_most_free THEN
+        {_choose("free DESC")}
+    ELSE
+        {_choose("free")}
+    END IF;
+    IF NOT FOUND THEN
+        RETURN ARRAY[{functions.REFUSED}];
+    END IF;
+    first_id := floor(1 + random() * (SELECT max(provider_id) FROM @schema@.inventories));
+    SELECT provider_id, id, free INTO equal FROM @schema@.inventories
+            {_FITS}
+            AND free = chosen.free AND provider_id >= first_id
+            ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        chosen := equal;
+    END IF;
+    IF (SELECT pod FROM @schema@.resource_providers WHERE id = chosen.provider_id) IS NOT NULL THEN
+        RETURN ARRAY[{functions.REFUSED}];
+    END IF;
+    UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
+        WHERE id = chosen.id;
+        {functions.CHARGE_ONE}
+                AND (
+                    SELECT 1 FROM @schema@.reservations
+                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
+                        LIMIT 1
+                ) IS NULL;
+    IF NOT FOUND THEN
+        UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = chosen.id;
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN ARRAY[{functions.REFUSED}];
+    END IF;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) VALUES (
+        {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, chosen.provider_id
+    ); {functions.end_one(_DONE_ANYWHERE, _RELEASED_ANYWHERE)}
+$function$"""
+
 DEFINITIONS: Final = {
     CLAIM: _CLAIM_V1,
     GIVE_BACK: _GIVE_BACK_V1,
     CLAIM_ONE: _CLAIM_ONE_V1,
     CLAIM_IN_POD: _CLAIM_IN_POD_V1,
+    CLAIM_ANYWHERE: _CLAIM_ANYWHERE_V1,
 }
 
 
@@ -165,6 +239,19 @@ def claim(
     arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
     name = CLAIM_IN_POD if has_pod else CLAIM
     return functions.call_function(connection, name, arguments, (first.project_id, listed), changes)
+
+
+def claim_anywhere(
+    connection: sa.Connection, row: NewReservation, change: Change, choice: ProviderChoice
+) -> ChosenInventory | None:
+    """Reserve at the inventory that the server chooses. None: it changed nothing."""
+    arguments = (
+        f"%s, {row.ttl_microseconds}, %s, %s, {row.delta}, %s, %s, {row.claim_ordinal or 'NULL'}, %s,"
+        f" {choice.order == 'most free'}, {functions.charge_values(change)}"
+    )
+    values = (row.project_id, row.uuid, row.resource, row.consumer, row.group, row.source)
+    found = functions.call_with_result(connection, CLAIM_ANYWHERE, arguments, values, [change])
+    return ChosenInventory(*found) if found else None
 
 
 def give_back(

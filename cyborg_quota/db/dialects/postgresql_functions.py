@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -218,19 +218,26 @@ BEGIN
     IF p_locks = {CHECK_CONTENTION} THEN
         SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
     END IF;"""
-END_ONE: Final = f"""
+
+
+def end_one(done: str, released: str) -> str:
+    """The end of a function for one usage row. The arguments: what it returns as DONE and as DONE_AND_RELEASED."""
+    return f"""
     IF p_locks = {HOLD_LOCKS} THEN
-        RETURN {DONE};
+        RETURN {done};
     ELSIF p_locks = {CHECK_CONTENTION} THEN
         SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
             FROM @schema@.quota_usages WHERE id = p_id;
         IF after = before THEN
-            RETURN {DONE};
+            RETURN {done};
         END IF;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    RETURN {DONE_AND_RELEASED};
+    RETURN {released};
 END"""
+
+
+END_ONE: Final = end_one(str(DONE), str(DONE_AND_RELEASED))
 
 _RESERVE_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE_ONE}(
@@ -354,15 +361,8 @@ def call_function(
     ``arguments``: all arguments of the function but the last, as SQL with ``%s`` for each of ``values``.
     """
     info = connection.info
-    contended: dict[int, float] = info.setdefault(_CONTENDED, {})
     usage_id = changes[-1].node.usage_id
-    waited_at = contended.get(usage_id)
-    if waited_at is not None and time.monotonic() - waited_at < _CONTENDED_SECONDS:
-        locks = RELEASE_EARLY
-    elif waited_at is not None or random.random() * _CONTENTION_CHECK_INTERVAL < 1:
-        locks = CHECK_CONTENTION
-    else:
-        locks = HOLD_LOCKS
+    locks = _choose_locks(info, usage_id)
     call = f"{function}({arguments}, {locks})"
     # The function's result is returned as the row count, because SQLAlchemy is slower with columns. The form with
     # generate_series is 10 % slower on the server, so it is used only for the contention check.
@@ -372,17 +372,53 @@ def call_function(
     if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
         text = f"{settings}; {text}"
     result: int = connection.exec_driver_sql(text, values).rowcount
+    # (Without the check, the row count does not tell whether the locks were released.)
     released_early = result == DONE_AND_RELEASED if is_checked else locks == RELEASE_EARLY
-    if result and released_early:
+    _end_call(connection, usage_id, locks, is_done=result > 0, released_early=released_early)
+    return result > 0
+
+
+def call_with_result(
+    connection: sa.Connection, function: str, arguments: str, values: tuple[str | None, ...], changes: Sequence[Change]
+) -> Sequence[int]:
+    """Like ``call_function``, for a function that returns an array of its result and further numbers: the latter.
+
+    Empty: it changed nothing.
+    """
+    info = connection.info
+    usage_id = changes[-1].node.usage_id
+    locks = _choose_locks(info, usage_id)
+    text = f"SELECT {function}({arguments}, {locks}) -- COMMIT"
+    if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
+        text = f"{settings}; {text}"
+    returned: Sequence[int] = connection.exec_driver_sql(text, values).scalar_one()
+    result = returned[0]
+    _end_call(connection, usage_id, locks, is_done=result > 0, released_early=result == DONE_AND_RELEASED)
+    return returned[1:]
+
+
+def _choose_locks(info: dict[str, Any], usage_id: int) -> int:
+    """The value of ``p_locks`` for a charge of this usage row."""
+    waited_at = info.setdefault(_CONTENDED, {}).get(usage_id)
+    if waited_at is not None and time.monotonic() - waited_at < _CONTENDED_SECONDS:
+        return RELEASE_EARLY
+    if waited_at is not None or random.random() * _CONTENTION_CHECK_INTERVAL < 1:
+        return CHECK_CONTENTION
+    return HOLD_LOCKS
+
+
+def _end_call(connection: sa.Connection, usage_id: int, locks: int, *, is_done: bool, released_early: bool) -> None:
+    """Flush what was committed asynchronously, and remember whether the usage row is contended."""
+    if is_done and released_early:
         ensure_durable(connection)
-    if is_checked:
+    if locks == CHECK_CONTENTION:
+        contended: dict[int, float] = connection.info[_CONTENDED]
         if released_early:
             if len(contended) >= _MAX_CONTENDED_ROWS:
                 contended.clear()
             contended[usage_id] = time.monotonic()
         else:
             contended.pop(usage_id, None)
-    return result > 0
 
 
 def charge_values(change: Change) -> str:

@@ -77,7 +77,7 @@ PREPARE cyborg_quota_69afbbb9c4daafc4015f FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_69afbbb9c4daafc4015f USING %s, 0, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_69afbbb9c4daafc4015f USING %s, 0, -2, 0, -2, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
@@ -85,7 +85,7 @@ PREPARE cyborg_quota_767ee4d4f79fffecef53 FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
+EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 2147483646, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
 ;
 
 -- single statement: claim capacity
@@ -94,6 +94,42 @@ FROM reservations AS holder
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
 EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+;
+
+-- single statement: claim capacity anywhere
+PREPARE cyborg_quota_c70a4aba1f713964c769 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free 
+ LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_c70a4aba1f713964c769 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+;
+
+-- single statement: claim capacity where most is free
+PREPARE cyborg_quota_d0294306afa60d5caa86 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free DESC 
+ LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+FROM inventories FORCE INDEX (ix_inventories_free) 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+;
+EXECUTE cyborg_quota_d0294306afa60d5caa86 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -109,7 +145,7 @@ PREPARE cyborg_quota_f369a6ec7f60a8b5b69b FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_f369a6ec7f60a8b5b69b USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_f369a6ec7f60a8b5b69b USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- charge
@@ -131,7 +167,7 @@ UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.rese
 ;
 
 -- charge in bulk: 10
-UPDATE quota_usages, (SELECT 1 AS id, 101 AS generation, -2 AS reserved, 0 AS used, -2 AS subtree UNION ALL VALUES (2, 102, 0, 0, -2), (3, 103, 0, 0, -2), (4, 104, 0, 0, -2), (5, 105, 0, 0, -2), (6, 106, 0, 0, -2), (7, 107, 0, 0, -2), (8, 108, 0, 0, -2), (9, 109, 0, 0, -2), (10, 110, 0, 0, -2)) AS d SET quota_usages.updated_at=UTC_TIMESTAMP(6), quota_usages.reserved=(quota_usages.reserved + d.reserved), quota_usages.used=(quota_usages.used + d.used), quota_usages.subtree=(quota_usages.subtree + d.subtree) WHERE quota_usages.id = d.id AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+UPDATE quota_usages, (SELECT 1 AS id, 101 AS generation, -2 AS reserved, 0 AS used, -2 AS subtree UNION ALL VALUES (2, 102, 0, 0, -2), (3, 103, 0, 0, -2), (4, 104, 0, 0, -2), (5, 105, 0, 0, -2), (6, 106, 0, 0, -2), (7, 107, 0, 0, -2), (8, 108, 0, 0, -2), (9, 109, 0, 0, -2), (10, 110, 0, 0, -2)) AS d SET quota_usages.updated_at=UTC_TIMESTAMP(6), quota_usages.reserved=(quota_usages.reserved + d.reserved), quota_usages.used=(quota_usages.used + d.used), quota_usages.subtree=(quota_usages.subtree + d.subtree) WHERE quota_usages.id = d.id AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0 AND (d.reserved + d.used >= 0 OR quota_usages.used + quota_usages.reserved < 2147483647)
 ;
 
 -- lock a usage row
@@ -322,8 +358,8 @@ WHERE quota_usages.id = %(b_id)s
 
 -- end adjustments
 SELECT reservations.id 
-FROM reservations INNER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+FROM reservations LEFT OUTER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND reservations.adjusts IS NOT NULL AND (reservations.adjusts = %(adjusts_1)s OR adjusted.state = %(state_2)s)
 ;
 
 -- freed

@@ -516,6 +516,95 @@ END
 $function$
 ;
 
+-- function cyborg_quota_claim_anywhere_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_claim_anywhere_v1(
+    p_project text, p_ttl bigint,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_most_free boolean,
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+) RETURNS integer[] LANGUAGE plpgsql AS $function$ 
+DECLARE
+    before bigint[];
+    after bigint[];
+    chosen record;
+    equal record;
+    first_id integer;
+BEGIN
+    IF p_locks = 1 THEN
+        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
+    END IF;
+    IF p_most_free THEN
+        SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
+            WHERE resource = p_resource AND free >= p_delta AND (
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+            ORDER BY free DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    ELSE
+        SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
+            WHERE resource = p_resource AND free >= p_delta AND (
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+            ORDER BY free LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN ARRAY[0];
+    END IF;
+    first_id := floor(1 + random() * (SELECT max(provider_id) FROM @schema@.inventories));
+    SELECT provider_id, id, free INTO equal FROM @schema@.inventories
+            WHERE resource = p_resource AND free >= p_delta AND (
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+            AND free = chosen.free AND provider_id >= first_id
+            ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        chosen := equal;
+    END IF;
+    IF (SELECT pod FROM @schema@.resource_providers WHERE id = chosen.provider_id) IS NOT NULL THEN
+        RETURN ARRAY[0];
+    END IF;
+    UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+        WHERE id = chosen.id;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = p_id AND generation = p_generation
+                AND used + reserved <= p_max_held AND subtree <= p_max_subtree
+                AND reserved <= p_max_reserved
+                AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
+                AND (
+                    SELECT 1 FROM @schema@.reservations
+                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
+                        LIMIT 1
+                ) IS NULL;
+    IF NOT FOUND THEN
+        UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = chosen.id;
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN ARRAY[0];
+    END IF;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+    ) VALUES (
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, chosen.provider_id
+    ); 
+    IF p_locks = 0 THEN
+        RETURN ARRAY[1, chosen.provider_id, chosen.id];
+    ELSIF p_locks = 1 THEN
+        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
+            FROM @schema@.quota_usages WHERE id = p_id;
+        IF after = before THEN
+            RETURN ARRAY[1, chosen.provider_id, chosen.id];
+        END IF;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN ARRAY[2, chosen.provider_id, chosen.id];
+END
+$function$
+;
+
 -- single statement: reserve one row
 SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
 ;
@@ -561,15 +650,23 @@ SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,46116860
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity
 SELECT WHERE cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+;
+
+-- single statement: claim capacity anywhere
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50,500, 0) -- COMMIT
+;
+
+-- single statement: claim capacity where most is free
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50,500, 0) -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -577,7 +674,7 @@ SELECT WHERE cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,5
 ;
 
 -- single statement: give capacity back
-SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row
@@ -625,15 +722,23 @@ SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,1
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
-SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity
 SELECT FROM generate_series(1, cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
+;
+
+-- single statement, checking for contention: claim capacity anywhere
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50,500, 1) -- COMMIT
+;
+
+-- single statement, checking for contention: claim capacity where most is free
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50,500, 1) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity in a tree
@@ -641,7 +746,7 @@ SELECT FROM generate_series(1, cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{
 ;
 
 -- single statement, checking for contention: give capacity back
-SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, contended: reserve one row
@@ -679,7 +784,7 @@ WITH d AS MATERIALIZED
 (SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.ordinal AS ordinal 
 FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, ordinal), quota_usages 
 WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.ordinal FOR NO KEY UPDATE OF quota_usages)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0 AND (d.reserved + d.used >= 0 OR quota_usages.used + quota_usages.reserved < 2147483647)
 ;
 
 -- lock a usage row
@@ -749,7 +854,11 @@ WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b
 -- any live
 SELECT 1 
 FROM reservations 
-WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%(b_0)s, %(b_1)s) AND reservations.live = 1 
+WHERE reservations.id = ANY (array((SELECT live_rows.id 
+FROM unnest(ARRAY[%(b_0)s, %(b_1)s]) AS given(name) JOIN LATERAL (SELECT held.id AS id 
+FROM reservations AS held 
+WHERE held.project_id = %(b_project)s AND held.consumer_id = given.name AND held.live = 1
+ LIMIT ALL OFFSET 0) AS live_rows ON true))) 
  LIMIT 1
 ;
 
@@ -870,8 +979,8 @@ WHERE quota_usages.id = %(b_id)s
 
 -- end adjustments
 SELECT reservations.id 
-FROM reservations JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+FROM reservations LEFT OUTER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND reservations.adjusts IS NOT NULL AND (reservations.adjusts = %(adjusts_1)s OR adjusted.state = %(state_2)s)
 ;
 
 -- freed

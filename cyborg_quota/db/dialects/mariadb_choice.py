@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB: the part of a reserve's block that chooses the inventory of a claim with ANY::
+
+    DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT;
+    SELECT ... LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED;
+    SET v_first = <a random provider id>;
+    SELECT ... LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED;
+    IF v_inventory IS NOT NULL AND <its provider is in no pod> THEN <the steps of the reserve>
+
+The second query finds no row if no other provider is equally good and unlocked; the variables then keep their values.
+The inventory is locked before the reservation is inserted. This adds no cycle to the lock order: the INSERT waits only
+for a transaction that inserts or ends a reservation of the same consumer; then one of the two is retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import provider_choice
+from cyborg_quota.db.inventories import Order
+
+VARIABLES: Final = {"b_provider_id_0": "v_provider", "b_inventory_0": "v_inventory"}
+"""The variables that replace these parameters of the reserve's steps."""
+
+DECLARATIONS: Final = "DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT;"
+RESULT: Final = "SELECT v_provider, v_inventory;"
+
+_SKIPS_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
+
+
+def text(order: Order, text_of: Callable[[Any], str]) -> str:
+    """The statements, and the condition of the reserve's steps. ``text_of``: the text of an element."""
+    free = sa.literal_column("v_free", sa.BigInteger)
+    best = text_of(provider_choice.best_query(order))
+    equal = text_of(provider_choice.equal_query(free, sa.literal_column("v_first", sa.Integer)))
+    return (
+        f"{best} INTO v_provider, v_inventory, v_free {_SKIPS_LOCKED};"
+        " SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories));"
+        f" {equal} INTO v_provider, v_inventory {_SKIPS_LOCKED};"
+        " IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL"
+    )

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A claim with ANY in one statement, in which the server chooses the provider. (test_capacity.py: what ANY chooses.)"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.db import provider_choice
+from cyborg_quota.db.provider_choice import ProviderChoice
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from tests import base, fixtures, hooks
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+WAIT_SECONDS = 60.0
+
+
+class TestAnywhere(base.LedgerTestCase):
+    """n1 with 8 gpu is the best provider, and n2 with 9 is the next one."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        for name, total in (("n1", 8), ("n2", 9)):
+            self.capacity.add_provider(ADMIN, name)
+            self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(total)})
+        self.engine.rollback(self.context, self.claim(1))
+
+    def claim(self, amount: int, consumer: str | None = None) -> list[str]:
+        return self.engine.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=ANY)
+
+    def lock_first(self, holder: sa.Connection) -> None:
+        """Lock the inventory of n1."""
+        first = holder.exec_driver_sql("SELECT min(id) FROM inventories").scalar_one()
+        holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE id = {first}")
+
+    def used(self) -> list[int]:
+        return [record.used for record in self.capacity.list_inventories(ADMIN)]
+
+    def statements(self, call: Callable[[], object]) -> list[str]:
+        with hooks.recorded_statements(self.engine) as sent:
+            call()
+        return sent
+
+    def test_a_locked_provider_is_skipped(self) -> None:
+        """Neither does the claim wait for it."""
+        with self.sql.begin() as holder:
+            self.lock_first(holder)
+            self.assertEqual(1, len(self.statements(lambda: self.claim(1))))
+            self.claim(1)
+        self.assertEqual([0, 2], self.used())
+        self.assert_invariants()
+
+    def test_a_claim_that_fits_only_at_a_locked_provider_waits(self) -> None:
+        """It is not refused: a refusal means that no provider could have taken it."""
+        self.capacity.remove_provider(ADMIN, "n2")
+        is_placed = threading.Event()
+        original = CapacityClaimer.place
+
+        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+            placement = original(claimer, pending)
+            is_placed.set()
+            return placement
+
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        granted: list[list[str]] = []
+        caller = threading.Thread(target=lambda: granted.append(self.claim(8)))
+        with self.sql.begin() as holder:
+            self.lock_first(holder)
+            caller.start()
+            self.assertTrue(is_placed.wait(WAIT_SECONDS))
+        caller.join(WAIT_SECONDS)
+        self.assertEqual((1, [8]), (len(granted), self.used()))
+        self.assert_invariants()
+
+    def test_a_lost_answer(self) -> None:
+        """The claim was committed, and is found again, with its provider."""
+        for consumer in (None, "c"):
+            lost = self.useFixture(hooks.LostCommits(self.engine, self.backend))
+            uuids = self.claim(8, consumer)
+            self.assertEqual(1, lost.lost)
+            self.assertEqual([8, 0], self.used())
+            self.assert_invariants()
+            self.engine.rollback(self.context, uuids)
+            self.assertEqual([0, 0], self.used())
+
+    def test_a_repeated_call(self) -> None:
+        uuids = self.claim(2, "c")
+        self.assertEqual(uuids, self.claim(2, "c"))
+        self.assertRaises(exceptions.ReservationConflict, self.claim, 3, "c")
+        self.assertEqual([2, 0], self.used())
+
+    def test_a_refusal_changes_nothing(self) -> None:
+        """Quota, capacity and units, by the reserve's own errors."""
+        self.limits.limits["p1", "gpu"] = 9
+        self.assertRaises(exceptions.OverQuota, self.claim, 10)
+        self.limits.limits["p1", "gpu"] = 100
+        self.assertRaises(exceptions.OverCapacity, self.claim, 10)
+        units = Inventory(9, min_unit=4, step_size=4)
+        for name in ("n1", "n2"):
+            self.capacity.set_inventories(ADMIN, name, {"gpu": units})
+        self.assertRaises(exceptions.OverCapacity, self.claim, 5)
+        self.assertEqual(([0, 0], (0, 0)), (self.used(), self.figures()))
+        self.claim(4)
+        self.assert_invariants()
+
+    def test_the_index_orders_the_choice(self) -> None:
+        """MariaDB would sort a small table, for which it locks all rows."""
+        if self.backend != "mariadb":
+            self.skipTest("PostgreSQL sorts before it locks")
+        queries = [provider_choice.best_query(order) for order in ("least free", "most free")]
+        queries.append(provider_choice.equal_query(sa.literal(8), sa.literal(1)))
+        with self.sql.connect() as connection:
+            for query in queries:
+                bound = query.params(provider_choice.arguments(ProviderChoice("gpu", 1, "least free")))
+                text = str(bound.compile(self.sql, compile_kwargs={"literal_binds": True}))
+                plan = connection.exec_driver_sql(f"EXPLAIN {text} FOR UPDATE SKIP LOCKED").mappings().first()
+                assert plan is not None
+                self.assertEqual("ix_inventories_free", plan["key"])
+                self.assertNotIn("filesort", plan["Extra"])
+
+    def test_on_a_cluster_the_client_chooses(self) -> None:
+        """A node does not see the locks of other nodes: at random among more providers, they collide less often."""
+        if self.backend != "mariadb":
+            self.skipTest("only MariaDB has Galera clusters")
+        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database.is_galera", lambda *_: True))
+        self.assertEqual(2, len(self.statements(lambda: self.claim(1))))
+        self.assert_invariants()
