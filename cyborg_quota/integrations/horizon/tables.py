@@ -36,8 +36,9 @@ class ResourcesTable(tables.DataTable):
 
     resource = tables.Column("resource", verbose_name=_("Resource"))
     limit = tables.Column(lambda usage: texts.limit(usage.limit), verbose_name=_("Limit"))
-    in_use = tables.Column("in_use", verbose_name=_("In Use"))
-    reserved = tables.Column("reserved", verbose_name=_("Reserved"))
+    # On a narrow screen, only the text above the bars says these.
+    in_use = tables.Column("in_use", verbose_name=_("In Use"), classes=("hidden-xs",))
+    reserved = tables.Column("reserved", verbose_name=_("Reserved"), classes=("hidden-xs",))
     fits = tables.Column(texts.fits, verbose_name=_("Fits"))
     bound_by = tables.Column(texts.bound_by, verbose_name=_("Bound By"))
 

@@ -67,7 +67,7 @@ class ProjectsTable(tables.DataTable):
 
     name = tables.WrappingColumn("name", verbose_name=_("Project"), link=DETAIL)
     quota = tables.Column(texts.bars, verbose_name=_("Quota"), sortable=False)
-    id = tables.WrappingColumn("id", verbose_name=_("Project ID"))
+    id = tables.WrappingColumn("id", verbose_name=_("Project ID"), classes=("hidden-xs",))
 
     class Meta:
         name = "projects"
