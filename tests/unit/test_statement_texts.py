@@ -333,7 +333,7 @@ def figures() -> Iterator[tuple[str, Run]]:
 
 def _ignore_empty(run: Callable[[], object]) -> None:
     """Run a query of which the fake result is empty."""
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(AttributeError, TypeError):
         run()
 
 
