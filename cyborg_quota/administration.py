@@ -281,8 +281,9 @@ class Administration:
             return [LimitRecord(*row) for row in keeper.list_limits(page)]
         _, tree = keeper.path(project_id)
         limits = {name: tree.limit(project_id, name) for name in tree.resources}
+        own, overrides = keeper.own_limits(project_id)
         records = [
-            LimitRecord(project_id, name, most, (project_id, name) in tree.project_limits)
+            LimitRecord(project_id, name, most, name in own, overrides.get(name))
             for name, most in limits.items()
             if most is not None
         ]
@@ -331,13 +332,15 @@ class Administration:
         *,
         start: datetime.datetime | None = None,
         reason: str | None = None,
+        dry_run: bool = False,
     ) -> list[LimitOverride]:
         """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
 
         They apply from ``start`` (None: now) until ``until``, by the clock of the database; a naive time means UTC.
         Where overrides of one limit overlap, the one made last applies. What the project holds at the end stays. The
         policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest, ReasonRequired, and
-        LimitRefused (if the enforcement model forbids the limits at any time in the span).
+        LimitRefused (if the enforcement model forbids the limits at any time in the span). ``dry_run`` writes nothing,
+        needs no reason, and returns or raises the same; the ids of the overrides that it returns are not assigned.
         """
         named = validation.optional_name("project_id", project_id)
         if named is None:
@@ -355,8 +358,9 @@ class Administration:
             named,
             checked,
             span,
-            self._author(context, reason),
+            Author() if dry_run else self._author(context, reason),
             lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
+            dry_run=dry_run,
         )
 
     def list_overrides(

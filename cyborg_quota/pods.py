@@ -308,7 +308,7 @@ class Pods:
                 if usage or name in was_measured:
                     yield name, usage
         if read_endpoint is None:
-            yield from ((name, "It has an endpoint, and nothing was given that can read it.") for name in endpoints)
+            yield from ((name, "The pod has an endpoint, but no read_endpoint was given.") for name in endpoints)
         else:
             yield from pod_collection.measure(
                 endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)

@@ -29,6 +29,7 @@ GET: Final = "cyborg_quota:quota:get"
 CHILDREN: Final = "cyborg_quota:quota:children"
 LIST: Final = "cyborg_quota:quota:list"
 DEFAULTS: Final = "cyborg_quota:default:set"
+TOTALS: Final = "cyborg_quota:total:set"
 PLACE: Final = "cyborg_quota:project:place"
 RESERVATIONS: Final = "cyborg_quota:reservation:list"
 ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
@@ -71,7 +72,20 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         "See and set the default limits of all projects.",
         (("GET", "/v2/quota_defaults"), ("PUT", "/v2/quota_defaults")),
     ),
-    PLACE: (f"rule:{ADMIN}", "Add a project to the tree, or move it.", (("PUT", f"{_PROJECT}/tree"),)),
+    TOTALS: (
+        f"rule:{ADMIN}",
+        "See, set and remove the total limits over all projects.",
+        (
+            ("GET", "/v2/quota_totals"),
+            ("PUT", "/v2/quota_totals"),
+            ("DELETE", "/v2/quota_totals/{resource}"),
+        ),
+    ),
+    PLACE: (
+        f"rule:{ADMIN}",
+        "Add a project to the tree, move it, or remove it.",
+        (("PUT", f"{_PROJECT}/tree"), ("DELETE", f"{_PROJECT}/tree")),
+    ),
     RESERVATIONS: (
         _READER,
         "List the reservations of a project.",

@@ -56,7 +56,7 @@ class TotalLimits:
     ) -> None:
         """Remove total limits, all or none. If it is interrupted, call it again.
 
-        Raises QuotaError if one of them is not set.
+        Raises TotalLimitNotFound.
         """
         validation.admin_only(context, "unset_total_limits")
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
@@ -66,6 +66,15 @@ class TotalLimits:
         """All total limits, by resource."""
         validation.admin_only(context, "list_total_limits")
         return self._driver.total_limits.read()
+
+    def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
+        """What all projects have in use and reserved, by resource, whether a total limit is set or not.
+
+        Reads the counters of all projects in one statement.
+        """
+        validation.admin_only(context, "count_total_limits_held")
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        return self._driver.total_limits.count_held(names)
 
     def _check(self, limits: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(limits, Mapping) or not limits:

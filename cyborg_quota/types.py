@@ -124,10 +124,7 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """The three counters of a usage row.
-
-    ``subtree`` is the sum of used + reserved over the project and its descendants.
-    """
+    """The three counters of a usage row. ``subtree``: used + reserved, summed over the project and its descendants."""
 
     used: int = 0
     reserved: int = 0
@@ -141,9 +138,9 @@ class Counters:
 class Usage:
     """The usage of one resource by a project.
 
-    ``limit`` is None if it is unknown; only calls with ``allow_unknown_limits`` return that. ``available`` is
-    limit - (used + reserved). It is negative if the limit was lowered below the usage, and None if the limit is
-    unlimited or unknown.
+    ``limit`` is None if it is unknown; only calls with ``allow_unknown_limits`` return that. If no limit is set and
+    reserves are therefore refused, it is 0. ``available`` is limit - (used + reserved): negative if the limit was
+    lowered below the usage, and None if the limit is unlimited or unknown.
     """
 
     limit: int | None
@@ -273,12 +270,16 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitRecord:
-    """A limit. ``project_id`` None: the default of the resource. ``is_own``: it was set here, and is not inherited."""
+    """A limit. ``project_id`` None: the default of the resource. ``is_own``: a limit is set here; it is not inherited.
+
+    ``override``: the override that determines ``limit`` now, also if the project has a limit of its own.
+    """
 
     project_id: str | None
     resource: str
     limit: int
     is_own: bool = True
+    override: LimitOverride | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -402,8 +403,7 @@ class LimitChange:
 class Author:
     """Who changes limits or the project tree, and why; recorded in the history. None: not known.
 
-    ``user_id``, ``project_id`` and ``request_id`` are those of the context. On the command line, ``user_id`` names the
-    user of the operating system.
+    ``user_id``, ``project_id`` and ``request_id`` are those of the context. The command line: the system's user.
     """
 
     user_id: str | None = None

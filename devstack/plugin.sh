@@ -7,7 +7,7 @@
 CYBORG_QUOTA_API_MODULE=cyborg_quota.integrations.cyborg.wsgi:application
 
 function install_cyborg_quota {
-    pip_install "${CYBORG_QUOTA_DIR}[mysql,postgresql,keystone]"
+    pip_install "${CYBORG_QUOTA_DIR}[mysql,postgresql,keystone,api]"
 }
 
 function configure_cyborg_quota {

@@ -65,7 +65,7 @@ class LedgerTestCase(BackendTestCase):
         self.engine = self.make_engine()
         self.quotas: QuotaEngine = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
         self.context = Context("p1")
-        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.sql = fixtures.plain_engine(self.url)
 
     def make_engine(self, **changes: object) -> QuotaEngine:
         engine = fixtures.make_engine(self.url, self.limits, **changes)  # type: ignore[arg-type]

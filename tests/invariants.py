@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 ENDED = ("rolled_back", "expired", "released")
 TOTAL = " total"
+MAX_AMOUNT = 2**31 - 1
+EXCESS = 0
 
 
 Key = tuple[str, str]
@@ -43,6 +45,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
     return (
         _check_rows(rows, names)
         + _check_adjustments(rows)
+        + _check_excess(rows, usages)
         + _check_counters(usages, rows, parents)
         + _check_totals(totals, usages, parents, enforced)
         + _check_capacity(inventories, rows, allocations)
@@ -78,7 +81,7 @@ def _check_adjustments(rows: Sequence[Any]) -> list[str]:
     subtracted = {row.id: -row.delta for row in rows if row.state == "committed" and row.delta < 0}
     usage_ids = {row.id: row.usage_id for row in rows}
     for row in rows:
-        if row.adjusts is None or row.state in ENDED:
+        if row.adjusts in (None, EXCESS) or row.state in ENDED:
             continue
         if row.adjusts not in subtracted or usage_ids[row.adjusts] != row.usage_id or row.consumer_id is not None:
             faults.append(f"reservation {row.id} adjusts {row.adjusts}, no committed negative delta of its row")
@@ -87,6 +90,17 @@ def _check_adjustments(rows: Sequence[Any]) -> list[str]:
         if row.state != "committed" or row.delta <= 0:
             faults.append(f"adjustment {row.id} is {row.state}, of {row.delta}")
     return faults + [f"reservation {number} subtracts {amount}" for number, amount in subtracted.items() if amount < 0]
+
+
+def _check_excess(rows: Sequence[Any], usages: Sequence[Any]) -> list[str]:
+    """Check that an excess is subtracted only from a counter that is at its maximum."""
+    held = {usage.id: usage.used + usage.reserved for usage in usages}
+    excesses = [row for row in rows if row.adjusts == EXCESS and row.state not in ENDED]
+    return [
+        f"excess {row.id} is {row.state}, of {row.delta}, at a counter of {held.get(row.usage_id)}"
+        for row in excesses
+        if (row.state, row.consumer_id, held.get(row.usage_id)) != ("committed", None, MAX_AMOUNT) or row.delta >= 0
+    ]
 
 
 def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:

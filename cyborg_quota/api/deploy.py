@@ -16,7 +16,7 @@ from cyborg_quota.policy import Policy
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_reservations|_capacity|_pods)(/|$)")
+PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_totals|_reservations|_capacity|_pods)(/|$)")
 """The paths of this API. All other paths are Cyborg's."""
 
 _HEALTHCHECK: Final = re.compile(r"/healthcheck$")

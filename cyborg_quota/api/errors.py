@@ -48,7 +48,12 @@ _CONFLICTS: Final[dict[type[Exception], str]] = {
     exceptions.LimitNotSet: "limit_not_set",
     exceptions.NoPodFits: "no_pod_fits",
 }
-_NOT_FOUND: Final = (exceptions.OverrideNotFound, exceptions.ProviderNotFound, exceptions.ReservationNotFound)
+_NOT_FOUND: Final = (
+    exceptions.OverrideNotFound,
+    exceptions.ProviderNotFound,
+    exceptions.ReservationNotFound,
+    exceptions.TotalLimitNotFound,
+)
 _UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable)
 
 

@@ -12,7 +12,7 @@ import falcon
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, metrics, overrides, pods, quotas, tree
+from cyborg_quota.api.handlers import checks, history, lists, metrics, overrides, pods, quotas, totals, tree
 from cyborg_quota.api.schemas import Schema
 from cyborg_quota.metrics.gauges import CONTENT_TYPE as PROMETHEUS
 
@@ -144,6 +144,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         errors=(409,),
     ),
     Operation(
+        "DELETE",
+        f"{_PROJECT}/tree",
+        "remove_project",
+        "Remove a project, which has neither usage nor children, from the project tree, with its limits.",
+        policy.PLACE,
+        tree.remove,
+        query=_REASON,
+        status=204,
+        errors=(409,),
+    ),
+    Operation(
         "GET",
         f"{_PROJECT}/history",
         "get_quota_history",
@@ -216,6 +227,39 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body="SetDefaults",
         answer="Quota",
         errors=(409,),
+    ),
+    Operation(
+        "GET",
+        "/v2/quota_totals",
+        "get_total_quota",
+        "Show the total limits over all projects, and what all projects hold.",
+        policy.TOTALS,
+        totals.get_totals,
+        answer="Totals",
+        errors=(409,),
+    ),
+    Operation(
+        "PUT",
+        "/v2/quota_totals",
+        "set_total_quota",
+        "Set total limits over all projects. Those of resources that are not named stay. The answer is sent when the "
+        "limits are enforced; if the call is interrupted, repeat it.",
+        policy.TOTALS,
+        totals.set_totals,
+        body="SetTotals",
+        answer="Totals",
+        errors=(409,),
+    ),
+    Operation(
+        "DELETE",
+        "/v2/quota_totals/{resource}",
+        "delete_total_quota",
+        "Remove the total limit of a resource. If the call is interrupted, repeat it.",
+        policy.TOTALS,
+        totals.unset_total,
+        query=_REASON,
+        status=204,
+        errors=(404, 409),
     ),
     Operation(
         "GET",

@@ -118,7 +118,33 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetLimits": _object(
         {
             "quota": _SET_LIMITS,
-            "force": _described(_BOOLEAN, "Permit limits below what the project holds. What it holds stays."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
+            "reason": _REASON,
+        },
+        optional=("force", "reason"),
+    ),
+    "TotalLimit": {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT},
+    "Totals": _object(
+        {
+            "quota": _by_resource(
+                _object(
+                    {
+                        "limit": ref("TotalLimit"),
+                        "held": _described(_COUNT, "What the counted projects have in use and reserved."),
+                        "enforced": _described(
+                            _BOOLEAN,
+                            "Whether all projects are counted; if not, setting the limit was interrupted: repeat it.",
+                        ),
+                    }
+                ),
+                "The total limit of each resource that has one.",
+            )
+        }
+    ),
+    "SetTotals": _object(
+        {
+            "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
+            "force": _described(_BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
             "reason": _REASON,
         },
         optional=("force", "reason"),

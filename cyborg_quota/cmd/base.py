@@ -42,10 +42,14 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
 
 
 class _Command(command.Command):
-    """Gives a command its configuration and engine. ``example`` is printed at the end of its help."""
+    """Gives a command its configuration and engine. ``example`` is printed at the end of its help.
+
+    ``notice``: a line for stderr after the command has succeeded, which take_action may set.
+    """
 
     app: Any
     example: ClassVar[str] = ""
+    notice: str | None = None
 
     @property
     def conf(self) -> cfg.ConfigOpts:
@@ -65,10 +69,10 @@ class _Command(command.Command):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command with the ids of the projects that the arguments name."""
         projects.resolve(self.app, parsed_args)
-        notice = projects.new_project_notice(self.app, parsed_args)
+        self.notice = projects.new_project_notice(self.app, parsed_args)
         status = int(super().run(parsed_args) or DONE)
-        if notice is not None:
-            print(f"{self.app.NAME}: {notice}", file=self.app.stderr)
+        if self.notice is not None:
+            print(f"{self.app.NAME}: {self.notice}", file=self.app.stderr)
         return status
 
     def get_epilog(self) -> str:

@@ -7,13 +7,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oslo_log import log as logging
-
 from cyborg_quota.capacity_types import CapacityDifference, CapacityEntry, CapacityValues, describe
-from cyborg_quota.cmd import arguments, base, formats, paging
-from cyborg_quota.cmd.errors import REFUSED, BadUsage
-
-LOG = logging.getLogger(__name__)
+from cyborg_quota.cmd import arguments, base, change_history, formats
 
 COLUMNS = ("id", "at", "actor", "request_id", "action", "provider", "resource", "change", "reason")
 DIFFERENCE_COLUMNS = ("before_id", "provider", "resource", "recorded", "actual")
@@ -23,7 +18,7 @@ _NOT_RECORDED = (
 )
 
 
-class History(base.Lister):
+class History(change_history.History[CapacityEntry, CapacityDifference]):
     """Show who changed providers and inventories, when and why; newest first.
 
     With --verify, replay the history instead, and compare the result with the
@@ -39,67 +34,42 @@ class History(base.Lister):
         "  cyborg-quota capacity history --verify"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    columns = COLUMNS
+    difference_columns = DIFFERENCE_COLUMNS
+    owner = "provider"
+    verified = "providers and inventories"
+    not_recorded = _NOT_RECORDED
+
+    def add_owner(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--provider", metavar="PROVIDER", help="only of this provider: a name or UUID")
-        parser.add_argument(
-            "--since",
-            type=arguments.moment_or_age,
-            metavar="TIME",
-            help="only changes since this time (2026-12-01T08:00Z) or of this age (12h, 30d)",
+
+    def entries(self, owner: str | None, **filters: Any) -> Sequence[CapacityEntry]:
+        return self.engine.capacity.history(self.context, owner, **filters)
+
+    def verify(self) -> Sequence[CapacityDifference]:
+        return self.engine.capacity.verify_history(self.context)
+
+    def row(self, entry: CapacityEntry) -> tuple[Any, ...]:
+        return (
+            entry.id,
+            formats.timestamp(entry.at),
+            formats.Optional(entry.actor),
+            formats.Optional(entry.request_id),
+            entry.action if entry.operation is None else f"{entry.action} ({entry.operation})",
+            formats.Optional(entry.provider),
+            formats.Optional(entry.resource),
+            describe(entry.before, entry.after),
+            formats.Optional(entry.reason),
         )
-        paging.add_limit(parser)
-        parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
-        paging.add_resource(parser)
-        parser.add_argument("--verify", action="store_true", help="compare it with the present inventories")
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        capacity = self.engine.capacity
-        if parsed_args.verify:
-            filters = (parsed_args.provider, parsed_args.since, parsed_args.marker, parsed_args.resource)
-            if any(value is not None for value in filters):
-                raise BadUsage(
-                    "--verify replays the whole history: give no --provider, --since, --marker or --resource."
-                )
-            differences = capacity.verify_history(self.context)
-            if differences:
-                self.status = REFUSED
-                LOG.warning(_NOT_RECORDED, len(differences))
-            return DIFFERENCE_COLUMNS, [_difference(one) for one in differences]
-        entries = capacity.history(
-            self.context,
-            parsed_args.provider,
-            since=parsed_args.since,
-            limit=parsed_args.limit,
-            marker=parsed_args.marker,
-            resource=parsed_args.resource,
+    def difference_row(self, difference: CapacityDifference) -> tuple[Any, ...]:
+        return (
+            formats.Optional(difference.before_entry),
+            difference.provider,
+            formats.Optional(difference.resource),
+            _values(difference.recorded),
+            _values(difference.actual),
         )
-        return COLUMNS, [_row(entry) for entry in entries]
-
-
-def _row(entry: CapacityEntry) -> tuple[Any, ...]:
-    return (
-        entry.id,
-        formats.timestamp(entry.at),
-        formats.Optional(entry.actor),
-        formats.Optional(entry.request_id),
-        entry.action if entry.operation is None else f"{entry.action} ({entry.operation})",
-        formats.Optional(entry.provider),
-        formats.Optional(entry.resource),
-        describe(entry.before, entry.after),
-        formats.Optional(entry.reason),
-    )
-
-
-def _difference(difference: CapacityDifference) -> tuple[Any, ...]:
-    return (
-        formats.Optional(difference.before_entry),
-        difference.provider,
-        formats.Optional(difference.resource),
-        _values(difference.recorded),
-        _values(difference.actual),
-    )
 
 
 def _values(values: CapacityValues | None) -> formats.Optional:

@@ -8,10 +8,11 @@ import datetime
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota.cmd import arguments, base, formats
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.cmd.simulate import present_limits
+from cyborg_quota.types import TOTAL
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.limit_set import LimitSet
@@ -33,7 +34,8 @@ class Forecast(base.Lister):
     is empty if it is after the time of --within). A project without a significant
     trend is not shown, nor is one that has reached its limit. limit is the one that
     applies at that time, with the overrides that are set now. Where limits include
-    the descendants of a project, so does held.
+    the descendants of a project, so does held. The row (total) is that of all projects
+    together, which a total limit limits.
     """
 
     example = "cyborg-quota usage forecast --days 14 --resource gpu -f json"
@@ -41,7 +43,7 @@ class Forecast(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
-        parser.add_argument("--resource", metavar="NAME", help="only this resource")
+        paging.add_paging(parser)
         parser.add_argument(
             "--days",
             type=_days,
@@ -72,12 +74,15 @@ class Forecast(base.Lister):
             peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), _ancestors(stored))
         if stored is not None:
             limits.update(_with_overrides(stored, now))
+            limits.update({(TOTAL, resource): [(0.0, limit)] for resource, limit in stored.totals.items()})
         selected = {
             key: series
             for key, series in peaks.items()
             if parsed_args.project in (None, key[0]) and parsed_args.resource in (None, key[1])
         }
-        return COLUMNS, [_row(one, now) for one in forecast.forecast(selected, limits, parsed_args.within)]
+        found = forecast.forecast(selected, limits, parsed_args.within)
+        page = paging.page(parsed_args, found, lambda one: (one.project_id, one.resource))
+        return COLUMNS, [_row(one, now) for one in page]
 
     def _check(self, parsed_args: argparse.Namespace) -> None:
         from cyborg_quota import validation
@@ -100,9 +105,13 @@ class Forecast(base.Lister):
 
 
 def _ancestors(limits: LimitSet | None) -> Callable[[str], Sequence[str]]:
-    if limits is None or not limits.model.bounds_subtree:
+    """What a change of a project also counts for: the projects whose limits include it, and the total of all."""
+    if limits is None:
         return lambda _project_id: ()
-    return lambda project_id: limits.tree.path(project_id)[1:]
+    totals = [TOTAL] if limits.totals else []
+    if not limits.model.bounds_subtree:
+        return lambda _project_id: totals
+    return lambda project_id: [*limits.tree.path(project_id)[1:], *totals]
 
 
 def _with_overrides(limits: LimitSet, now: datetime.datetime) -> dict[tuple[str, str], list[tuple[float, int]]]:
@@ -119,7 +128,8 @@ def _row(one: forecasts.Forecast, now: datetime.datetime) -> tuple[Any, ...]:
         return formats.timestamp(None if days is None else now + datetime.timedelta(days=days))
 
     times = (moment(one.reached), moment(one.earliest), moment(one.latest))
-    return (one.project_id, one.resource, one.held, one.limit, round(one.per_day, 3), *times)
+    project = formats.OptionalProject(one.project_id)
+    return (project, one.resource, one.held, one.limit, round(one.per_day, 3), *times)
 
 
 def _days(text: str) -> int:

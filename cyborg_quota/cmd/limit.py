@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from cyborg_quota import validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.types import TreeRow
+from cyborg_quota.types import LimitRecord, TreeRow
 
-COLUMNS = ("project_id", "resource", "limit", "is_own")
+COLUMNS = ("project_id", "resource", "limit", "is_own", "source", "until")
 TOTAL_COLUMNS = ("resource", "limit", "held", "available", "is_enforced")
 TREE_POSITION_COLUMNS = ("parent_id", "depth")
 TREE_COLUMNS = ("project_id", *TREE_POSITION_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
@@ -25,9 +25,12 @@ own limit minus subtree_used."""
 class List(base.Lister):
     """List the limits that are set: first the defaults, then those of each project.
 
-    With --project, list all limits that apply to the project; is_own is true for
-    a limit that was set for this project, and false for an inherited one. The
-    limit driver keystone needs --project.
+    With --project, list all limits that apply to the project. source says where
+    each comes from: own (it was set for this project), inherited (the default, or
+    the initial limit of a child), override (it applies until the time of the column
+    until), or the limit driver if that is not `database`. is_own is true if a limit
+    was set for this project, also while an override replaces it. The limit driver
+    keystone needs --project.
 
     With --total, list the limits over all projects instead. held is used +
     reserved of all projects. is_enforced is false if `limit set --total` was
@@ -55,10 +58,18 @@ class List(base.Lister):
         limits = self.engine.administration.list_limits(
             self.context, parsed_args.project, **paging.options(parsed_args)
         )
-        return COLUMNS, [
-            (formats.Default(limit.project_id), limit.resource, formats.Limit(limit.limit), limit.is_own)
-            for limit in limits
-        ]
+        return COLUMNS, [self._row(limit) for limit in limits]
+
+    def _row(self, record: LimitRecord) -> tuple[Any, ...]:
+        driver = self.conf.limits.driver
+        source = driver if driver != "database" else "own" if record.is_own else "inherited"
+        if record.project_id is None and driver == "database":
+            source = "default"
+        until = None
+        if record.override is not None:
+            source, until = "override", formats.timestamp(record.override.until)
+        project_id, limit = formats.Default(record.project_id), formats.Limit(record.limit)
+        return project_id, record.resource, limit, record.is_own, source, until or formats.Optional(None)
 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
@@ -128,8 +139,7 @@ class Set(base.Previewer):
         if parsed_args.total:
             return self._set_total(parsed_args, limits)
         if parsed_args.until is not None:
-            self._override(parsed_args, limits)
-            return limit_file.COLUMNS, []
+            return limit_file.COLUMNS, self._override(parsed_args, limits)
         if parsed_args.start is not None:
             raise BadUsage("--from needs --until.")
         if not parsed_args.dry_run:
@@ -151,19 +161,19 @@ class Set(base.Previewer):
             totals.set(self.context, limits, reason=parsed_args.reason, progress=progress)
         return limit_file.COLUMNS, []
 
-    def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> None:
+    def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> Iterable[Any]:
         if parsed_args.project is None:
             raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
+        span: dict[str, Any] = {"until": parsed_args.until, "start": parsed_args.start}
         if parsed_args.dry_run:
-            raise BadUsage("--dry-run cannot be combined with --until.")
+            changes, self.refusal = limit_preview.preview_overrides(
+                self.engine, self.context, parsed_args.project, limits, **span
+            )
+            return [limit_file.change_row(change) for change in changes]
         self.engine.administration.set_overrides(
-            self.context,
-            limits,
-            parsed_args.project,
-            parsed_args.until,
-            start=parsed_args.start,
-            reason=parsed_args.reason,
+            self.context, limits, parsed_args.project, **span, reason=parsed_args.reason
         )
+        return []
 
 
 class Unset(base.Command):

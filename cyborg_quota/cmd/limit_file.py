@@ -56,8 +56,7 @@ class Import(base.Previewer):
             raise BadUsage("--against needs --dry-run: an import is not simulated.")
         try:
             content = read_document(parsed_args.file)
-            if not parsed_args.force:
-                self._require_known(content)
+            self._check_projects(content, parsed_args)
             changes = self.engine.administration.import_limits(
                 self.context, content, dry_run=parsed_args.dry_run, reason=parsed_args.reason
             )
@@ -66,21 +65,25 @@ class Import(base.Previewer):
         except exceptions.LimitRefused as error:
             if not parsed_args.dry_run:
                 raise
-            self.refusal, changes = error, error.changes
+            self.refusal, self.notice, changes = error, None, error.changes
         if parsed_args.against is not None:
             from cyborg_quota.cmd import simulate
 
             return simulate.COLUMNS, simulate.rows(self, parsed_args, content)
         return COLUMNS, [change_row(change) for change in changes]
 
-    def _require_known(self, content: object) -> None:
-        """Raise UnknownProject if Keystone does not know a project that the file would change."""
-        if not self.app.uses_keystone:
-            return
+    def _check_projects(self, content: object, parsed_args: argparse.Namespace) -> None:
+        """Raise UnknownProject if Keystone does not know a project that the file would change.
+
+        If Keystone is not asked: set the notice about projects that the file would add.
+        """
         try:
             changes = self.engine.administration.import_limits(self.context, content, dry_run=True)
         except exceptions.LimitRefused as error:
             changes = list(error.changes)
+        if parsed_args.force or not self.app.uses_keystone:
+            self.notice = projects.new_projects_notice(self.app, changes, dry_run=parsed_args.dry_run)
+            return
         changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
         changed.discard(TOTAL)
         projects.require_known(self.app, changed)

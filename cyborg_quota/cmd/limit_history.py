@@ -7,13 +7,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oslo_log import log as logging
-
-from cyborg_quota.cmd import arguments, base, formats, paging
-from cyborg_quota.cmd.errors import REFUSED, BadUsage
+from cyborg_quota.cmd import arguments, base, change_history, formats
 from cyborg_quota.types import HistoryDifference, HistoryEntry
-
-LOG = logging.getLogger(__name__)
 
 COLUMNS = ("id", "at", "actor", "action", "project_id", "resource", "before", "after", "until", "reason")
 DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "recorded", "actual")
@@ -23,7 +18,7 @@ _NOT_RECORDED = (
 )
 
 
-class History(base.Lister):
+class History(change_history.History[HistoryEntry, HistoryDifference]):
     """Show who changed limits and the project tree, when and why; newest first.
 
     With --verify, replay the history instead, and compare the result with the
@@ -39,72 +34,47 @@ class History(base.Lister):
         "  cyborg-quota limit history --verify"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    columns = COLUMNS
+    difference_columns = DIFFERENCE_COLUMNS
+    owner = "project"
+    verified = "limits and tree"
+    not_recorded = _NOT_RECORDED
+
+    def add_owner(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
-        parser.add_argument(
-            "--since",
-            type=arguments.moment_or_age,
-            metavar="TIME",
-            help="only changes since this time (2026-12-01T08:00Z) or of this age (12h, 30d)",
+
+    def entries(self, owner: str | None, **filters: Any) -> Sequence[HistoryEntry]:
+        return self.engine.administration.limit_history(self.context, owner, **filters)
+
+    def verify(self) -> Sequence[HistoryDifference]:
+        return self.engine.administration.verify_limit_history(self.context)
+
+    def row(self, entry: HistoryEntry) -> tuple[Any, ...]:
+        is_limit = entry.resource is not None
+        column = formats.OptionalLimit if is_limit else formats.Optional
+        action = entry.action if entry.operation is None else f"{entry.action} ({entry.operation})"
+        return (
+            entry.id,
+            formats.timestamp(entry.at),
+            formats.Optional(entry.actor),
+            action,
+            formats.Default(entry.project_id) if is_limit else formats.Optional(entry.project_id),
+            formats.Optional(entry.resource),
+            column(entry.before),
+            column(entry.after),
+            formats.timestamp(entry.until),
+            formats.Optional(entry.reason),
         )
-        paging.add_limit(parser)
-        parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
-        paging.add_resource(parser)
-        parser.add_argument("--verify", action="store_true", help="compare it with the present limits and tree")
-        return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        administration = self.engine.administration
-        if parsed_args.verify:
-            filters = (parsed_args.project, parsed_args.since, parsed_args.marker, parsed_args.resource)
-            if any(value is not None for value in filters):
-                raise BadUsage(
-                    "--verify replays the whole history: give no --project, --since, --marker or --resource."
-                )
-            differences = administration.verify_limit_history(self.context)
-            if differences:
-                self.status = REFUSED
-                LOG.warning(_NOT_RECORDED, len(differences))
-            return DIFFERENCE_COLUMNS, [_difference(one) for one in differences]
-        entries = administration.limit_history(
-            self.context,
-            parsed_args.project,
-            since=parsed_args.since,
-            limit=parsed_args.limit,
-            marker=parsed_args.marker,
-            resource=parsed_args.resource,
+    def difference_row(self, difference: HistoryDifference) -> tuple[Any, ...]:
+        column = formats.Optional if difference.resource is None else formats.OptionalLimit
+        return (
+            formats.Optional(difference.before_entry),
+            formats.Default(difference.project_id),
+            formats.Optional(difference.resource),
+            column(difference.recorded),
+            column(difference.actual),
         )
-        return COLUMNS, [_row(entry) for entry in entries]
-
-
-def _row(entry: HistoryEntry) -> tuple[Any, ...]:
-    is_limit = entry.resource is not None
-    column = formats.OptionalLimit if is_limit else formats.Optional
-    action = entry.action if entry.operation is None else f"{entry.action} ({entry.operation})"
-    return (
-        entry.id,
-        formats.timestamp(entry.at),
-        formats.Optional(entry.actor),
-        action,
-        formats.Default(entry.project_id) if is_limit else formats.Optional(entry.project_id),
-        formats.Optional(entry.resource),
-        column(entry.before),
-        column(entry.after),
-        formats.timestamp(entry.until),
-        formats.Optional(entry.reason),
-    )
-
-
-def _difference(difference: HistoryDifference) -> tuple[Any, ...]:
-    column = formats.Optional if difference.resource is None else formats.OptionalLimit
-    return (
-        formats.Optional(difference.before_entry),
-        formats.Default(difference.project_id),
-        formats.Optional(difference.resource),
-        column(difference.recorded),
-        column(difference.actual),
-    )
 
 
 class Checkpoint(base.ShowOne):

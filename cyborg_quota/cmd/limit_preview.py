@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,13 +34,36 @@ def preview(
     return [change for change in changes if change.action in ("set limit", "unset limit")], refusal
 
 
+def preview_overrides(
+    engine: QuotaEngine,
+    context: Context,
+    project_id: str,
+    limits: Mapping[str, int],
+    *,
+    until: datetime.datetime,
+    start: datetime.datetime | None,
+) -> tuple[list[LimitChange], exceptions.LimitRefused | None]:
+    """The overrides that setting these limits for a span of time would make, and its refusal if any."""
+    try:
+        made = engine.administration.set_overrides(context, limits, project_id, until, start=start, dry_run=True)
+    except exceptions.LimitRefused as error:
+        return list(error.changes), error
+    return [LimitChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made], None
+
+
 def require_set(engine: QuotaEngine, context: Context, project_id: str | None, resources: Iterable[str]) -> None:
-    """Raise QuotaError if one of these limits is not set here."""
-    limits = engine.administration.list_limits(context, project_id)
-    own = {limit.resource for limit in limits if limit.is_own and limit.project_id == project_id}
-    missing = ", ".join(sorted(set(resources) - own))
+    """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
+    records = engine.administration.list_limits(context, project_id)
+    own = {record.resource for record in records if record.is_own and record.project_id == project_id}
+    missing = sorted(set(resources) - own)
     if not missing:
         return
+    names = ", ".join(missing)
     if project_id is None:
-        raise exceptions.QuotaError(f"There is no default limit for {missing}. Nothing was changed.")
-    raise exceptions.QuotaError(f"Project {project_id} has no limit of its own for {missing}. Nothing was changed.")
+        raise exceptions.QuotaError(f"There is no default limit for {names}. Nothing was changed.")
+    overrides = [record.override for record in records if record.override is not None and record.resource in missing]
+    hint = ""
+    if overrides:
+        ids = " ".join(one.id for one in overrides)
+        hint = f" Its present limit for {overrides[0].resource} is an override: see `limit override cancel {ids}`."
+    raise exceptions.QuotaError(f"Project {project_id} has no limit of its own for {names}. Nothing was changed.{hint}")

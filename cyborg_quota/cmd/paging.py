@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.types import TOTAL
 
 Row = TypeVar("Row")
 
@@ -15,6 +16,9 @@ _TOO_MANY: Final = "--marker takes the project or provider of a row, and its res
 
 DEFAULT_MARKER: Final = "(default)"
 """Names the rows without a project: the default limits."""
+
+TOTAL_MARKER: Final = "(total)"
+"""Names the rows of all projects together, as tables show them."""
 
 
 def add_paging(
@@ -77,8 +81,8 @@ def page(
 
 def _is_at(key: tuple[str | None, str | None], marker: list[str]) -> bool:
     project_id, resource = key
-    name = DEFAULT_MARKER if project_id is None else project_id
-    return [name, resource][: len(marker)] == marker
+    names = {None: (DEFAULT_MARKER,), TOTAL: (TOTAL, TOTAL_MARKER)}.get(project_id, (project_id,))
+    return marker[0] in names and [resource][: len(marker) - 1] == marker[1:]
 
 
 def at_least_one(text: str) -> int:

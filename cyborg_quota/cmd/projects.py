@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cliff import columns
@@ -19,6 +19,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.types import LimitChange
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import Project, ProjectDirectory
@@ -30,6 +31,8 @@ NAME_COLUMN: Final = "project_name"
 
 _LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _MAX_SHOWN: Final = 5
+_MAX_HOLDINGS: Final = 500
+"""The most projects of one call of list_holdings."""
 _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
 
@@ -115,14 +118,39 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
     return notice if getattr(parsed, "dry_run", False) else notice + remedy
 
 
+def new_projects_notice(shell: Any, changes: Iterable[LimitChange], *, dry_run: bool) -> str | None:
+    """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
+    changes = list(changes)
+    limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}
+    added = [str(change.project_id) for change in changes if change.action == "add project"]
+    new = [project_id for project_id in added if project_id in limited]
+    for start in range(0, len(new), _MAX_HOLDINGS):
+        batch = new[start : start + _MAX_HOLDINGS]
+        held = {one.project_id for one in shell.engine.administration.list_holdings(shell.context, batch)}
+        limited -= held
+    new = [project_id for project_id in new if project_id in limited]
+    if not new:
+        return None
+    if len(new) == 1:
+        notice = f"Project {new[0]!a} is new: it had no usage, limit or place in the tree before."
+        remedy = " If the id is wrong, remove the project with `project remove`."
+    else:
+        notice = f"{len(new)} projects are new: they had no usage, limit or place in the tree before: {_shown(new)}."
+        remedy = " If an id is wrong, remove the project with `project remove`."
+    return notice if dry_run else notice + remedy
+
+
+def _shown(ids: Sequence[str]) -> str:
+    return ", ".join(map(ascii, ids[:_MAX_SHOWN])) + (", ..." if len(ids) > _MAX_SHOWN else "")
+
+
 def require_known(shell: Any, project_ids: Collection[str]) -> None:
     """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
     if not shell.uses_keystone or not project_ids:
         return
     unknown = shell.directory.unknown(project_ids)
     if unknown:
-        more = ", ".join(map(ascii, unknown[1:_MAX_SHOWN])) + (", ..." if len(unknown) > _MAX_SHOWN else "")
-        others = f"Nor has it {len(unknown) - 1} others: {more}. " if len(unknown) > 1 else ""
+        others = f"Nor has it {len(unknown) - 1} others: {_shown(unknown[1:])}. " if len(unknown) > 1 else ""
         raise exceptions.UnknownProject(unknown[0], None, hint=f"{others}To import nevertheless, add --force.")
 
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import base, formats, paging
 
 COLUMNS = ("resource", "description", "unit", "limit", "limit_source")
 
@@ -23,6 +23,12 @@ class List(base.Lister):
     example = "cyborg-quota resource list -f json"
     has_names = False
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        paging.add_paging(parser, owner="resource", metavar="NAME", resources=False)
+        paging.add_resource(parser)
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         descriptions = self.conf.quota.resource_descriptions
         units = self.conf.quota.resource_units
@@ -35,7 +41,7 @@ class List(base.Lister):
                 formats.OptionalLimit(limits.get(resource)),
                 limit_source(self.conf.limits.driver, self.conf.limits.missing, resource in limits),
             )
-            for resource in sorted(set(self.conf.quota.resources))
+            for resource in paging.page(parsed_args, sorted(set(self.conf.quota.resources)), lambda name: (name, name))
         ]
 
     def _defaults(self) -> Mapping[str, int]:

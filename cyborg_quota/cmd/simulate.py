@@ -47,8 +47,9 @@ class Simulate(base.Previewer):
     under the new ones. Prints a row for each project and resource, the most
     refusals first: refused_before and refused_after are the numbers of refused
     claims, peak is the largest amount that was held under the present limits, and
-    bound_by is the project whose new limit refused most of the claims. Where
-    limits include the descendants of a project, so does peak. With --against
+    bound_by is the project whose new limit refused most of the claims, or (total).
+    Where limits include the descendants of a project, so does peak. A resource with
+    a total limit has a row (total): what all projects hold together. With --against
     ledger, each override applies to the events within its span, also one that has
     ended; no override applies to a trace file, whose times are relative. If the enforcement model
     does not allow the new limits, prints the rows and then the reasons, and exits
@@ -109,30 +110,30 @@ def rows(
             before, after = _with_past_overrides(command, before, after, span)
         comparison = _compare(trace, before, after, span, records=parsed_args.chart is not None)
     outcomes = comparison.outcomes()
-    limited = {*after.tree.resources, *(one.resource for one in after.overrides)}
+    limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
     unknown = limited - set(command.conf.quota.resources) - {one.resource for one in outcomes}
-    unknown -= {*before.tree.resources, *(one.resource for one in before.overrides)}
+    unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
     if unknown:
         raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
     if parsed_args.chart is not None:
         _draw(parsed_args, comparison)
     return [
         (
-            outcome.project_id,
+            formats.OptionalProject(outcome.project_id),
             outcome.resource,
             outcome.refused_before,
             outcome.refused_after,
             outcome.peak,
             formats.Limit(outcome.limit_before),
             formats.Limit(outcome.limit_after),
-            formats.Optional(outcome.bound_by),
+            formats.OptionalProject(outcome.bound_by),
         )
         for outcome in outcomes
     ]
 
 
 def present_limits(command: base.Lister) -> LimitSet:
-    """The limits that are set, with the overrides that have not ended, in memory.
+    """The limits that are set, with the overrides that have not ended and the enforced total limits, in memory.
 
     Raises InvalidRequest for a limit driver that cannot list them.
     """
@@ -148,7 +149,8 @@ def present_limits(command: base.Lister) -> LimitSet:
     stored = document.read(command.engine.administration.export_limits(command.context))
     tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
     overrides, _ = command.engine.administration.list_overrides(command.context)
-    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited", overrides)
+    totals = {one.resource: one.limit for one in command.engine.total_limits.list(command.context) if one.is_enforced}
+    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited", overrides, totals)
 
 
 def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
@@ -165,7 +167,8 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     driver = DatabaseLimitDriver.from_conf(command.conf)
     is_database = command.conf.limits.driver == "database"
     tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
-    after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides), None
+    totals = {resource: limit for resource, limit in {**before.totals, **wanted.totals}.items() if limit is not None}
+    after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
     if wanted.new_overrides or before.overrides:
         now = _database_time(command)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
@@ -231,7 +234,8 @@ def _draw(parsed_args: argparse.Namespace, comparison: Comparison) -> None:
 
     panels = [
         charts.Panel(
-            *key,
+            formats.OptionalProject(key[0]).human_readable(),
+            key[1],
             held=after,
             limit=comparison.after.limits.limit(*key),
             before=before,

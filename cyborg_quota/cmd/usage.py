@@ -32,7 +32,8 @@ class List(base.Lister):
     would be granted now, considering the limits of all parents too; bound_by: the
     project whose limit determines it. A table shows unlimited if no limit does.
     With --project, lists also the resources of which the project has no usage. If
-    the limit source is unavailable, limits are shown as unknown (json: null).
+    the limit source is unavailable, limits are shown as unknown; a limit that is
+    not set, so that nothing can be reserved, as not set (json: null for both).
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -67,14 +68,18 @@ class List(base.Lister):
 
 def _usage_columns(record: UsageRecord) -> tuple[Any, ...]:
     usage, headroom = record.usage, record.headroom
-    is_known = usage.limit is not None
-    return (
-        formats.Limit(usage.limit) if is_known else formats.Unknown(None),
-        usage.used,
-        usage.reserved,
-        formats.Available(usage.available) if is_known else formats.Unknown(None),
-        *_fits_columns(headroom),
-    )
+    limit: formats.Limit | formats.Unknown = formats.Limit(usage.limit)
+    available: formats.Available | formats.Unknown | formats.Optional = formats.Available(usage.available)
+    if usage.limit is None:
+        limit = available = formats.Unknown(None)
+    elif headroom is not None and _is_missing(record.project_id, headroom):
+        limit, available = formats.Limit(None), formats.Optional(None)
+    return limit, usage.used, usage.reserved, available, *_fits_columns(headroom)
+
+
+def _is_missing(project_id: str, headroom: Headroom) -> bool:
+    """Whether nothing fits because the project has no limit."""
+    return headroom.bound_by == project_id and headroom.scope == "project" and headroom.limit is None
 
 
 def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:

@@ -22,23 +22,15 @@ from cyborg_quota.db.models import capacity_changes
 from cyborg_quota.types import CHECKPOINT, Author
 
 _column = capacity_changes.c
-_LOG: Final = change_log.ChangeLog(capacity_changes, change_log.CAPACITY)
-generation: Final = _LOG.generation
-first_kept: Final = _LOG.first_kept
-last_before: Final = _LOG.last_before
-delete_before: Final = _LOG.delete_before
-set_time: Final = _LOG.set_time
+CHANGES: Final = change_log.ChangeLog(capacity_changes, change_log.CAPACITY)
+generation: Final = CHANGES.generation
+serialize: Final = CHANGES.serialize
 
 Key = tuple[str, "str | None"]
 """The UUID of a provider, and a resource; None: the provider itself."""
 
 State = Mapping[Key, tuple[str, CapacityValues]]
 """The name of the provider, and the values of each provider and inventory."""
-
-
-def serialize(connection: sa.Connection) -> None:
-    """Block all other changes of providers and inventories until the transaction ends."""
-    change_log.serialize(connection, change_log.CAPACITY)
 
 
 def provider_values(provider: Provider) -> CapacityValues:
@@ -70,7 +62,7 @@ def record(connection: sa.Connection, author: Author, changes: Sequence[Capacity
     number = generation(connection)
     rows = [
         {
-            **_author_columns(author),
+            **change_log.author_columns(author),
             "generation": number,
             "ordinal": ordinal,
             "action": change.action,
@@ -86,15 +78,6 @@ def record(connection: sa.Connection, author: Author, changes: Sequence[Capacity
     return number
 
 
-def _author_columns(author: Author) -> dict[str, str | None]:
-    return {
-        "user_id": author.user_id,
-        "user_project_id": author.project_id,
-        "request_id": author.request_id,
-        "reason": author.reason,
-    }
-
-
 def _text(values: CapacityValues | None) -> str | None:
     return None if values is None else json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
 
@@ -108,39 +91,28 @@ def read(
     limit: int | None = None,
     before: tuple[int, int] | None = None,
 ) -> list[CapacityEntry]:
-    """The entries that match all given filters, newest first. ``provider``: a UUID or a name, of the past too.
+    """The entries that match all given filters, newest first; see ChangeLog.query.
 
-    ``since``: a time (naive UTC), or the greatest age by the clock of the database. ``before``: the generation and the
-    number of the entry before which the list starts.
+    ``provider``: a UUID or a name, of the past too.
     """
-    query = _LOG.query(since=since, limit=limit, before=before)
+    query = CHANGES.query(since=since, limit=limit, before=before, resource=resource)
     if provider is not None:
         query = query.where(sa.or_(_column.provider == provider, _column.provider_uuid == provider))
-    if resource is not None:
-        query = query.where(_column.resource == resource)
     return [_entry(row) for row in connection.execute(query)]
 
 
 def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[CapacityEntry]:
     """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
-    return [_entry(row) for row in _LOG.rows_from_last_checkpoint(connection, before)]
+    return [_entry(row) for row in CHANGES.rows_from_last_checkpoint(connection, before)]
 
 
 def _entry(row: Any) -> CapacityEntry:
     return CapacityEntry(
-        id=f"{row.generation}-{row.ordinal}",
-        at=row.created_at,
-        actor=row.user_id,
-        actor_project_id=row.user_project_id,
-        request_id=row.request_id,
-        action=row.action,
-        operation=row.operation,
+        **change_log.common_fields(row),
         uuid=row.provider_uuid,
         provider=row.provider,
-        resource=row.resource,
         before=_values(row.value_before),
         after=_values(row.value_after),
-        reason=row.reason,
     )
 
 
@@ -182,7 +154,7 @@ def write_checkpoint(
     values += [(uuid, name, resource, value) for (uuid, resource), (name, value) in present]
     rows = [
         {
-            **_author_columns(author),
+            **change_log.author_columns(author),
             "generation": number,
             "ordinal": ordinal,
             "action": CHECKPOINT,

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.models import fences
-from cyborg_quota.types import CHECKPOINT
+from cyborg_quota.types import CHECKPOINT, Author
 
 LIMITS: Final = "limits"
 """The row of ``fences`` that each change of a limit or of the tree updates first."""
@@ -34,8 +34,33 @@ def serialize(connection: sa.Connection, fence: str) -> None:
         connection.execute(bump)
 
 
+def author_columns(author: Author) -> dict[str, str | None]:
+    """The columns of an entry that name its author."""
+    return {
+        "user_id": author.user_id,
+        "user_project_id": author.project_id,
+        "request_id": author.request_id,
+        "reason": author.reason,
+    }
+
+
+def common_fields(row: Any) -> dict[str, Any]:
+    """The fields that the entries of both tables have, by the names in HistoryEntry and CapacityEntry."""
+    return {
+        "id": f"{row.generation}-{row.ordinal}",
+        "at": row.created_at,
+        "actor": row.user_id,
+        "actor_project_id": row.user_project_id,
+        "request_id": row.request_id,
+        "action": row.action,
+        "operation": row.operation,
+        "resource": row.resource,
+        "reason": row.reason,
+    }
+
+
 class ChangeLog:
-    """The entries of one table. ``table`` has the columns generation, ordinal, created_at and action."""
+    """The entries of one table. ``table`` has the columns generation, ordinal, created_at, action and resource."""
 
     def __init__(self, table: sa.Table, fence: str) -> None:
         self._table = table
@@ -43,6 +68,10 @@ class ChangeLog:
         self._column = table.c
         self._order = (self._column.generation, self._column.ordinal)
         self._newest_first = tuple(column.desc() for column in self._order)
+
+    def serialize(self, connection: sa.Connection) -> None:
+        """Block all other changes of this kind until the transaction ends. Call this first in a transaction."""
+        serialize(connection, self._fence)
 
     def generation(self, connection: sa.Connection) -> int:
         """The generation of the fence row: each change adds 1. In such a change: its own."""
@@ -55,9 +84,16 @@ class ChangeLog:
         since: datetime.datetime | datetime.timedelta | None = None,
         limit: int | None = None,
         before: tuple[int, int] | None = None,
+        resource: str | None = None,
     ) -> sa.Select[Any]:
-        """The entries, newest first. ``since``, ``before``: as in limit_history.read."""
+        """The entries that match all given filters, newest first.
+
+        ``since``: a time (naive UTC), or the greatest age by the clock of the database. ``before``: the generation and
+        the number of the entry before which the list starts.
+        """
         query = sa.select(self._table).order_by(*self._newest_first).limit(limit)
+        if resource is not None:
+            query = query.where(self._column.resource == resource)
         if isinstance(since, datetime.timedelta):
             age = since // datetime.timedelta(microseconds=1)
             query = query.where(self._column.created_at >= clock.utc_after(-age))

@@ -23,12 +23,8 @@ from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
 from cyborg_quota.types import CHECKPOINT, TOTAL, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
-_LOG: Final = change_log.ChangeLog(limit_changes, change_log.LIMITS)
-generation: Final = _LOG.generation
-first_kept: Final = _LOG.first_kept
-last_before: Final = _LOG.last_before
-delete_before: Final = _LOG.delete_before
-set_time: Final = _LOG.set_time
+CHANGES: Final = change_log.ChangeLog(limit_changes, change_log.LIMITS)
+generation: Final = CHANGES.generation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,16 +62,14 @@ def record(
 
 
 def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str, Any]]:
-    author = recorded.author
+    author_columns = change_log.author_columns(recorded.author)
     has_overrides = any(change.override is not None for change in recorded.changes)
     for ordinal, change in enumerate(recorded.changes):
         yield {
             **(_span(change.override) if has_overrides else {}),
+            **author_columns,
             "generation": recorded.generation,
             "ordinal": ordinal,
-            "user_id": author.user_id,
-            "user_project_id": author.project_id,
-            "request_id": author.request_id,
             "action": change.action,
             "operation": recorded.operation,
             "project_id": change.project_id,
@@ -83,7 +77,6 @@ def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str
             "value_before": _text(change.before),
             "value_after": _text(change.after),
             "origin": origin if change.resource is None else None,
-            "reason": author.reason,
         }
 
 
@@ -111,16 +104,10 @@ def read(
     before: tuple[int, int] | None = None,
     resource: str | None = None,
 ) -> list[HistoryEntry]:
-    """The entries that match all given filters, newest first.
-
-    ``since``: a time (naive UTC), or the greatest age by the clock of the database. ``before``: the generation and the
-    number of the entry before which the list starts.
-    """
-    query = _LOG.query(since=since, limit=limit, before=before)
+    """The entries that match all given filters, newest first; see ChangeLog.query."""
+    query = CHANGES.query(since=since, limit=limit, before=before, resource=resource)
     if project_id is not None:
         query = query.where(_column.project_id == project_id)
-    if resource is not None:
-        query = query.where(_column.resource == resource)
     return [_entry(row) for row in connection.execute(query)]
 
 
@@ -133,28 +120,20 @@ def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[
 
 def read_from_last_checkpoint(connection: sa.Connection, before: int | None = None) -> list[HistoryEntry]:
     """The entries from the last checkpoint on, or from the first one; oldest first. ``before``: a generation."""
-    return [_entry(row) for row in _LOG.rows_from_last_checkpoint(connection, before)]
+    return [_entry(row) for row in CHANGES.rows_from_last_checkpoint(connection, before)]
 
 
 def _entry(row: Any) -> HistoryEntry:
     is_limit = row.resource is not None
     return HistoryEntry(
-        id=f"{row.generation}-{row.ordinal}",
-        at=row.created_at,
-        actor=row.user_id,
-        actor_project_id=row.user_project_id,
-        request_id=row.request_id,
-        action=row.action,
-        operation=row.operation,
+        **change_log.common_fields(row),
         project_id=row.project_id,
-        resource=row.resource,
         before=_value(row.value_before, is_limit=is_limit),
         after=_value(row.value_after, is_limit=is_limit),
         origin=row.origin,
         override_id=row.override_id,
         starts_at=row.starts_at,
         until=row.ends_at,
-        reason=row.reason,
     )
 
 
@@ -194,11 +173,9 @@ def write_checkpoint(
     values += [(one.project_id, one.resource, one.limit, None, one) for one in state.overrides.values()]
     rows = [
         {
+            **change_log.author_columns(author),
             "generation": number,
             "ordinal": ordinal,
-            "user_id": author.user_id,
-            "user_project_id": author.project_id,
-            "request_id": author.request_id,
             "action": CHECKPOINT,
             "operation": operation,
             "project_id": project_id,

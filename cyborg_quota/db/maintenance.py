@@ -2,14 +2,15 @@
 """Maintenance of the ledger: expire, purge, fold, audit, and the sums that correct a counter.
 
 An adjustment is a committed reservation without consumer and group. One with a positive delta names the reservation
-with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use.
+with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use. One with a
+negative delta (``adjusts`` is EXCESS) subtracts what the counters, which are 32 bits wide, cannot hold.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -319,21 +320,28 @@ def children_total(connection: sa.Connection, node: Node) -> int:
     return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
 
 
+EXCESS: Final = 0
+"""``adjusts`` of an excess: it belongs to no reservation, and is computed again when the row is recounted."""
+
 _adjusted = reservations.alias("adjusted")
-# The live adjustments of released reservations. (The previous release leaves them when it releases a reservation.)
+# The excess, and the live adjustments of released reservations. (The previous release leaves these.)
 _OUTLIVED = (
     sa.select(_row.id)
-    .select_from(sa.join(reservations, _adjusted, _adjusted.c.id == _row.adjusts))
+    .select_from(sa.outerjoin(reservations, _adjusted, _adjusted.c.id == _row.adjusts))
     .where(
         _row.usage_id == sa.bindparam("b_id"),
         _row.state == COMMITTED,
-        _adjusted.c.state == RELEASED,
+        _row.adjusts.is_not(None),
+        sa.or_(_row.adjusts == EXCESS, _adjusted.c.state == RELEASED),
     )
 )
 
 
 def end_adjustments(connection: sa.Connection, usage_id: int) -> None:
-    """Release the adjustments of released reservations. The usage row must be locked (usages.lock_usage_row)."""
+    """Release the excess, and the adjustments of released reservations.
+
+    The usage row must be locked (usages.lock_usage_row).
+    """
     ids = connection.execute(_OUTLIVED, {"b_id": usage_id}).scalars().all()
     if ids:
         move(connection, ids, COMMITTED, RELEASED, 0)
@@ -366,10 +374,10 @@ def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterab
 def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
     """Insert rows that subtract the amount that exceeds the range of the counters."""
     parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
-    _insert_committed(connection, node, [(-part, None) for part in parts if part])
+    _insert_committed(connection, node, [(-part, EXCESS) for part in parts if part])
 
 
-def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]]) -> None:
+def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int]]) -> None:
     connection.execute(
         sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
         [

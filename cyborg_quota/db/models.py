@@ -96,6 +96,7 @@ reservations = sa.Table(
     sa.Column("ended_after", sa.Integer),
     # Of an adjustment: the id of the reservation with a negative delta whose effect it reduces.
     # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
+    # 0: it subtracts what exceeds the width of the counters; see maintenance.EXCESS.
     sa.Column("adjusts", sa.Integer),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),

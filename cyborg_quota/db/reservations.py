@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota.db import clock, new_reservations
 from cyborg_quota.db.models import reservations
@@ -78,13 +79,34 @@ def by_group(connection: sa.Connection, project_id: str, group: str, grace: int)
     return [_to_row(row) for row in result]
 
 
-_LIVE = ListStatement(
-    lambda size: sa.select(*_COLUMNS).where(
-        _row.project_id == sa.bindparam("b_project"),
-        any_of(_row.consumer_id, size),
-        _row.live == sa.literal_column("1"),
-    )
-)
+class LiveOfConsumers(sa.ColumnElement[Any]):
+    """The condition of a live reservation of one of ``size`` consumers (parameters ``b_0``, ...) of ``b_project``.
+
+    A dialect may render it in another form than ``portable``, so that each consumer is looked up in a unique key.
+    """
+
+    inherit_cache = False
+    type = sa.types.NULLTYPE  # (A Boolean would be rendered as ``... = 1`` for databases that have no such type.)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def of(self, row: Any, is_consumer: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """The condition of a live reservation, where ``is_consumer`` selects the consumer. ``row``: the columns."""
+        return sa.and_(row.project_id == sa.bindparam("b_project"), is_consumer, row.live == sa.literal_column("1"))
+
+    @property
+    def portable(self) -> sa.ColumnElement[bool]:
+        """``project_id = :b_project AND consumer_id IN (:b_0, ...) AND live = 1``"""
+        return self.of(_row, any_of(_row.consumer_id, self.size))
+
+
+@compiles(LiveOfConsumers)
+def _live_of_consumers(element: LiveOfConsumers, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(element.portable, **kw))
+
+
+_LIVE = ListStatement(lambda size: sa.select(*_COLUMNS).select_from(reservations).where(LiveOfConsumers(size)))
 
 
 def live_of(
@@ -101,11 +123,8 @@ def live_of(
 _HAS_LIVE = ListStatement(
     lambda size: (
         sa.select(sa.literal_column("1"))
-        .where(
-            _row.project_id == sa.bindparam("b_project"),
-            any_of(_row.consumer_id, size),
-            _row.live == sa.literal_column("1"),
-        )
+        .select_from(reservations)
+        .where(LiveOfConsumers(size))
         .limit(sa.literal_column("1"))
     )
 )

@@ -337,6 +337,14 @@ class OverrideNotFound(QuotaError):
         super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
 
 
+class TotalLimitNotFound(QuotaError):
+    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
+
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources = sorted(resources)
+        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
+
+
 class ProjectRefused(QuotaError):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of providers and inventories: logs changes, and lists, verifies, checkpoints and purges the history.
+"""The history of providers and inventories: logs changes, and lists the history. change_history.py has the rest.
 
 The transactions of ProviderManager record the changes themselves (db/capacity_history.py).
 """
@@ -7,33 +7,28 @@ The transactions of ProviderManager record the changes themselves (db/capacity_h
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import CapacityChange, CapacityDifference, CapacityEntry, CapacityValues
 from cyborg_quota.db import capacity_history as tables
 from cyborg_quota.db.capacity_history import Key, State
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.change_history import MAX_LOGGED, ChangeHistory, log_fields
 from cyborg_quota.types import CHECKPOINT, Author
 
 LOG = logging.getLogger(__name__)
 
-MAX_LOGGED: Final = 100
-"""A call that makes more changes than this is logged by one line, with their number."""
 
-_MAX_ATTEMPTS: Final = 20
-
-
-class CapacityHistory:
+class CapacityHistory(ChangeHistory[State, CapacityEntry, CapacityDifference]):
     """The history of the providers and inventories of one ledger."""
 
+    subject = "inventories"
+
     def __init__(self, database: Database) -> None:
-        """``database`` must have no statement timeout: the history may be long."""
-        self._database = database
+        """``database``: see ChangeHistory."""
+        super().__init__(database, tables.CHANGES)
 
     def entries(
         self,
@@ -51,61 +46,27 @@ class CapacityHistory:
             )
         )
 
-    def verify(self) -> list[CapacityDifference]:
-        """Replay the history from its last checkpoint, and compare with the present providers and inventories.
+    def _read_from_last_checkpoint(self, connection: Connection, before: int | None = None) -> list[CapacityEntry]:
+        return tables.read_from_last_checkpoint(connection, before)
 
-        Raises DatabaseUnavailable if they keep changing meanwhile.
-        """
+    def _read_state(self, connection: Connection) -> State:
+        return tables.read_state(connection)
 
-        def work(connection: Connection) -> list[CapacityDifference] | None:
-            before = tables.generation(connection)
-            state, differences = replay(tables.read_from_last_checkpoint(connection))
-            differences += compare(state, tables.read_state(connection))
-            # Every change adds 1. (At READ COMMITTED, each statement sees the changes committed before it.)
-            return differences if tables.generation(connection) == before else None
+    def _replay(self, entries: Iterable[CapacityEntry]) -> tuple[State, list[CapacityDifference]]:
+        return replay(entries)
 
-        began = time.monotonic()
-        for _ in range(_MAX_ATTEMPTS):
-            differences = self._database.long_transactions.read(work)
-            if differences is not None:
-                return differences
-        raise exceptions.DatabaseUnavailable("the inventories keep changing", time.monotonic() - began)
+    def _compare(self, connection: Connection, replayed: State) -> list[CapacityDifference]:
+        return compare(replayed, tables.read_state(connection))
 
-    def checkpoint(self, author: Author) -> int:
-        """Record the present state, from which ``verify`` starts. Returns the number of rows written."""
-
-        def work(connection: Connection) -> int:
-            tables.serialize(connection)
-            number = tables.generation(connection)
-            return tables.write_checkpoint(connection, author, tables.read_state(connection), number=number)
-
-        return self._database.long_transactions.write(work)
-
-    def purge(self, age_microseconds: int, author: Author) -> int:
-        """Replace the entries older than this age by one checkpoint. Returns the number of entries deleted.
-
-        The checkpoint has the generation and the time of the last deleted change, and records the state after it.
-        """
-
-        def work(connection: Connection) -> int:
-            tables.serialize(connection)
-            number = tables.first_kept(connection, age_microseconds)
-            last = tables.last_before(connection, number)
-            if last is None:
-                return 0
-            state, _ = replay(tables.read_from_last_checkpoint(connection, number))
-            deleted = tables.delete_before(connection, number)
-            tables.write_checkpoint(connection, author, state, number=last[0], operation="purge")
-            tables.set_time(connection, *last)
-            return deleted
-
-        return self._database.long_transactions.write(work)
+    def _write_checkpoint(
+        self, connection: Connection, author: Author, state: State, *, number: int, operation: str | None = None
+    ) -> int:
+        return tables.write_checkpoint(connection, author, state, number=number, operation=operation)
 
 
 def log_changes(changes: Sequence[CapacityChange], author: Author) -> None:
     """Log the committed changes of one transaction."""
-    values = {"user_id": author.user_id, "request_id": author.request_id, "reason": author.reason}
-    fields = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+    fields = log_fields(author)
     if len(changes) > MAX_LOGGED:
         LOG.info("capacity changed: %d changes [%s]", len(changes), fields)
         return

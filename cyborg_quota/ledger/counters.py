@@ -177,7 +177,8 @@ class Counting:
     def _recount(self, change: usages.Change) -> None:
         """Recount a row whose UPDATE failed, and add the correction to the changes of its ancestors.
 
-        The causes: the project has moved, a negative delta subtracts more than is used, or the counter has drifted.
+        The causes: the project has moved, a negative delta subtracts more than is used, the counter was at its maximum,
+        or it has drifted.
         """
         node = change.node
         if not usages.lock_usage_row(self._connection, node):
@@ -195,10 +196,10 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
     """Set a usage row, which the transaction has locked, to the sums of its reservations.
 
     Returns the counters before and after. ``committed``: the ids of the negative deltas that this transaction commits.
-    If they subtract more than is used, ``used`` becomes 0, and adjustment rows make up the difference. If ``used``
-    would exceed MAX_AMOUNT because a negative delta was released, a row without consumer keeps the excess subtracted.
-    Thus ``used`` remains the sum of the committed rows (I2), and the call is not refused (I6). See decision record
-    0027. Raises UsageOverflow.
+    If they subtract more than is used, ``used`` becomes 0, and adjustment rows make up the difference. If
+    ``used + reserved`` would exceed MAX_AMOUNT because a negative delta was released, a row without consumer subtracts
+    the excess, until a later recount. Thus ``used`` remains the sum of the committed rows (I2), and the call is not
+    refused (I6). See decision record 0027. Raises UsageOverflow.
     """
     before = usages.read_row(connection, node.usage_id)
     maintenance.end_adjustments(connection, node.usage_id)

@@ -91,7 +91,7 @@ class HeadroomReader:
         records = []
         for name in names:
             now = state.counters.get((project_id, name), Counters())
-            usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
+            usage = Usage(limits.get(name, self._limits.missing_limit), now.used, now.reserved)
             records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
         return records
 

@@ -103,6 +103,16 @@ class LimitKeeper:
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
         return state, self._limits.tree_of_path(state)
 
+    def own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
+        """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
+
+        def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
+            own = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
+            live, now = overrides.read(connection, [project_id])
+            return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
+
+        return self._database.read(work)
+
     def counters(self) -> dict[tuple[str, str], Counters]:
         """The counters of all usage rows, by (project_id, resource)."""
         return self._database.read(usages.read)

@@ -51,14 +51,18 @@ class Overrides:
         span: tuple[datetime.datetime | None, datetime.datetime],
         author: Author,
         allow: Callable[[str | None], None],
+        *,
+        dry_run: bool = False,
     ) -> list[LimitOverride]:
         """Make an override of each of these limits. ``span``: start (None: now) and end, naive UTC.
 
-        ``allow``: see LimitKeeper.set_limits. Raises LimitRefused, InvalidRequest, DatabaseUnavailable.
+        ``allow``: see LimitKeeper.set_limits. ``dry_run``: write nothing. Raises LimitRefused (with the changes),
+        InvalidRequest, DatabaseUnavailable.
         """
 
         def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
-            limit_tables.serialize_tree_changes(connection)
+            if not dry_run:
+                limit_tables.serialize_tree_changes(connection)
             tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return None
@@ -70,15 +74,18 @@ class Overrides:
             ]
             check_span(span[0] or now, span[1], now)
             live, _ = tables.read(connection, {project_id, *tree.projects})
-            self._refuse(Timeline(tree, [*live, *new], now), [project_id], limits)
+            changes = [made(one) for one in new]
+            self._refuse(Timeline(tree, [*live, *new], now), [project_id], limits, changes)
+            if dry_run:
+                return new, None
             tables.insert(connection, new)
-            return new, limit_history.record(connection, author, [made(one) for one in new])
+            return new, limit_history.record(connection, author, changes)
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
             allow(parent_id)
-            result = self._database.write(work)
+            result = self._database.read(work) if dry_run else self._database.write(work)
             if result is not None:
                 self._history.announce(result[1])
                 return result[0]
@@ -131,10 +138,16 @@ class Overrides:
             parents[project_id] = parent_id
         return parents
 
-    def _refuse(self, limits: Timeline, names: Collection[str], resources: Collection[str]) -> None:
+    def _refuse(
+        self,
+        limits: Timeline,
+        names: Collection[str],
+        resources: Collection[str],
+        changes: Sequence[LimitChange] = (),
+    ) -> None:
         problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
         if problems:
-            raise exceptions.LimitRefused(problems)
+            raise exceptions.LimitRefused(problems, changes)
 
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:

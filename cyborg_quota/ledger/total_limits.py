@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, path_state, totals
+from cyborg_quota.db import limit_history, path_state, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -40,6 +40,14 @@ class TotalLimits:
     def read(self) -> list[TotalLimit]:
         """All total limits, by resource."""
         return self._database.read_synced(totals.read_limits)
+
+    def count_held(self, resources: Collection[str]) -> dict[str, int]:
+        """used + reserved of all projects, by resource, from all counters: also where no total limit is set."""
+        held = dict.fromkeys(resources, 0)
+        counters = self._database.read(lambda connection: usages.read(connection, resources=resources))
+        for (_, resource), own in counters.items():
+            held[resource] += own.used + own.reserved
+        return held
 
     def find_changes(self, limits: Mapping[str, int | None]) -> list[LimitChange]:
         """The changes that setting these limits would make. None: remove the limit."""
@@ -78,7 +86,7 @@ class TotalLimits:
         self._paths.forget_all()
 
     def unset(self, resources: Collection[str], author: Author, progress: Progress | None = None) -> None:
-        """Remove these total limits, all or none. Raises QuotaError if one of them is not set.
+        """Remove these total limits, all or none. Raises TotalLimitNotFound.
 
         After a crash, the same call continues. ``progress``: as in ``set``.
         """
@@ -88,7 +96,7 @@ class TotalLimits:
             present = totals.read_limits(connection)
             known = {one.resource for one in present} | path_state.read_totals(connection, resources).keys()
             if missing := sorted(set(resources) - known):
-                raise exceptions.QuotaError(f"There is no total limit for {', '.join(missing)}. Nothing was changed.")
+                raise exceptions.TotalLimitNotFound(missing)
             recorded = limit_history.record(connection, author, _changes(present, dict.fromkeys(resources)))
             for resource in sorted(resources):
                 totals.delete_limit(connection, resource)

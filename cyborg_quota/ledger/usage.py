@@ -12,7 +12,7 @@ from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
+from cyborg_quota.types import Counters, Over, Page, Usage, UsageRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class UsageReader:
         held = {resource for owner, resource in state.counters if owner == project_id}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
-        return {name: _usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+        return {name: self._usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
@@ -60,7 +60,11 @@ class UsageReader:
             lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
             allow_unknown=allow_unknown_limits,
         )
-        return [UsageRecord(*key, usage=_usage(counters, limits, key)) for key, counters in rows.items()]
+        return [UsageRecord(*key, usage=self._usage(counters, limits, key)) for key, counters in rows.items()]
+
+    def _usage(self, counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+        limit = None if limits is None else limits.get(key, self._limits.missing_limit)
+        return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
 
 
 def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
@@ -72,8 +76,3 @@ def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) ->
             raise
         LOG.warning("The limits are unknown: %s", error.reason)
         return None
-
-
-def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
-    limit = None if limits is None else limits.get(key, UNLIMITED)
-    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)

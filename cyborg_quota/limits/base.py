@@ -68,10 +68,10 @@ class LimitDriver(abc.ABC):
 
     @abc.abstractmethod
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        """The limit of each (project_id, resource), for display. A missing key is unlimited."""
+        """The limit of each (project_id, resource), for display. A missing key is ``missing_limit``."""
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
-        """The limit of ``state.project_ids[0]`` for each resource, for display. A missing key is unlimited.
+        """The limit of ``state.project_ids[0]`` for each resource, for display. A missing key is ``missing_limit``.
 
         A driver that stores its limits in the ledger's database must use ``state``, so that the limits and the counters
         are of the same point in time.

@@ -54,7 +54,7 @@ def _timed(method: F) -> F:
 class MeasuredEngine(QuotaEngine):
     """Counts each reserve, and records the duration of each call that a request waits for."""
 
-    @functools.cached_property
+    @property  # (A cached_property has a lock before Python 3.12, which a forked child could inherit locked.)
     def recorder(self) -> Recorder:
         """The recorder of this process."""
         return recorder()

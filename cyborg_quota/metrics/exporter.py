@@ -18,7 +18,7 @@ from wsgiref import simple_server
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.election import Election
 from cyborg_quota.metric_types import LedgerMetrics
@@ -48,11 +48,16 @@ class LedgerText:
         self._projects = None if EVERY_PROJECT in projects else projects
         self._max_age_seconds = max_age_seconds
         self._names = names
-        self._lock = threading.Lock()
         self._text = ""
         self._read_at = -float("inf")
         self._names_text = ""
         self._named_at = -float("inf")
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """The thread of the parent that reads the ledger does not exist in the child."""
+        self._lock = threading.Lock()
 
     def get(self) -> str:
         """The text. Raises QuotaError if the ledger, or the source of the limits, is unavailable."""
@@ -72,7 +77,7 @@ class LedgerText:
         try:
             self._names_text = gauges.names_text(self._names(sorted({row.project_id for row in metrics.projects})))
         except exceptions.ProjectLookupFailed as error:
-            LOG.warning("The names of the projects are unknown, and are read again in an hour: %s", error)
+            LOG.warning("The names of the projects could not be read, and are read again in an hour: %s", error)
 
 
 class Exporter:
@@ -90,6 +95,11 @@ class Exporter:
         self._audit_seconds: int = options.audit_interval
         self._election: Election = engine.monitoring.make_election(validation.admin_context(), ELECTION, options.lease)
         self._drift_rows: int | None = None
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """A child serves nothing until ``start`` is called there; the parent keeps its server and its lease."""
         self._stopped = threading.Event()
         self._server: _Server | None = None
         self._threads: list[threading.Thread] = []
@@ -99,8 +109,10 @@ class Exporter:
         self._run(self._serve)
 
     def stop(self) -> None:
-        """Stop serving. Another process can be elected at once."""
+        """Stop serving. Another process can be elected at once. In a forked child that did not start: nothing."""
         self._stopped.set()
+        if not self._threads:
+            return
         if self._server is not None:
             self._server.shutdown()
         for thread in list(self._threads):
@@ -170,9 +182,10 @@ class Exporter:
     def text(self) -> bytes:
         """What a scrape gets. Raises QuotaError if the ledger is unavailable and this process is elected."""
         is_elected = self._election.is_elected
+        elected = "1: this process exports the values of the ledger."
         parts = [
             self._recorder.text(),
-            _text(gauges.gauge("cyborg_quota_exporter_elected", "1: exports the ledger.", int(is_elected))),
+            _text(gauges.gauge("cyborg_quota_exporter_elected", elected, int(is_elected))),
         ]
         if is_elected:
             parts.append(self._ledger.get().encode())

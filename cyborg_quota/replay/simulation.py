@@ -17,7 +17,18 @@ from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Holder, Key
 from cyborg_quota.replay.traces import Event
-from cyborg_quota.types import COMMITTED, LIVE_STATES, RESERVED, UNLIMITED, Claim, Constraint, Counters, Over, State
+from cyborg_quota.types import (
+    COMMITTED,
+    LIVE_STATES,
+    RESERVED,
+    TOTAL,
+    UNLIMITED,
+    Claim,
+    Constraint,
+    Counters,
+    Over,
+    State,
+)
 
 _NO_COUNTERS: Final = Counters()
 
@@ -33,8 +44,9 @@ class _LiveReservation(NamedTuple):
 class Simulation:
     """The counters of a ledger under given limits, and what these limits refused.
 
-    The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are (project_id, resource). ``peak`` is the largest
-    amount that the limit of the project was compared with: its own, or that of its subtree.
+    The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are (project_id, resource); the project TOTAL is
+    the sum of all projects of the trace. ``peak`` is the largest amount that the limit of the project was compared
+    with: its own, or that of its subtree.
 
     ``begin`` (naive UTC) is the moment at which the time of the events is 0. With it, the overrides of ``limits`` apply
     to the events in their spans; without it (None), they do not apply. ``limits`` is what applies at present.
@@ -70,7 +82,7 @@ class Simulation:
     def held(self, key: Key) -> int:
         """The amount that the limit of the project is compared with."""
         now = self.counters.get(key, _NO_COUNTERS)
-        return now.subtree if self.limits.model.bounds_subtree else now.used + now.reserved
+        return now.subtree if self.limits.model.bounds_subtree or key[0] == TOTAL else now.used + now.reserved
 
     def add(self, event: Event) -> bool:
         """Apply one event. False: it is a reserve, and was refused. ``touched`` has the keys that it may have changed.
@@ -145,7 +157,9 @@ class Simulation:
             del self._live[holder]
 
     def _charge(self, key: Key, reserved: int, used: int, committed: int = 0) -> None:
-        """Add to the counters of a project and its ancestors. ``used`` is clamped at 0, as the ledger does (I2)."""
+        """Add to the counters of a project, its ancestors and all projects. ``used`` is clamped at 0, as the ledger
+        does (I2).
+        """
         now = self.counters.get(key, _NO_COUNTERS)
         if now.used + used < 0:
             freed = self._freed.get(key, {})
@@ -173,7 +187,8 @@ class Outcome:
     """What the limits before and the new limits do to the claims of one project for one resource.
 
     ``peak`` is the largest amount that was held under the limits before. ``limit_before`` and ``limit_after`` are the
-    limits at the end of the trace; None: not set. ``bound_by`` is the project whose new limit refused the most claims.
+    limits at the end of the trace; None: not set. ``bound_by`` is the project whose new limit refused the most claims,
+    or TOTAL.
     """
 
     project_id: str
@@ -207,6 +222,8 @@ class Comparison:
             if not self._records:
                 continue
             for key in simulation.touched:
+                if self._is_unlimited_total(key):
+                    continue
                 if key not in self.series:
                     self.series[key] = (Series(), Series())
                 is_own = key == (event.project_id, event.resource)
@@ -218,10 +235,17 @@ class Comparison:
         self.after.advance(time)
 
     def outcomes(self) -> list[Outcome]:
-        """One for each project and resource that was charged or refused, and for their ancestors; the worst first."""
+        """One for each project and resource that was charged or refused, and for their ancestors; the worst first.
+
+        A resource with a total limit has one for all projects together (TOTAL).
+        """
         runs = (self.before, self.after)
         keys = {key for run in runs for key in (*run.counters, *run.refused)}
-        return sorted((self._outcome(key) for key in keys), key=_badness)
+        return sorted((self._outcome(key) for key in keys if not self._is_unlimited_total(key)), key=_badness)
+
+    def _is_unlimited_total(self, key: Key) -> bool:
+        """Whether the key is that of all projects, and neither run has a total limit of the resource."""
+        return key[0] == TOTAL and all(run.limits.limit(*key) == UNLIMITED for run in (self.before, self.after))
 
     def _outcome(self, key: Key) -> Outcome:
         bound_by = self.after.bound_by.get(key)

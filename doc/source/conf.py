@@ -25,6 +25,7 @@ extensions = [
     "openapi",
     "openstackdocstheme",
     "oslo_config.sphinxext",
+    "release_notes",
     "sphinx.ext.autodoc",
 ]
 exclude_patterns = ["_ext", "examples"]
@@ -50,6 +51,8 @@ autoprogram_cliff_ignored = [
 # The signatures of the public interface are long, so each parameter gets its own line.
 maximum_signature_line_length = 90
 autodoc_member_order = "bysource"
+# The side bar is too narrow for the names of classes before those of their methods.
+toc_object_entries_show_parents = "hide"
 autodoc_preserve_defaults = True
 
 html_theme = "openstackdocs"

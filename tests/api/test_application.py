@@ -16,6 +16,7 @@ from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import deploy, requests
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
 from tests.api import server
 from tests.functional import test_pages
@@ -24,6 +25,10 @@ READER = "rita@higgs:reader"
 MANAGER = "max@higgs:manager,member,reader"
 STRANGER = "sam@elsewhere:admin_of_nothing,member,reader"
 OF_PROJECT = ("", "/detail", "/metrics", "/defaults", "/tree", "/history", "/overrides")
+
+
+class Killed(Exception):
+    """Ends a call, as a crash would."""
 
 
 class ApplicationTestCase(server.ApiTestCase):
@@ -101,6 +106,9 @@ class TestErrors(ApplicationTestCase):
         response = self.ask("/v2/quotas/higgs", method="PUT", json={"quota": {"gpu": 3}, "force": True})
         self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, self.error(response)["code"]))
         self.assertEqual({"fpga": -1, "gpu": -1}, self.ask("/v2/quotas/higgs").json["quota"])
+        for method, path in (("GET", ""), ("PUT", ""), ("DELETE", "/gpu")):
+            body = {"json": {"quota": {"gpu": 3}}} if method == "PUT" else {}
+            self.assertEqual(409, self.ask(f"/v2/quota_totals{path}", method=method, **body).status_int)
 
     def test_large_and_deep_bodies(self) -> None:
         for body, status in (
@@ -149,6 +157,38 @@ class TestTotalLimit(ApplicationTestCase):
         hidden = dict.fromkeys(("in_use", "reserved", "subtree"))
         self.assertEqual({"granted": False, "violations": [{**expected, **hidden}]}, answer)
 
+    def test_its_changes_are_in_the_history(self) -> None:
+        self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
+        self.ask("/v2/quota_totals/gpu?reason=it%20ends", method="DELETE")
+        removed, made = self.engine.administration.limit_history(base.ADMIN, limit=2)
+        self.assertEqual(("unset limit", 10, None, "it ends"), _change(removed))
+        self.assertEqual(("set limit", None, 10, "the pool"), _change(made))
+        self.assertEqual({(TOTAL, "alice")}, {(one.project_id, one.actor) for one in (removed, made)})
+
+    def test_an_interrupted_one(self) -> None:
+        """What was left behind by a crash is shown, and the same call continues."""
+
+        def crash(*_arguments: Any, **_options: Any) -> Any:
+            raise Killed
+
+        with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
+            self.assertRaises(Killed, self.engine.total_limits.set, base.ADMIN, {"gpu": 10})
+        shown = {"limit": 10, "held": 0, "enforced": False}
+        self.assertEqual({"gpu": shown}, self.ask("/v2/quota_totals").json["quota"])
+        answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 8}})
+        self.assertEqual("cyborg_quota.limit_below_usage", self.error(answer)["code"])
+        answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}})
+        self.assertEqual({"gpu": {"limit": 10, "held": 9, "enforced": True}}, answer.json["quota"])
+        with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
+            self.assertRaises(Killed, self.engine.total_limits.unset, base.ADMIN, ["gpu"])
+        self.assertEqual({}, self.ask("/v2/quota_totals").json["quota"])
+        self.assertEqual(204, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
+        self.assertEqual(404, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
+
+
+def _change(entry: HistoryEntry) -> tuple[Any, ...]:
+    return entry.action, entry.before, entry.after, entry.reason
+
 
 class TestCapacity(ApplicationTestCase):
     def test_pages(self) -> None:
@@ -189,6 +229,7 @@ class TestStranger(ApplicationTestCase):
     def test_nothing_is_revealed(self) -> None:
         calls = [(f"/v2/quotas/PROJECT{part}", "GET") for part in OF_PROJECT]
         calls += [("/v2/quotas/PROJECT", "PUT"), ("/v2/quotas/PROJECT", "DELETE"), ("/v2/quotas/PROJECT/tree", "PUT")]
+        calls += [("/v2/quotas/PROJECT/tree", "DELETE")]
         calls += [("/v2/quotas/PROJECT/check", "POST"), ("/v2/quotas/PROJECT/overrides", "POST")]
         calls += [("/v2/quotas/PROJECT/overrides/7-0", "DELETE"), ("/v2/quota_reservations?project_id=PROJECT", "GET")]
         for path, method in calls:

@@ -3,30 +3,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pathlib
 import re
 import shutil
-import socket
 import subprocess
-import urllib.request
 from typing import Any
 
-import fixtures as fx
+import testscenarios
 import webob
+import webob.dec
 from oslotest import base
 
 from cyborg_quota.api import deploy
 from cyborg_quota.api.operations import OPERATIONS
+from tests import base as test_base
 from tests import installing, needs
-from tests.api import server
+from tests.api import proxies, server
 from tests.servers import machine
 
+load_tests = testscenarios.load_tests_apply_scenarios
 PAGE = installing.TOP / "doc/source/rest-api.rst"
-FILES = installing.TOP / "etc/wsgi"
-MODULES = "/usr/lib/apache2/modules"
 VARYING = re.compile(r"req-[0-9a-f-]{36}|[0-9a-f]{8}-[0-9a-f-]{27}|2026-\d\d-\d\dT[\d:.]+Z")
 
 
@@ -40,6 +37,8 @@ def examples() -> list[tuple[str, str]]:
 
 
 class TestExamples(server.ApiTestCase):
+    scenarios = []
+
     def test_each_prints_what_the_page_shows(self) -> None:
         if shutil.which("curl") is None:
             needs.missing(self, "no curl")
@@ -62,8 +61,8 @@ def _parsed(text: str) -> Any:
 
 class TestPage(base.BaseTestCase):
     def test_the_proxies_know_the_paths(self) -> None:
-        for name in ("cyborg-quota-api-apache.conf", "cyborg-quota-api-nginx.conf"):
-            [pattern] = re.findall(r"\^/v2/quota\S*?(?=[\" ])", (FILES / name).read_text())
+        for name in proxies.NAMES:
+            [pattern] = re.findall(r"\^/v2/quota\S*?(?=[\" ])", proxies.included(name))
             for call in OPERATIONS:
                 self.assertRegex(call.path, pattern)
                 self.assertTrue(deploy.PATHS.match(call.path))
@@ -71,65 +70,73 @@ class TestPage(base.BaseTestCase):
                 self.assertNotRegex(path, pattern)
 
 
-class TestApache(server.ApiTestCase):
-    """One endpoint for both services, by means of the documented file."""
+class TestProxies(server.ApiTestCase):
+    """One endpoint for both services, by means of the documented files."""
 
+    scenarios = [(name, {"proxy": name}) for name in proxies.NAMES]
+    proxy: str
     options = {"api__max_limit": 2}
 
     def test_each_path_goes_to_its_service(self) -> None:
-        if not os.path.isdir(MODULES):
-            needs.missing(self, "Apache is not installed (bindep.txt names the packages)")
         self.conf.set_override("enable_proxy_headers_parsing", True, "oslo_middleware")
         application = server.make_application(self.conf, self.engine)
-        with server.served(application) as quota_url, server.served(webob.Response(text="Cyborg's")) as other_url:
-            url = self.start_apache({"127.0.0.1:6667": quota_url[7:], "127.0.0.1:6666": other_url[7:]})
-            for path in ("/", "/v2/devices", "/v2/quotasets"):
-                self.assertEqual(b"Cyborg's", self.get(url + path))
-            self.assertIn("gpu", json.loads(self.get(f"{url}/v2/quotas/higgs/detail"))["quota"])
-            [link] = json.loads(self.get(f"{url}/v2/quotas"))["quotas_links"]
-            self.assertTrue(link["href"].startswith(f"{url}/v2/quotas?"), link)
-            self.assertEqual(2, len(json.loads(self.get(link["href"]))["quotas"]))
+        with server.served(application) as quota_url, server.served(cyborg) as cyborg_url:
+            try:
+                self.url = self.useFixture(proxies.Proxy(self.proxy, quota_url, cyborg_url)).url
+            except machine.ServerError as error:
+                needs.missing(self, str(error))
+            self.check_cyborg()
+            self.check_lists()
+            self.check_headers()
+            self.check_errors()
 
-    def get(self, url: str) -> bytes:
-        request = urllib.request.Request(url, headers={"X-Auth-Token": server.ADMIN})
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return bytes(answer.read())
+    def check_cyborg(self) -> None:
+        """Its paths, methods, parameters and bodies are unchanged, and it knows the endpoint."""
+        for path in ("/", "/v2", "/v2/devices", "/v2/quotasets", "/v2/quota_x?a=%2Fb", "/v2/quota"):
+            self.assertEqual(f"GET {path} {self.url} ", self.ask(path).text)
+        self.assertEqual(f"PATCH /v2/devices {self.url} [1]", self.ask("/v2/devices", "PATCH", b"[1]").text)
 
-    def start_apache(self, changes: dict[str, str]) -> str:
-        port = machine.free_port()
-        directory = self.useFixture(fx.TempDir()).path
-        included = (FILES / "cyborg-quota-api-apache.conf").read_text()
-        for old, new in changes.items():
-            included = included.replace(old, new)
-        path = write_apache(directory, port, included)
-        command = [*_as_a_user(), machine.find("apache2"), "-D", "FOREGROUND", "-f", str(path)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self.addCleanup(process.wait, 30)
-        self.addCleanup(process.terminate)
-        machine.wait_until(lambda: _is_open(port) or process.poll() is not None, 30)
-        self.assertIsNone(process.poll(), pathlib.Path(directory, "log"))
-        return f"http://127.0.0.1:{port}"
+    def check_lists(self) -> None:
+        [link] = self.ask("/v2/quotas").json["quotas_links"]
+        self.assertTrue(link["href"].startswith(f"{self.url}/v2/quotas?"), link)
+        self.assertEqual(2, len(self.ask(link["href"].removeprefix(self.url)).json["quotas"]))
+        for path in ("defaults", "totals", "reservations", "capacity", "pods"):
+            self.assertEqual(200, self.ask(f"/v2/quota_{path}").status_int, path)
+
+    def check_headers(self) -> None:
+        """The microversion, the id of the request and the author of a change."""
+        answer = self.ask("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 2.1"})
+        self.assertEqual("accelerator 2.1", answer.headers["OpenStack-API-Version"])
+        self.assertRegex(answer.headers["X-OpenStack-Request-Id"], "^req-")
+        self.assertEqual(5, answer.json["quota"]["gpu"]["in_use"])
+        answer = self.ask("/v2/quotas/higgs/detail", **{"OpenStack-API-Version": "accelerator 9.9"})
+        self.assertEqual(406, answer.status_int)
+        body = json.dumps({"quota": {"gpu": 21}}).encode()
+        self.assertEqual(21, self.ask("/v2/quotas/higgs", "PUT", body).json["quota"]["gpu"])
+        [change] = self.engine.administration.limit_history(test_base.ADMIN, limit=1)
+        self.assertEqual("alice", change.actor)
+        self.assertEqual(204, self.ask("/v2/quotas/elsewhere", "DELETE").status_int)
+
+    def check_errors(self) -> None:
+        """Those of the API pass as they are; a stranger learns nothing."""
+        stranger = {"X-Auth-Token": "sam@elsewhere:member,reader"}
+        answers = [self.ask(f"/v2/quotas/{name}/detail", **stranger) for name in ("higgs", "nothing")]
+        for name, answer in zip(("higgs", "nothing"), answers, strict=True):
+            [error] = answer.json["errors"]
+            self.assertEqual((404, f"Project {name} was not found."), (answer.status_int, error["detail"]))
+            self.assertEqual(error["request_id"], answer.headers["X-OpenStack-Request-Id"])
+        self.assertEqual(*({name.lower() for name in answer.headers} for answer in answers))
+        self.assertEqual(401, self.ask("/v2/quotas/higgs", **{"X-Auth-Token": ""}).status_int)
+        self.assertEqual(415, self.ask("/v2/quotas/higgs", "PUT", b"1", **{"Content-Type": "text/plain"}).status_int)
+
+    def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> webob.Response:
+        request = webob.Request.blank(self.url + path, method=method, body=body)
+        request.headers.update({"X-Auth-Token": server.ADMIN, "Content-Type": "application/json", **headers})
+        return request.send()
 
 
-def _is_open(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-def write_apache(directory: str, port: int, included: str) -> pathlib.Path:
-    """A configuration of Apache with these lines in the virtual host of the endpoint."""
-    pathlib.Path(directory, "site.conf").write_text(included)
-    text = f"ServerName 127.0.0.1\nListen 127.0.0.1:{port}\nErrorLog {directory}/log\nPidFile {directory}/pid\n"
-    text += f"DefaultRuntimeDir {directory}\n"
-    names = ("mpm_event", "proxy", "proxy_http", "headers", "authz_core")
-    text += "".join(f"LoadModule {name}_module {MODULES}/mod_{name}.so\n" for name in names)
-    text += f"<VirtualHost 127.0.0.1:{port}>\nInclude {directory}/site.conf\n</VirtualHost>\n"
-    path = pathlib.Path(directory, "apache.conf")
-    path.write_text(text)
-    return path
-
-
-def _as_a_user() -> tuple[str, ...]:
-    """Apache does not serve as root."""
-    return ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
+@webob.dec.wsgify
+def cyborg(request: webob.Request) -> str:
+    """In the place of Cyborg's API: says what it got."""
+    endpoint = f"{request.headers['X-Forwarded-Proto']}://{request.headers['X-Forwarded-Host']}"
+    return f"{request.method} {request.path_qs} {endpoint} {request.text}"

@@ -109,7 +109,18 @@ class DevstackTest(base.BaseTestCase):
         arguments = [program, "--config-file", str(self.conf_dir / "cyborg_quota.conf"), *command]
         return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
 
-    def test_stack(self) -> None:
+    def test_stack_and_unstack(self) -> None:
+        """stack.sh, the same again on the same host, unstack.sh and clean.sh."""
+        self.check_stack()
+        conf = self.conf_dir / "cyborg_quota.conf"
+        first = conf.read_text(), self.uwsgi.read_text()
+        self.run_phases(PHASES)
+        self.assertEqual(first, (conf.read_text(), self.uwsgi.read_text()))
+        self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
+        self.run_phases("phase clean")
+        self.assertFalse(self.conf_dir.exists())
+
+    def check_stack(self) -> None:
         """Install, configure and start: the conductor and the API run with quota, under the default limits."""
         calls = self.run_phases(PHASES)
         programs = pathlib.Path(sys.executable).parent
@@ -117,7 +128,7 @@ class DevstackTest(base.BaseTestCase):
         self.assertEqual(
             [
                 "summary: Installing cyborg_quota",
-                f"pip_install {TOP}[mysql,postgresql,keystone]",
+                f"pip_install {TOP}[mysql,postgresql,keystone,api]",
                 "summary: Configuring cyborg_quota",
                 "recreate_database cyborg_quota",
                 "summary: Starting cyborg_quota",
@@ -133,19 +144,6 @@ class DevstackTest(base.BaseTestCase):
         self.assertEqual({"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi))
         limits = self.quota("limit", "list", "-f", "csv", "-c", "resource", "-c", "limit", "--quote", "none")
         self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], limits.split())
-
-    def test_stacked_again(self) -> None:
-        """A second stack.sh on the same host ends with the same configuration."""
-        self.run_phases(PHASES)
-        first = (self.conf_dir / "cyborg_quota.conf").read_text(), self.uwsgi.read_text()
-        self.run_phases(PHASES)
-        self.assertEqual(first, ((self.conf_dir / "cyborg_quota.conf").read_text(), self.uwsgi.read_text()))
-
-    def test_unstack_and_clean(self) -> None:
-        self.run_phases(PHASES)
-        self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
-        self.run_phases("phase clean")
-        self.assertFalse(self.conf_dir.exists())
 
     def test_other_limits(self) -> None:
         """The settings choose the counted resources and the limits; other drivers have their limits elsewhere."""

@@ -39,6 +39,19 @@ class UnsetTest(LimitCase):
         self.assertEqual(0, self.call("limit", "unset", "--default", "gpu").status)
         self.refused(1, "limit", "unset", "--default", "gpu")
 
+    def test_what_only_an_override_sets(self) -> None:
+        """It was accepted silently, and nothing changed."""
+        self.call("limit", "set", "--default", "gpu=5", "fpga=5")
+        self.call("limit", "set", "--project", "p", "gpu=9", "fpga=8", "--until", "2999-01-01")
+        fpga, gpu = [row["id"] for row in self.good("limit", "override", "list")]
+        line = self.refused(1, "limit", "unset", "--project", "p", "gpu")
+        self.assertIn("Project p has no limit of its own for gpu. Nothing was changed.", line)
+        self.assertIn(f"`limit override cancel {gpu}`", line)
+        self.assertIn(f"cancel {fpga} {gpu}`", self.refused(1, "limit", "unset", "--project", "p", "gpu", "fpga"))
+        self.call("limit", "set", "--project", "p", "gpu=7")
+        self.assertEqual((0, ""), (self.call("limit", "unset", "--project", "p", "gpu").status, self.call("limit").out))
+        self.assertEqual(2, len(self.good("limit", "override", "list")))
+
     def test_with_another_driver_the_command_says_where_limits_are_set(self) -> None:
         self.limit("gpu:5")
         self.assertIn("[limits] driver is not database", self.refused(1, "limit", "unset", "--default", "gpu"))
@@ -87,6 +100,21 @@ class DryRunTest(LimitCase):
         self.assertEqual(said, ended.err)
         self.assertIn("would sum up to 11; the limit of top is 10", said)
 
+    def test_an_override(self) -> None:
+        span = ("--from", "2998-12-01T08:00Z", "--until", "2999-01-01")
+        rows = self.good("limit", "set", "--project", "right", "gpu=4", "fpga=0", *span, "--dry-run")
+        expected = [["set override", "right", "fpga", None, 0], ["set override", "right", "gpu", None, 4]]
+        self.assertEqual(expected, [list(row.values()) for row in rows])
+        self.assertEqual([], self.good("limit", "override", "list"))
+        self.assertEqual(1, len(self.good("limit", "history", "--project", "right")))  # it was added to the tree
+        argv = ("limit", "set", "--project", "right", "gpu=5", *span)
+        ended = self.call(*argv, "--dry-run", "-f", "json")
+        self.assertEqual((1, 1), (ended.status, len(json.loads(ended.out))))
+        self.assertEqual(self.refused(1, *argv), ended.err)
+        self.assertIn("would sum up to 11; the limit of top is 10 (from 2998-12-01T08:00Z)", ended.err)
+        past = ("limit", "set", "--project", "right", "gpu=4", "--until", "2001-01-01")
+        self.assertEqual(self.refused(2, *past), self.refused(2, *past, "--dry-run"))
+
     def test_without_it_nothing_is_printed(self) -> None:
         ended = self.call("limit", "set", "--project", "right", "gpu=1")
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
@@ -96,3 +124,48 @@ class DryRunTest(LimitCase):
         self.refused(2, "limit", "set", "--project", " right", "gpu=5", "--dry-run")
         self.limit("gpu:5")
         self.assertIn("not database", self.refused(1, "limit", "set", "--project", "right", "gpu=5", "--dry-run"))
+
+
+class ImportNoticeTest(LimitCase):
+    """An import that sets the first limit of a project that the ledger has never seen says so on stderr."""
+
+    def said(self, text: str, *argv: str) -> str:
+        file = self.directory / "limits.yaml"
+        file.write_text(text)
+        ended = self.call("limit", "import", str(file), *argv)
+        self.assertEqual(0, ended.status, ended.err)
+        return ended.err
+
+    def test_one_project(self) -> None:
+        text = "defaults: {gpu: 9}\nprojects: [{id: p, limits: {gpu: 1}}]"
+        notice = "cyborg-quota: Project 'p' is new: it had no usage, limit or place in the tree before."
+        self.assertEqual(f"{notice}\n", self.said(text, "--dry-run"))
+        self.assertEqual(f"{notice} If the id is wrong, remove the project with `project remove`.\n", self.said(text))
+        self.assertEqual("", self.said("projects: [{id: p, limits: {gpu: 2}}]"))
+
+    def test_an_override(self) -> None:
+        text = "projects: [{id: p, overrides: [{resource: gpu, limit: 1, until: 2999-01-01}]}]"
+        self.assertIn("Project 'p' is new", self.said(text.replace("2999-01-01", "2999-01-01T00:00Z")))
+
+    def test_many_projects_are_one_line(self) -> None:
+        entries = ", ".join(f"{{id: p{number}, limits: {{gpu: 1}}}}" for number in range(7))
+        line = self.said(f"projects: [{entries}]")
+        self.assertIn("7 projects are new: they had no usage, limit or place in the tree before: 'p0', 'p1',", line)
+        self.assertIn("'p4', .... If an id is wrong,", line)
+        self.assertEqual(1, line.count("\n"))
+
+    def test_projects_that_are_not_new(self) -> None:
+        """In the tree, with usage, or with a limit; and those for which the file sets no limit."""
+        self.call("limit", "set", "--default", "gpu=9")
+        self.call("project", "add", "tree")
+        self.call("limit", "set", "--project", "limited", "fpga=1")
+        self.good("reserve", "--project", "used", "gpu=1")
+        entries = ", ".join(f"{{id: {name}, limits: {{gpu: 5}}}}" for name in ("tree", "limited", "used"))
+        self.assertEqual("", self.said(f"projects: [{entries}, {{id: other}}]"))
+
+    def test_a_refusal_is_one_line(self) -> None:
+        file = self.directory / "limits.yaml"
+        file.write_text("projects: [{id: p, limits: {gpu: 1}, children: [{id: q, limits: {gpu: 2}}]}]")
+        for argv in ((), ("--dry-run",)):
+            ended = self.call("limit", "import", str(file), *argv)
+            self.assertEqual((1, 1), (ended.status, ended.err.count("\n")), ended.err)

@@ -76,6 +76,15 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertEqual(0, self.call("limit", "import", str(file), "--dry-run").status)
         self.assertEqual(0, self.call("limit", "import", str(file), "--reason", "because").status)
         self.assertEqual(0, self.call("project", "detach", "--origin", "keystone", "--reason", "because").status)
+        override = ("limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
+        for argv in (override, ("limit", "set", "--total", "gpu=9")):
+            self.assertIn("--reason", self.refused(2, *argv))
+            self.assertEqual(0, self.call(*argv, "--dry-run").status)
+            self.assertEqual(0, self.call(*argv, "--reason", "because").status)
+        (row,) = self.good("limit", "override", "list")
+        for argv in (("limit", "override", "cancel", row["id"]), ("limit", "unset", "--total", "gpu")):
+            self.assertIn("--reason", self.refused(2, *argv))
+            self.done(*argv, "--reason", "because")
 
     def test_verify_and_checkpoint(self) -> None:
         self.done("limit", "set", "--default", "gpu=5")

@@ -73,18 +73,20 @@ class LimitTest(LimitTestCase):
         self.done("limit", "set", "fpga=5", "--default")
         self.assertEqual(0, self.call("limit", "set", "--project", "p", "gpu=20", "fpga=-1").status)
         rows = self.good("limit", "list")
-        self.assertEqual(["project_id", "resource", "limit", "is_own"], list(rows[0]))
+        self.assertEqual(["project_id", "resource", "limit", "is_own", "source", "until"], list(rows[0]))
         self.assertEqual(
             [(None, "fpga", 5), (None, "gpu", 10), ("p", "fpga", -1), ("p", "gpu", 20)],
             [(row["project_id"], row["resource"], row["limit"]) for row in rows],
         )
+        self.assertEqual(["default", "default", "own", "own"], [row["source"] for row in rows])
         self.done("limit", "unset", "--project", "p", "gpu")
         self.assertEqual(
-            "p fpga -1 True\np gpu 10 False\n", self.call("limit", "list", "--project", "p", "-f", "value").out
+            "p fpga -1 True own None\np gpu 10 False inherited None\n",
+            self.call("limit", "list", "--project", "p", "-f", "value").out,
         )
         table = self.call("limit", "list").out
-        self.assertIn("| (default)  | gpu      | 10        | True   |", table)
-        self.assertIn("| p          | fpga     | unlimited | True   |", table)
+        self.assertIn("| (default)  | gpu      | 10        | True   | default |", table)
+        self.assertIn("| p          | fpga     | unlimited | True   | own     |", table)
         self.done("limit", "unset", "--default", "gpu", "fpga")
 
     def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
@@ -262,7 +264,9 @@ class FileTest(LimitTestCase):
         self.file.write_text(EXAMPLE)
 
     def test_import_and_export(self) -> None:
-        rows = self.good("limit", "import", str(self.file))
+        ended = self.call("limit", "import", str(self.file), "-f", "json")
+        self.assertIn("2 projects are new", ended.err)
+        rows = ended.json
         self.assertEqual(["change", "project_id", "resource", "before", "after"], list(rows[0]))
         self.assertEqual(
             [
@@ -281,7 +285,8 @@ class FileTest(LimitTestCase):
         self.done("limit", "import", str(copy))
 
     def test_a_dry_run_shows_both_and_writes_nothing(self) -> None:
-        self.assertEqual(5, len(self.good("limit", "import", "--dry-run", str(self.file))))
+        ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
+        self.assertEqual((0, 5), (ended.status, len(ended.json)))
         self.assertEqual([], self.good("limit", "list"))
         self.file.write_text(EXAMPLE.replace("30", "-1").replace("atlas", "at las"))
         ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
@@ -322,9 +327,10 @@ class FileTest(LimitTestCase):
 class OtherDriverTest(LimitTestCase):
     def test_config(self) -> None:
         self.limit("gpu:5,fpga:-1")
-        self.assertEqual("None fpga -1 True\nNone gpu 5 True\n", self.call("limit", "list", "-f", "value").out)
+        expected = "None fpga -1 True config None\nNone gpu 5 True config None\n"
+        self.assertEqual(expected, self.call("limit", "list", "-f", "value").out)
         rows = self.good("limit", "list", "--project", "p")
-        self.assertEqual([("p", "fpga", -1, False), ("p", "gpu", 5, False)], [tuple(row.values()) for row in rows])
+        self.assertEqual([("p", "fpga", -1, False), ("p", "gpu", 5, False)], [tuple(row.values())[:4] for row in rows])
         self.assertIn("[limits] limits", self.refused(1, "limit", "set", "--default", "gpu=1"))
         self.assertIn("[limits] limits", self.refused(1, "project", "add", "p"))
 

@@ -31,6 +31,13 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertEqual("2998-01-01T08:00:00.000000Z", rows[2]["from"])
         self.assertEqual("2999-12-05T18:00:00.000000Z", rows[1]["until"])
         self.assertIn("unlimited", self.call("limit", "override", "list").out)
+        sources = {row["resource"]: list(row.values())[2:] for row in self.good("limit", "list", "--project", "p")}
+        until = "2999-12-05T18:00:00.000000Z"
+        self.assertEqual({"fpga": [-1, False, "override", until], "gpu": [40, False, "override", until]}, sources)
+        self.done("limit", "set", "--project", "p", "gpu=7")
+        (row,) = self.good("limit", "list", "--project", "p", "--resource", "gpu")
+        self.assertEqual([40, True, "override", until], list(row.values())[2:])
+        self.done("limit", "unset", "--project", "p", "gpu")
         for kind in ("csv", "yaml", "value"):
             self.assertIn("workshop", self.call("limit", "override", "list", "-f", kind).out)
         self.assertEqual(1, len(self.good("limit", "override", "list", "--project", "q")))
@@ -72,7 +79,7 @@ class OverrideTest(test_limits.LimitTestCase):
             "projects:\n- id: p\n  limits: {gpu: 7}\n  overrides:\n"
             "  - {resource: gpu, limit: 40, from: 2998-12-01T08:00Z, until: 2999-12-05T18:00Z, reason: workshop}\n"
         )
-        self.assertEqual(3, len(self.good("limit", "import", str(file))))
+        self.assertEqual(3, len(self.call("limit", "import", str(file), "-f", "json").json))
         self.assertIsNone(self.good("limit", "import", str(file)) or None)
         self.assertIn("workshop", self.call("limit", "export").out)
         for line in (

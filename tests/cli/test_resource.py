@@ -48,6 +48,18 @@ class ResourceListTest(base.CliTestCase):
         )
         self.assertEqual("fpga\ngpu\n", self.call("resource", "list", "-f", "value", "-c", "resource").out)
 
+    def test_pages(self) -> None:
+        self.configure("[quota]\nresources = gpu,fpga,nic")
+
+        def names(*argv: str) -> list[str]:
+            return [row["resource"] for row in self.good("resource", "list", *argv)]
+
+        self.assertEqual(["fpga", "gpu"], names("--limit", "2"))
+        self.assertEqual(["nic"], names("--limit", "2", "--marker", "gpu"))
+        self.assertEqual(["gpu"], names("--resource", "gpu"))
+        self.assertIn("no such row", self.refused(2, "resource", "list", "--marker", "tpu"))
+        self.misused("resource", "list", "--limit", "0")
+
     def test_a_description_that_cannot_be_parsed(self) -> None:
         self.configure("[quota]\nresource_units = gpu")
         self.assertIn("resource_units", self.refused(2, "resource", "list"))

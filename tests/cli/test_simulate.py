@@ -71,6 +71,10 @@ class SimulateCase(base.CliTestCase):
         super().setUp()
         self.configure("[limits]\ndriver = database")
 
+    def sql(self, statement: str, **values: Any) -> None:
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text(statement), values)
+
     def trace(self, *lines: str) -> str:
         path = self.directory / "trace.csv"
         path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
@@ -91,12 +95,14 @@ class SimulateCase(base.CliTestCase):
 class SameAsReplayTest(SimulateCase):
     """The reference is a replay of the same trace, through the engine, on a ledger that has the new limits."""
 
+    tree = TREE
+
     def replay(self, trace: str, serial: int) -> dict[tuple[str, str], int]:
-        """The number of refused claims of a replay on an empty ledger with TREE, by (project_id, resource)."""
+        """The number of refused claims of a replay on an empty ledger with ``tree``, by (project_id, resource)."""
         url = fixtures.fresh_url("sqlite", f"reference{serial}")
         self.configure(f"sqlite_synchronous = false\n{self.options}", url=url)
         self.good("db", "sync")
-        self.assertEqual(0, self.call("limit", "import", self.limits(TREE)).status)
+        self.assertEqual(0, self.call("limit", "import", self.limits(self.tree)).status)
         ended = self.call("replay", trace, "-f", "json")
         self.assertEqual(0, ended.status, ended.err)
         self.configure(self.options)
@@ -109,7 +115,7 @@ class SameAsReplayTest(SimulateCase):
             self.configure(self.options)
             for seed in range(3):
                 trace = self.trace(*random_trace(10 * serial + seed))
-                rows = self.simulate(TREE, trace)
+                rows = self.simulate(self.tree, trace)
                 simulated = {(row["project_id"], row["resource"]): row["refused_after"] for row in rows}
                 expected = self.replay(trace, 10 * serial + seed)
                 self.assertEqual(expected, {key: simulated[key] for key in expected}, (model, seed))
@@ -383,7 +389,7 @@ class ExportTest(SimulateCase):
         self.assertEqual(0, self.call("replay", str(pathlib.Path(self.directory, "export"))).status)
 
 
-class ForecastTest(SimulateCase):
+class ForecastCase(SimulateCase):
     def grow(self, project: str, per_day: int, days: int = 20) -> None:
         """A project that has reserved so many more on each of the last days, and still holds them."""
         now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
@@ -391,12 +397,14 @@ class ForecastTest(SimulateCase):
             (row,) = self.good("reserve", "--project", project, f"gpu={per_day}")
             self.good("commit", row["uuid"])
             moment = now - datetime.timedelta(days=days - day - 0.5)
-            with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-                connection.execute(
-                    sa.text("UPDATE reservations SET created_at = :t, updated_at = :t WHERE uuid = :u"),
-                    {"t": moment.isoformat(" ", "microseconds"), "u": row["uuid"]},
-                )
+            self.sql(
+                "UPDATE reservations SET created_at = :t, updated_at = :t WHERE uuid = :u",
+                t=moment.isoformat(" ", "microseconds"),
+                u=row["uuid"],
+            )
 
+
+class ForecastTest(ForecastCase):
     def test_a_rising_project(self) -> None:
         self.call("limit", "set", "--default", "gpu=100")
         self.grow("rising", 2, days=10)

@@ -38,6 +38,23 @@ class UsageTest(base.CliTestCase):
         )
         self.assertIn("Invalid project_id", self.refused(2, "usage", "list", "--project", " "))
 
+    def test_a_limit_that_is_not_set(self) -> None:
+        """The list said `unlimited`, and at the same time that nothing fits."""
+        self.good("reserve", "--project", "p", "gpu=3")
+        self.configure("[limits]\ndriver = database")
+        for argv in ((), ("--project", "p", "--resource", "gpu")):
+            (row,) = self.good("usage", "list", *argv)
+            self.assertEqual(("p", "gpu", None, 0, 3, None, 0, "p"), tuple(row.values()))
+            self.assertIn(
+                "| p          | gpu      | not set |    0 |        3 |           | 0    | p        |",
+                self.call("usage", "list", *argv).out,
+            )
+        self.call("limit", "set", "--project", "p", "gpu=-1")
+        self.assertIn("| p          | gpu      | unlimited |", self.call("usage", "list").out)
+        self.configure("[limits]\ndriver = database\nmissing = unlimited")
+        self.call("limit", "unset", "--project", "p", "gpu")
+        self.assertIn("| p          | gpu      | unlimited |", self.call("usage", "list").out)
+
     def test_a_lowered_limit_shows_as_negative(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=3")
         self.limit("gpu:1")

@@ -70,6 +70,9 @@ class WheelTest(base.BaseTestCase):
         """The samples, the units, the man page and the completion are those of the source tree."""
         expected = {
             "etc/cyborg_quota": ["etc/cyborg_quota/cyborg_quota.conf.sample", "etc/cyborg_quota/policy.yaml.sample"],
+            "share/cyborg_quota/cloudkitty": ["etc/cloudkitty/metrics.yml"],
+            "share/cyborg_quota/grafana": ["etc/grafana/cyborg_quota.json"],
+            "share/cyborg_quota/prometheus": ["etc/prometheus/rules.yaml"],
             "share/cyborg_quota/systemd": [str(path.relative_to(TOP)) for path in TOP.glob("etc/systemd/*")],
             "share/cyborg_quota/wsgi": [str(path.relative_to(TOP)) for path in TOP.glob("etc/wsgi/*")],
             "share/man/man1": ["share/man/man1/cyborg-quota.1"],

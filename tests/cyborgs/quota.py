@@ -114,7 +114,7 @@ class QuotaTestCase(base.StackTestCase):
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
         self.engine: QuotaEngine = cyborg_quota.make_engine(conf)
         self.addCleanup(self.engine.close)
-        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.sql = fixtures.plain_engine(self.url)
         self.project_id = self.client.project_id
 
     def url_for(self, url: str) -> str:

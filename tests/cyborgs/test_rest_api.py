@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
-from tests import base
-from tests.cyborgs import quota
+from oslo_config import cfg
+
+from cyborg_quota.api import deploy
+from cyborg_quota.conf import loading
+from tests import base, needs
+from tests.api import proxies, server
+from tests.cyborgs import quota, stack
 from tests.cyborgs.base import new_id
-from tests.cyborgs.client import call
+from tests.cyborgs.client import Client, call
+from tests.servers import machine
 
 VERSION_HEADERS = ("openstack-api-version", "openstack-api-minimum-version", "openstack-api-maximum-version", "vary")
 
@@ -61,3 +68,53 @@ class TestMounted(quota.QuotaTestCase):
                 client.call("GET", "/quotas"),
             )
             self.assertEqual(statuses, tuple(answer.status for answer in answers), roles)
+
+
+class TestBehindProxies(quota.QuotaTestCase):
+    """Cyborg's own API, and the REST API of quota as a service of its own, at one endpoint by a documented proxy."""
+
+    api = stack.API
+
+    def test_one_endpoint(self) -> None:
+        conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
+        # As in the stack, the tests send the headers that keystonemiddleware would set.
+        application = deploy.wrap(deploy.make_bare_application(conf, self.engine), conf)
+        self.engine.administration.set_limit(base.ADMIN, "fpga", 2, self.project_id)
+        self.client.created(self.profile)
+        with server.served(application) as quota_url:
+            for name in proxies.NAMES:
+                try:
+                    proxy = self.useFixture(proxies.Proxy(name, quota_url, self.stack.api_url))
+                except machine.ServerError as error:
+                    needs.missing(self, str(error))
+                self.check_cyborg(proxy.url)
+                self.check_quota(proxy.url)
+
+    def check_cyborg(self, url: str) -> None:
+        """The answers are those that Cyborg gives without the proxy."""
+        behind = Client(url, self.project_id)
+        for path in ("/accelerator_requests", "/device_profiles", "/quotasets", "/quota_x", f"/quotas{new_id()}"):
+            answers = [client.call("GET", path) for client in (self.client, behind)]
+            self.assertEqual(answers[0].status, answers[1].status, path)
+            if answers[0].status == 200:
+                # (The links in the answers have the address of the request.)
+                texts = [json.dumps(answer.body).replace(url, self.stack.api_url) for answer in answers]
+                self.assertEqual(texts[0], texts[1], path)
+            headers = [{header.lower() for header in client.received} for client in (self.client, behind)]
+            self.assertEqual(set(), headers[0] - headers[1] - {"transfer-encoding", "connection"}, path)
+        self.assertEqual(404, behind.call("GET", "/quotasets").status)
+        self.assertEqual(201, behind.create(self.profile).status)
+
+    def check_quota(self, url: str) -> None:
+        """Cyborg has none of these paths."""
+        path = f"/quotas/{self.project_id}/detail"
+        self.assertEqual(404, self.client.call("GET", path).status)
+        behind = Client(url, self.project_id)
+        answer = behind.call("GET", path)
+        self.assertEqual((200, 2), (answer.status, answer.body["quota"]["fpga"]["limit"]))
+        headers = {name.lower(): value for name, value in behind.received.items()}
+        self.assertEqual("accelerator 2.1", headers["openstack-api-version"])
+        self.assertRegex(headers["x-openstack-request-id"], "^req-")
+        stranger = Client(url, new_id())
+        self.assertEqual(404, stranger.call("GET", path).status)
+        self.assertEqual(404, stranger.call("GET", path.replace(self.project_id, new_id())).status)

@@ -7,7 +7,6 @@ One test, because the cluster takes longer to start than all of its steps; the m
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import multiprocessing
 import random
@@ -20,7 +19,7 @@ import sqlalchemy as sa
 from oslotest import base as test_base
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.db import overrides, schema
+from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb_schema_lock
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -202,22 +201,13 @@ class TestCluster(test_base.BaseTestCase):
         schema.sync(database)
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits) for url in urls]
-        admin = engines[0].administration
-        admin.set_limit(base.ADMIN, "gpu", override_races.LIMIT, "p")
-        now = database.read(overrides.now)
-        times = [override_races.WAIT + one for one in (override_races.START, override_races.END)]
-        span = [now + datetime.timedelta(seconds=seconds) for seconds in times]
-        admin.set_overrides(base.ADMIN, {"gpu": override_races.RAISED}, "p", span[1], start=span[0])
+        raised, lowered, admitted = override_races.race_with_overrides(
+            self, engines * 2, database, lambda: cluster_faults.wait_until_replicated(self.cluster)
+        )
         cluster_faults.wait_until_replicated(self.cluster)
-        zero, margin = override_races.beginning(database, now)
-        for resource in (*engines, database):
-            resource.close()  # the processes open connections of their own
-        jobs = [functools.partial(override_races.hold_as_much_as_fits, engine, zero) for engine in engines * 2]
-        entries = [entry for answer in race(*jobs) for entry in answer]
-        admitted = override_races.assert_one_limit_applied(self, entries, margin)
-        cluster_faults.wait_until_replicated(self.cluster)
-        usage = engines[0].get_usages(base.ADMIN, "p")["gpu"]
-        self.assertEqual((override_races.LIMIT, admitted), (usage.limit, usage.reserved))
+        for project_id, held in ((raised, admitted), (lowered, override_races.LIMIT)):
+            usage = engines[0].get_usages(base.ADMIN, project_id)["gpu"]
+            self.assertEqual((override_races.LIMIT, held), (usage.limit, usage.reserved))
         self.assertEqual([], engines[0].audit(base.ADMIN))
         engines[0].close()
 

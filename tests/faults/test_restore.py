@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pathlib
 
 import fixtures as fixtures_
@@ -35,7 +34,7 @@ class RestoreTestCase(base.LedgerTestCase):
     def restore(self) -> None:
         self.backup.restore()
         # The restore has closed the connection of the test too.
-        fixtures._plain_engine(self.url, os.getpid()).dispose()
+        fixtures.plain_engine(self.url).dispose()
 
     def attach(self, consumer: str) -> list[str]:
         uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=consumer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from concurrent import futures
 
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
@@ -239,15 +240,58 @@ class TestOverflow(base.LedgerTestCase):
         self.assertEqual((0, 0), self.figures())
 
     def test_release_of_a_negative_delta_when_full(self) -> None:
-        """It is not refused: the amount that does not fit stays subtracted, by a row without a consumer."""
+        """It is not refused: a row without a consumer subtracts what does not fit, for as long as it does not fit."""
+        self.exceed()
+        self.assertEqual((MAX_AMOUNT - 1, 1), self.figures())
+        self.quotas.release(self.context, consumer=str(MAX_AMOUNT))
+        self.assertEqual((MAX_AMOUNT - 4, 1), self.figures())
+        self.quotas.release(self.context, consumer=str(MAX_AMOUNT - 4))
+        self.assertEqual((0, 1), self.figures())
+
+    def exceed(self) -> None:
+        """Hold MAX_AMOUNT, MAX_AMOUNT - 4, and 1 in flight: more than a counter holds."""
         for amount in (MAX_AMOUNT, -MAX_AMOUNT, MAX_AMOUNT - 4):
             self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": amount}, consumer=str(amount)))
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="flying")
         self.quotas.release(self.context, consumer=str(-MAX_AMOUNT))
-        self.assertEqual((MAX_AMOUNT - 1, 1), self.figures())
-        for amount in (MAX_AMOUNT, MAX_AMOUNT - 4):
-            self.quotas.release(self.context, consumer=str(amount))
-        self.assertEqual((0, 1), self.figures())
+
+    def test_rollback_or_expiry_when_more_is_held_than_fits(self) -> None:
+        self.exceed()
+        self.quotas.rollback(self.context, consumer="flying")
+        self.assertEqual((MAX_AMOUNT, 0), self.figures())
+        self.assertEqual([-(MAX_AMOUNT - 4)], self.excess())
+        self.quotas.release(self.context, consumer=str(MAX_AMOUNT - 4))
+        self.assertEqual(((MAX_AMOUNT, 0), []), (self.figures(), self.excess()))
+
+    def test_expiry_of_many_when_more_is_held_than_fits(self) -> None:
+        """Also in batches, whose usage rows are changed by one statement."""
+        for number in range(9):
+            self.engine.reserve(base.Context(f"other{number}"), {"gpu": 2})
+        self.exceed()
+        self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE state = 'reserved'")
+        self.assertEqual(10, self.quotas.expire(base.ADMIN))
+        self.assertEqual((MAX_AMOUNT, 0), self.figures())
+        self.assertEqual([-(MAX_AMOUNT - 4)], self.excess())
+
+    def test_commit_of_a_negative_delta_when_more_is_held_than_fits(self) -> None:
+        self.exceed()
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": -MAX_AMOUNT}))
+        self.assertEqual((MAX_AMOUNT - 4, 1), self.figures())
+
+    def test_purge_when_more_is_held_than_fits(self) -> None:
+        """An excess is not folded: it ends when it fits."""
+        self.exceed()
+        self.quotas.commit(self.context, consumer="flying")
+        self.execute("UPDATE reservations SET consumer_id = NULL WHERE delta = :delta", delta=MAX_AMOUNT - 4)
+        self.quotas.purge(base.ADMIN, 0)
+        self.quotas.release(self.context, consumer=str(MAX_AMOUNT))
+        self.assertEqual((MAX_AMOUNT - 3, 0), self.figures())
+
+    def excess(self) -> list[int]:
+        """Return the amounts that are subtracted because they do not fit."""
+        with self.sql.connect() as connection:
+            query = "SELECT delta FROM reservations WHERE adjusts = 0 AND live = 1"
+            return list(connection.execute(sa.text(query)).scalars())
 
     def test_release_of_several_negative_deltas_when_full(self) -> None:
         """More than one row can subtract stays subtracted."""

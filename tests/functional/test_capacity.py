@@ -13,8 +13,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.db import features, inventories
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
@@ -396,60 +395,6 @@ class TestAny(CapacityTestCase):
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
-
-
-class TestStaleReads(CapacityTestCase):
-    """A node of a cluster may not have applied yet what other nodes have committed (simulated: it finds nothing)."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.is_synced, self.depth = False, 0
-        read_synced = Database.read_synced
-
-        def read(database: Database, work: Any) -> Any:
-            self.depth += 1
-            try:
-                return read_synced(database, work)
-            finally:
-                self.depth -= 1
-
-        self.patch(Database, "read_synced", read)
-
-    def hide(self, owner: Any, name: str, nothing: object) -> None:
-        """Until this function was called in a synced read, it returns ``nothing``."""
-        original = getattr(owner, name)
-
-        def read(*arguments: Any, **options: Any) -> Any:
-            self.is_synced = self.is_synced or self.depth > 0
-            return original(*arguments, **options) if self.is_synced else nothing
-
-        self.patch(owner, name, read)
-
-    def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
-        self.engine = self.make_engine()  # with empty caches
-        dialect = type(hooks.database_of(self.engine).dialect)
-        self.hide(dialect, "find_candidates_in_single_statement", None)
-        self.hide(dialect, "reserve_anywhere_in_single_statement", None)
-        self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "ids_of", {})
-        self.engine.capacity.enable(ADMIN)
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.engine.reserve(self.context, {"gpu": 4}, provider=provider)
-            self.assertTrue(self.is_synced)
-        self.assertEqual(8, self.used())
-
-    def test_a_refusal_follows_a_synced_read(self) -> None:
-        self.claim(8)
-        self.engine = self.make_engine()
-        self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "read", {})
-        for provider in (ANY, "n1"):
-            self.is_synced = False
-            self.assertRaises(
-                exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider=provider
-            )
-            self.assertTrue(self.is_synced)
 
 
 class TestStatements(CapacityTestCase):

@@ -29,6 +29,7 @@ from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
+NEVER = datetime.datetime(2999, 1, 1)
 ALICE = oslo_context.RequestContext(
     user_id="alice", project_id="operators", request_id="req-1", is_admin=True, overwrite=False
 )
@@ -248,7 +249,8 @@ class TestReason(HistoryTestCase):
         return engine
 
     def test_it_can_be_required(self) -> None:
-        admin = self.make_strict().administration
+        engine = self.make_strict()
+        admin = engine.administration
         calls: list[Callable[..., Any]] = [
             lambda **reason: admin.set_limit(ALICE, "gpu", 1, **reason),
             lambda **reason: admin.set_limits(ALICE, {"gpu": 1}, "p", **reason),
@@ -259,6 +261,12 @@ class TestReason(HistoryTestCase):
             lambda **reason: admin.remove_project(ALICE, "q", **reason),
             lambda **reason: admin.detach_projects(ALICE, "keystone", **reason),
             lambda **reason: admin.checkpoint_limits(ALICE, **reason),
+            lambda **reason: admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, **reason),
+            lambda **reason: admin.cancel_overrides(
+                ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
+            ),
+            lambda **reason: engine.total_limits.set(ALICE, {"gpu": 1}, **reason),
+            lambda **reason: engine.total_limits.unset(ALICE, ["gpu"], **reason),
         ]
         for call in calls:
             before = self.changes()
@@ -267,6 +275,8 @@ class TestReason(HistoryTestCase):
             self.assertEqual(before, self.changes())
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
+        admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
+        engine.total_limits.preview(ALICE, {"gpu": 7})
         self.assertEqual(0, admin.purge_limit_history(ALICE, 10**6))
 
     def test_bad_reasons(self) -> None:

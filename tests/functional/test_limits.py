@@ -261,6 +261,7 @@ class TestMissing(LimitsTestCase):
         engine = self.make_limited(missing_is_unlimited=True)
         engine.reserve(self.context, {"gpu": 1000})
         self.assertEqual(UNLIMITED, engine.get_usages(self.context)["gpu"].limit)
+        self.assertEqual(0, self.engine.get_usages(self.context)["gpu"].limit, "every reserve is refused")
 
     def test_a_root_has_the_default(self) -> None:
         self.set(None, 2)

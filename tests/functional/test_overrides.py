@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import random
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import exceptions
+from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides as tables
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits import document
+from cyborg_quota.limits.config import ConfigLimitDriver
+from cyborg_quota.limits.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.types import LimitOverride
+from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.types import LimitOverride, LimitRecord
 from tests import base, clouds, fixtures
 from tests.functional import test_limits
 from tests.servers import machine
@@ -120,12 +124,17 @@ class TestSpan(OverridesTestCase):
         self.admin.add_project(base.ADMIN, "q")
         self.assertEqual([8, 3], [row.limit for row in self.admin.tree(base.ADMIN) if row.resource == "gpu"])
         self.assertEqual([8], [row.limit for row in self.admin.path(base.ADMIN, "p")])
-        self.assertEqual([8], [one.limit for one in self.admin.list_limits(base.ADMIN, "p")])
+        (record,) = self.admin.list_limits(base.ADMIN, "p")
+        self.assertEqual((8, True), (record.limit, record.is_own))
+        self.assertEqual(self.time(1), record.override and record.override.until)
+        (record,) = self.admin.list_limits(base.ADMIN, "q")
+        self.assertEqual((3, False, 3), (record.limit, record.is_own, record.override and record.override.limit))
         self.assertEqual([("p", 5)], [(one.project_id, one.limit) for one in self.admin.list_limits(base.ADMIN)])
         self.engine.reserve(base.Context("p"), {"gpu": 1})
         self.assertEqual([8], [record.usage.limit for record in self.engine.list_usages(base.ADMIN, "p")])
         self.let_hours_pass(2)
         self.assertEqual([5], [row.limit for row in self.admin.path(base.ADMIN, "p")])
+        self.assertEqual([LimitRecord("p", "gpu", 5)], self.admin.list_limits(base.ADMIN, "p"))
 
     def test_an_override_of_a_project_without_a_limit(self) -> None:
         """A child may hold nothing until its limit is set; an override is one."""
@@ -240,6 +249,25 @@ class TestCalls(OverridesTestCase):
         entry = entries[0]
         self.assertEqual((known, "over", 1, None), (entry.override_id, entry.reason, entry.before, entry.after))
         self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+
+    def test_a_dry_run(self) -> None:
+        """It raises or returns the same, and writes nothing."""
+        self.make_tree({"top": None, "child": "top"})
+        self.set("top", 10)
+
+        def make(limit: int, *, dry_run: bool) -> Any:
+            limits, span = {"gpu": limit, "fpga": 1}, {"start": self.time(-1), "until": self.time(1)}
+            return self.admin.set_overrides(base.ADMIN, limits, "child", **span, dry_run=dry_run)
+
+        self.set("top", 5, "fpga")
+        before = self.rows(), self.admin.limit_history(base.ADMIN)
+        refusals = [self.assertRaises(exceptions.LimitRefused, make, 11, dry_run=dry) for dry in (True, False)]
+        self.assertEqual(str(refusals[1]), str(refusals[0]))
+        self.assertEqual([("fpga", 1), ("gpu", 11)], [(one.resource, one.after) for one in refusals[0].changes])
+        expected = make(10, dry_run=True)
+        self.assertEqual(before, (self.rows(), self.admin.limit_history(base.ADMIN)))
+        made = make(10, dry_run=False)
+        self.assertEqual(*([dataclasses.replace(one, made=(0, 0)) for one in some] for some in (made, expected)))
 
     def test_several_resources_at_once(self) -> None:
         made = self.admin.set_overrides(base.ADMIN, {"gpu": 4, "fpga": 2}, "p", self.time(1))
@@ -377,19 +405,26 @@ class TestCost(OverridesTestCase):
 
 class TestOtherDrivers(OverridesTestCase):
     def test_they_are_refused_with_a_clear_error(self) -> None:
-        from cyborg_quota import QuotaEngine
-        from cyborg_quota.limits.config import ConfigLimitDriver
-
-        driver = DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), ConfigLimitDriver({"gpu": 1}))
-        engine = QuotaEngine(driver)
-        engine.register_resources(["gpu"])
-        self.addCleanup(engine.close)
-        for call in (
-            lambda: engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, "p", self.time(1)),
-            lambda: engine.administration.list_overrides(base.ADMIN),
-            lambda: engine.administration.cancel_overrides(base.ADMIN, ["1-0"]),
+        """The error says where the limits of the driver are set. No driver is asked for limits."""
+        for limits, place in (
+            (ConfigLimitDriver({"gpu": 1}), "in the configuration, [limits] limits"),
+            (KeystoneLimitDriver(self.fail), "in Keystone (openstack registered limit set, openstack limit set)"),
+            (NoopLimitDriver(), "[limits] driver"),
         ):
-            self.assertIn("[limits] driver", str(self.assertRaises(exceptions.LimitsReadOnly, call)))
+            engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), limits))
+            engine.register_resources(["gpu"])
+            self.addCleanup(engine.close)
+            before = self.rows()
+            for name, arguments in (
+                ("set_overrides", ({"gpu": 1}, "p", self.time(1))),
+                ("list_overrides", ()),
+                ("cancel_overrides", (["1-0"],)),
+            ):
+                call = getattr(engine.administration, name)
+                error = str(self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN, *arguments))
+                self.assertIn("[limits] driver", error)
+                self.assertIn(place, error)
+            self.assertEqual(before, self.rows())
 
 
 class TestRandom(OverridesTestCase):

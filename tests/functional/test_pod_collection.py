@@ -96,7 +96,7 @@ class TestCollect(CollectionTestCase):
         self.assertEqual({"p1", "p2"}, self.collect().keys())
         self.assertEqual(["p3", "p2"], list(self.collect("p3", "p2", "p3")))
         self.assertRaises(exceptions.PodNotFound, self.collect, "p9")
-        self.assertIn("nothing was given", str(self.collect("p2", read=None)["p2"].error))
+        self.assertIn("no read_endpoint was given", str(self.collect("p2", read=None)["p2"].error))
         for wrong in ("/r", "c/", "/"):
             self.assertRaises(exceptions.InvalidPod, self.pods.change, ADMIN, "p1", endpoint=wrong)
         self.pods.change(ADMIN, "p1", endpoint="c/a/b")

@@ -8,11 +8,10 @@ from typing import Any
 from unittest import mock
 
 import testscenarios
-from oslotest import base as plain
 
 from cyborg_quota import Claim, Inventory, exceptions
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, format_amounts
+from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base
 
@@ -47,63 +46,6 @@ class Cloud:
 
     def is_empty(self) -> bool:
         return not self.arqs and not self.others
-
-
-class TestCompare(plain.BaseTestCase):
-    """The comparison, without a ledger."""
-
-    def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
-        report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
-        return [difference.problem for difference in report.differences]
-
-    def test_kinds(self) -> None:
-        bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
-        both = [Charge("1", "p1", "gpu", 1), Charge("2", "p1", "gpu.A100", 1)]
-        self.assertEqual([], self.problems({"a": both}, bound))
-        self.assertEqual(["not charged"], self.problems({}, bound))
-        self.assertEqual(["not attached"], self.problems({"a": both}))
-        self.assertEqual(["wrong amount"], self.problems({"a": both[:1]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [*both, Charge("3", "p1", "fpga", 1)]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 2), both[1]]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [Charge("1", "p2", "gpu", 1)]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [*both, Charge("3", "p2", "gpu", 1)]}, bound))
-
-    def test_in_flight(self) -> None:
-        bound = Attached("a", "p1", "i", {"gpu": 1})
-        self.assertEqual([], self.problems({}, bound, in_flight="a"))
-        self.assertEqual([], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, in_flight="a"))
-
-    def test_not_counted(self) -> None:
-        bound = Attached("a", "p1", "i", {})
-        self.assertEqual([], self.problems({}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
-
-    def test_by_a_removed_rule(self) -> None:
-        """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
-        old = Charge("1", "p1", "vgpu", 1)
-        new = Charge("2", "p1", "gpu", 1)
-        bound = Attached("a", "p1", "i", {"gpu": 1})
-        self.assertEqual(["wrong amount"], self.problems({"a": [old]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [old, new]}, bound))
-        self.assertEqual([], self.problems({"b": [old]}))
-        [ghost] = compare({"b": [old, new]}, (), (), ("gpu",)).differences
-        self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
-
-    def test_no_project(self) -> None:
-        """An ARQ from before Cyborg stored projects cannot be charged."""
-        self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
-
-    def test_compared(self) -> None:
-        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
-        charges = {arq: [Charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
-        report = compare(charges, (), bound, ("gpu",))
-        self.assertEqual(4, report.compared)
-        self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
-
-    def test_shown(self) -> None:
-        self.assertEqual("nothing", format_amounts({}))
-        amounts = {("p2", "gpu"): 1, ("p1", "gpu.A100"): 1, ("p1", "gpu"): 1}
-        self.assertEqual("p1 gpu=1 gpu.A100=1, p2 gpu=1", format_amounts(amounts))
 
 
 class ReconcilerTestCase(base.LedgerTestCase):

@@ -68,7 +68,10 @@ class TestEnforcement(TotalTestCase):
     def test_all_projects_together(self) -> None:
         self.hold("child", 3)
         self.hold("b", 4)
+        self.quotas.reserve(base.Context("b"), {"fpga": 2})
+        self.assertEqual({"fpga": 2, "gpu": 7}, self.totals.count_held(ADMIN, ["gpu", "fpga"]))
         self.set_total(10)
+        self.assertEqual({"gpu": 7}, self.totals.count_held(ADMIN, ["gpu"]))
         self.assertEqual(TotalLimit("gpu", 10, 7, True), self.total())
         self.assertEqual(Headroom(3, None, "total", 10), self.fits())
         self.assertEqual([TOTAL], self.blockers("c", 4))
@@ -115,7 +118,8 @@ class TestEnforcement(TotalTestCase):
         self.assertEqual([], self.totals.list(ADMIN))
         self.assertEqual([], self.blockers("b", 99))
         self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE in_total IS NOT NULL"))
-        error = self.assertRaises(exceptions.QuotaError, self.totals.unset, ADMIN, ["gpu"])
+        error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset, ADMIN, ["gpu"])
+        self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
 
     def count(self, query: str) -> int:

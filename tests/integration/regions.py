@@ -26,18 +26,6 @@ auth_strategy = keystone
 [placement_database]
 connection = sqlite:///{workdir}/placement.sqlite
 sync_on_startup = true
-[keystone_authtoken]
-auth_type = password
-auth_url = {keystone}
-www_authenticate_uri = {keystone}
-username = admin
-password = {password}
-project_name = admin
-user_domain_id = default
-project_domain_id = default
-# The test's Keystone has no other endpoint.
-interface = public
-http_request_max_retries = 0
 """
 CLOUD = "pods"
 
@@ -99,8 +87,7 @@ class Regions(fx.Fixture):
     ) -> Region:
         workdir.mkdir()
         keystone = self._keystone
-        conf = PLACEMENT.format(workdir=workdir, keystone=keystone.url, password=keystone.password)
-        (workdir / "placement.conf").write_text(conf)
+        (workdir / "placement.conf").write_text(PLACEMENT.format(workdir=workdir) + keystone.authtoken)
         name = keystone.create("region", id=f"region{number}-{uuid.uuid4().hex[:8]}")
         port = machine.free_port()
         url = f"http://127.0.0.1:{port}"

@@ -28,6 +28,21 @@ from tests.servers import machine
 START_TIMEOUT_SECONDS = 60.0
 CALL_TIMEOUT_SECONDS = 30.0
 PREFIX = "cyborg-quota-keystone-"
+AUTHTOKEN = """\
+[keystone_authtoken]
+auth_type = password
+auth_url = {url}
+www_authenticate_uri = {url}
+username = admin
+password = {password}
+project_name = admin
+user_domain_id = default
+project_domain_id = default
+# This Keystone has no other endpoint.
+interface = public
+http_request_max_retries = 0
+service_token_roles_required = true
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +84,7 @@ class Keystone:
         self.model = model
         config = environment.write_config(self.workdir, model)
         program = str(pathlib.Path(__file__).with_name("serve.py"))
-        serve = [str(self._environment.python), program, str(self.port), str(self._threads)]
-        if setpriv := shutil.which("setpriv"):
-            serve = [setpriv, "--pdeathsig", "KILL", "--", *serve]
+        serve = machine.ends_with_parent([str(self._environment.python), program, str(self.port), str(self._threads)])
         with (self.workdir / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 serve,
@@ -127,6 +140,11 @@ class Keystone:
         )
         session = Session(auth, timeout=CALL_TIMEOUT_SECONDS)
         return Adapter(session, service_type="identity", endpoint_override=self.url)
+
+    @property
+    def authtoken(self) -> str:
+        """The part of the configuration with which a service validates tokens."""
+        return AUTHTOKEN.format(url=self.url, password=self.password)
 
     # --- operations of an administrator ---
 

@@ -15,6 +15,7 @@ from typing import Any
 import fixtures as fx
 from openstackclient import shell
 
+from tests import base
 from tests.integration import test_rest_api
 
 PROGRAM = pathlib.Path(sys.executable).with_name("openstack")
@@ -122,6 +123,9 @@ class TestCommands(test_rest_api.PersonasTestCase):
                 f"Project {stranger} was not found. (HTTP 404", self.run_as("rita", "show", stranger, status=1)
             )
         self.assertIn("(HTTP 403", self.run_as("rita", "list", status=1))
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 5})
+        [_, row] = self.json_as("rita", "show", "--usage")
+        self.assertEqual((2, "all projects (total)"), (row["Fits"], row["Bound By"]))
 
     def test_bad_usage(self) -> None:
         for arguments, words in (

@@ -42,7 +42,10 @@ class PodRegionsTest(base.CliTestCase):
         return {row["pod"]: (row["capacity"], row["used"], row["error"]) for row in rows}
 
     def selected(self) -> tuple[str, str]:
-        row = self.good("pod", "select", "--project", "film", "gpu=1")
+        # (Not good(): the thread of a measurement that was given up may still write a warning to stderr.)
+        ended = self.call("pod", "select", "--project", "film", "gpu=1", "-f", "json")
+        self.assertEqual(0, ended.status, ended.err)
+        row = ended.json
         return row["pod"], row["reason"]
 
     def test_one_region_stops(self) -> None:

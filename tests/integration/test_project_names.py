@@ -184,7 +184,9 @@ class TestUnknown(ProjectNamesTestCase):
             self.assertIn("Nor has it 1 others: 'b'.", error)
             self.assertIn("--force", error)
         self.assertEqual([], self.good("project", "list"))
-        self.assertEqual(4, len(self.good("limit", "import", str(file), "--force")))
+        ended = self.call("limit", "import", str(file), "--force", "-f", "json")
+        self.assertEqual((0, 4), (ended.status, len(ended.json)), ended.err)
+        self.assertIn(f"Project {self.atlas!r} is new", ended.err)
         self.assertEqual([], self.good("limit", "import", str(file)), "what the file does not change is not looked up")
 
 
@@ -224,7 +226,7 @@ class TestOrphans(ProjectNamesTestCase):
         file = self.directory / "limits.json"
         projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
         file.write_text(json.dumps({"projects": projects}))
-        self.good("limit", "import", str(file), "--force")
+        self.assertEqual(0, self.call("limit", "import", str(file), "--force").status)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
         rows = [(one, "gpu", 0, 0, 1, 0) for one in ids]

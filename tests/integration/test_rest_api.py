@@ -27,13 +27,13 @@ class PersonasTestCase(base.LedgerTestCase):
             needs.missing(self, f"no Keystone: {reason}")
         self.parent, self.project, self.elsewhere = (self.new_project(name) for name in ("parent", "project", "other"))
         self.prepare_ledger()
-        self.api = self.useFixture(rest_api.RestAPI(self.url, self.keystone, {"workers = 2": "workers = 1"}))
+        self.api = rest_api.running(self.url, self.keystone, os.getpid())
 
     def new_project(self, name: str) -> str:
         return self.keystone.create("project", name=f"{name}-{os.urandom(4).hex()}", domain_id="default")
 
     def prepare_ledger(self) -> None:
-        engine = cyborg_quota.make_engine(api_server.settings(self.url))
+        self.engine = engine = cyborg_quota.make_engine(api_server.settings(self.url))
         self.addCleanup(engine.close)
         admin = engine.administration
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 0})

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The headroom against the calls that it predicts, on random trees, under each enforcement model, on every database.
 
-After random changes of limits, of the tree, of usage, of open reservations and of their cap: a reserve of ``fits``
-passes, a reserve of ``fits`` + 1 is refused, and its error names the project and the limit of the headroom.
+After random changes of limits, overrides and the total limit, of the tree, of usage, of open reservations and of their
+cap: a reserve of ``fits`` passes, a reserve of ``fits`` + 1 is refused, and its error names the project and the limit
+of the headroom.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from typing import Any
 
 import testscenarios
@@ -30,6 +32,8 @@ LIMITS = st.sampled_from([-1, 0, 1, 2, 3, 5, 8, 13, 21, MAX_AMOUNT, 2**40])
 DELTAS = st.sampled_from([-2, -1, 1, 2, 3])
 AMOUNTS = st.sampled_from([1, 2, 3, 5, MAX_AMOUNT - 2])
 CAPS = st.sampled_from([-1, 1, 2, 3, 6])
+TOTALS = st.sampled_from([0, 1, 3, 8, 13, 21, MAX_AMOUNT, 2**40])
+NEVER = datetime.datetime(2999, 1, 1)
 EXAMPLES = {"sqlite": 14, "mariadb": 3, "postgresql": 3}
 
 
@@ -67,6 +71,27 @@ class Headrooms(stateful.RuleBasedStateMachine):
     def set_limit(self, project: str | None, limit: int | None) -> None:
         with contextlib.suppress(exceptions.LimitRefused):
             self.engine.administration.set_limits(base.ADMIN, {"gpu": limit}, project)
+
+    @stateful.rule(project=PROJECTS, limit=LIMITS, starts_later=st.booleans())
+    def set_override(self, project: str, limit: int, starts_later: bool) -> None:
+        start = NEVER - datetime.timedelta(days=1) if starts_later else None
+        with contextlib.suppress(exceptions.LimitRefused):
+            self.engine.administration.set_overrides(base.ADMIN, {"gpu": limit}, project, NEVER, start=start)
+
+    @stateful.rule(data=st.data())
+    def cancel_override(self, data: st.DataObject) -> None:
+        made, _ = self.engine.administration.list_overrides(base.ADMIN)
+        if made:
+            with contextlib.suppress(exceptions.LimitRefused):
+                self.engine.administration.cancel_overrides(base.ADMIN, [data.draw(st.sampled_from(made)).id])
+
+    @stateful.rule(limit=st.one_of(st.none(), TOTALS, TOTALS))
+    def set_total(self, limit: int | None) -> None:
+        totals = self.engine.total_limits
+        if limit is not None:
+            totals.set(base.ADMIN, {"gpu": limit})
+        elif totals.list(base.ADMIN):
+            totals.unset(base.ADMIN, ["gpu"])
 
     @stateful.rule(project=PROJECTS, parent=PARENTS)
     def place(self, project: str, parent: str | None) -> None:
@@ -128,8 +153,9 @@ class Headrooms(stateful.RuleBasedStateMachine):
             self.quotas.reserve(base.ADMIN, {"gpu": headroom.fits + 1}, project_id=project)
         except exceptions.OverQuota as error:
             path = [row.project_id for row in self.engine.administration.path(base.ADMIN, project)]  # root first
-            nearest = max(error.overs, key=lambda over: path.index(over.project_id))
-            assert (nearest.project_id, nearest.scope, nearest.limit) == _bound(headroom), (error, headroom)
+            nearest = max(error.overs, key=lambda over: -1 if over.scope == "total" else path.index(over.project_id))
+            owner = None if nearest.scope == "total" else nearest.project_id
+            assert (owner, nearest.scope, nearest.limit) == _bound(headroom), (error, headroom)
         except exceptions.TooManyOpenReservations as error:
             assert (error.project_id, "open_reservations", error.limit) == _bound(headroom), (error, headroom)
         except exceptions.InvalidDelta:

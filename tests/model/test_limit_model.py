@@ -11,7 +11,6 @@ import os
 from typing import Any
 from unittest import mock
 
-import sqlalchemy as sa
 import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -131,12 +130,11 @@ class Trees(stateful.RuleBasedStateMachine):
         self.engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.totals = self.engine.total_limits
-        self.database = sa.create_engine(ledger.url, poolclass=sa.NullPool)
+        self.database = fixtures.plain_engine(ledger.url)
         self.plain = PlainLimits(self.policy)
 
     def teardown(self) -> None:
         self.engine.close()
-        self.database.dispose()
 
     def change(self, plain: PlainLimits, refusal: type[Exception] | None, call: str, *args: Any) -> None:
         """Make the change in the engine; it must be refused exactly if the model says so.

@@ -18,7 +18,7 @@ from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import capacity_history
 from tests import base, hooks
 from tests.race import naive
-from tests.race.workers import PATIENT, Signal, once, race
+from tests.race.workers import PATIENT, Signal, once, race, race_in_turns
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -108,10 +108,10 @@ class TestClaims(CapacityRaceTestCase):
         """Eight deliveries of one call take one provider once."""
         for number in range(2, 6):
             self.add(f"n{number}", CAPACITY)
-        for turn in range(5):
-            self.engine.close()
-            call = functools.partial(self.engine.reserve, self.context, {"gpu": 3}, consumer=f"c{turn}", provider=ANY)
-            answers = race(*[call] * PROCESSES)
+        self.engine.close()
+        reserve = functools.partial(self.engine.reserve, self.context, {"gpu": 3}, provider=ANY)
+        turns = [[functools.partial(reserve, consumer=f"c{turn}")] * PROCESSES for turn in range(5)]
+        for answers in race_in_turns(turns):
             self.assertEqual([answers[0]] * PROCESSES, answers)
         self.assertEqual(15, sum(record.used for record in self.capacity.list_inventories(ADMIN)))
         self.assert_invariants()
@@ -222,12 +222,14 @@ class TestAdministration(CapacityRaceTestCase):
 
     def test_two_writers_of_one_generation(self) -> None:
         """Compare-and-update: of the writers that read the same generation, one succeeds."""
-        for _ in range(10):
-            generation = self.capacity.show_provider(ADMIN, "n1").generation
-            self.engine.close()
-            answers = race(*(functools.partial(self.write, total, generation) for total in range(10, 14)))
-            self.assertEqual(1, sum(answers), answers)
-            self.assertEqual(generation + 1, self.capacity.show_provider(ADMIN, "n1").generation)
+        first = self.capacity.show_provider(ADMIN, "n1").generation
+        self.engine.close()
+        turns = [
+            [functools.partial(self.write, total, generation) for total in range(10, 14)]
+            for generation in range(first, first + 10)
+        ]
+        self.assertEqual([1] * 10, [sum(answers) for answers in race_in_turns(turns)])
+        self.assertEqual(first + 10, self.capacity.show_provider(ADMIN, "n1").generation)
 
     def write(self, total: int, generation: int) -> bool:
         try:

@@ -20,7 +20,7 @@ from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base
 from tests.functional import test_limits
 from tests.race import test_races
-from tests.race.workers import Signal, race
+from tests.race.workers import Signal, race, race_in_turns
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -47,32 +47,35 @@ def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
 class TestSiblings(LimitRaceTestCase):
     def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
         """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
-        self.set(None, 0)
-        children = [f"child{number}" for number in range(PROCESSES)]
-        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
-        for turn in range(5):
-            self.set("parent", 200)
-            for child in children:
-                self.set(child, 10)
-            self.set("parent", 10 * PROCESSES + 10 * ROOM)
-            self.start()
-            admitted = race(*(functools.partial(raise_by_ten, self.engine, child) for child in children))
-            self.assertEqual(ROOM, sum(admitted), f"turn {turn}: {admitted}")
+        families = self.make_families(5, 10 * PROCESSES + 10 * ROOM, dict.fromkeys(range(PROCESSES), 10))
+        turns = [[functools.partial(raise_by_ten, self.engine, child) for child in one] for one in families.values()]
+        for children, admitted in zip(families.values(), race_in_turns(turns), strict=True):
+            self.assertEqual(ROOM, sum(admitted), admitted)
             limits = [row.limit for row in self.admin.list_limits(base.ADMIN) if row.project_id in children]
             self.assertEqual(10 * PROCESSES + 10 * ROOM, sum(limits))
 
+    def make_families(self, count: int, limit: int, children: dict[int, int]) -> dict[str, list[str]]:
+        """Make parents with this limit, each with children that have these limits. Returns the children by parent."""
+        projects = [
+            {
+                "id": f"parent{number}",
+                "limits": {"gpu": limit},
+                "children": [{"id": f"child{number}-{one}", "limits": {"gpu": own}} for one, own in children.items()],
+            }
+            for number in range(count)
+        ]
+        self.admin.import_limits(base.ADMIN, {"defaults": {"gpu": 0}, "projects": projects})
+        self.start()
+        return {str(one["id"]): [child["id"] for child in one["children"]] for one in projects}  # type: ignore[union-attr]
+
     def test_the_parent_lowered_and_a_child_raised_concurrently(self) -> None:
         """Each change is valid alone, but not both."""
-        self.set(None, 0)
-        self.make_tree({"parent": None, "child": "parent"})
-        for turn in range(5):
-            self.set("parent", 20)
-            self.set("child", 10)
-            self.start()
-            answers = race(
-                functools.partial(raise_by_ten, self.engine, "child"), functools.partial(self.lower, "parent")
-            )
-            self.assertEqual([False, True], sorted(answers), f"turn {turn}")
+        turns = [
+            [functools.partial(raise_by_ten, self.engine, child), functools.partial(self.lower, parent)]
+            for parent, [child] in self.make_families(5, 20, {0: 10}).items()
+        ]
+        for answers in race_in_turns(turns):
+            self.assertEqual([False, True], sorted(answers))
 
     def lower(self, project_id: str) -> bool:
         try:
@@ -202,23 +205,16 @@ class TestOvercommitted(LimitRaceTestCase):
     policy = StrictTwoLevel
 
     def test_ten_children_compete_for_the_limit_of_their_parent(self) -> None:
-        self.set(None, 100)
-        children = [f"child{number}" for number in range(10)]
-        self.make_tree({"parent": None, **dict.fromkeys(children, "parent")})
-        for child in children:
-            self.set(child, 100)
-        for turn in range(3):
-            self.start()
-            admitted = race(
-                *(
-                    functools.partial(test_races.reserve_until_refused, self.engine, base.Context(child))
-                    for child in children
-                )
-            )
-            self.assertEqual(100, sum(admitted), f"turn {turn}: {admitted}")
-            for child in children:
-                for row in self.engine.list_reservations(base.ADMIN, child, state="reserved"):
-                    self.engine.rollback(base.ADMIN, [row.uuid])
+        families = [[f"child{turn}-{number}" for number in range(10)] for turn in range(3)]
+        projects = [
+            {"id": f"parent{turn}", "children": [{"id": child, "limits": {"gpu": 100}} for child in children]}
+            for turn, children in enumerate(families)
+        ]
+        self.admin.import_limits(base.ADMIN, {"defaults": {"gpu": 100}, "projects": projects})
+        self.start()
+        reserve = functools.partial(functools.partial, test_races.reserve_until_refused, self.engine)
+        turns = [[reserve(base.Context(child)) for child in children] for children in families]
+        self.assertEqual([100] * 3, [sum(admitted) for admitted in race_in_turns(turns)])
         self.assert_invariants()
 
 

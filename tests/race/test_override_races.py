@@ -7,7 +7,8 @@ import datetime
 import functools
 import time
 import unittest
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import testscenarios
 
@@ -21,30 +22,24 @@ from tests.race.workers import race
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-LIMIT, RAISED = 5, 1000
-"""The second one is never reached, so that only the end of the override stops the reserves."""
-START, END, STOP = 1.0, 2.0, 2.6
-"""Seconds from the beginning of the race: the override, and the end of the race."""
-WAIT = 1.5
-"""Seconds before that."""
+LIMIT, LOWERED, RAISED = 5, 2, 10**6
+"""The limit of each project, and what an override lowers and raises it to. RAISED is never reached."""
+WAIT = 2.0
+"""Seconds between the making of the overrides and their beginning."""
+SPANS = (1.0, 4.0, 16.0)
+"""Seconds from the beginning to the end. A longer one follows if a busy machine made too few attempts in the first."""
+ATTEMPTS = LIMIT + 1
+"""The least number of attempts within the span: one more than the limit without the override."""
 
 
 class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
     policy = Flat
 
     def test_one_of_the_two_limits_always_applies(self) -> None:
-        """Each process reserves and releases; what is held never exceeds the limit of the moment of the look-up."""
-        self.set("p", LIMIT)
-        now = self.database.read(overrides.now)
-        span = [now + datetime.timedelta(seconds=WAIT + seconds) for seconds in (START, END)]
-        self.admin.set_overrides(base.ADMIN, {"gpu": RAISED}, "p", span[1], start=span[0])
-        self.start()
-        zero, margin = beginning(self.database, now)
-        self.database.close()
-        answers = race(*[functools.partial(hold_as_much_as_fits, self.engine, zero)] * 6)
-        entries = [entry for answer in answers for entry in answer]
-        admitted = assert_one_limit_applied(self, entries, margin)
-        self.assertEqual(LIMIT - admitted, self.admin.tree(base.ADMIN)[0].available)
+        """What is held never exceeds the limit of the moment of the look-up, and reaches it."""
+        raised, lowered, admitted = race_with_overrides(self, [self.engine] * 6, self.database)
+        available = {row.project_id: row.available for row in self.admin.tree(base.ADMIN)}
+        self.assertEqual((LIMIT - admitted, 0), (available[raised], available[lowered]))
         self.assert_invariants()
 
     def test_two_overrides_made_at_once(self) -> None:
@@ -94,35 +89,99 @@ def make_one(engine: QuotaEngine, child: str, start: datetime.datetime) -> bool:
     return True
 
 
-def beginning(database: Database, now: datetime.datetime) -> tuple[float, float]:
-    """The monotonic time WAIT seconds after ``now`` of the database, and by how much it can be later than that."""
-    before = time.monotonic()
-    passed = (database.read(overrides.now) - now).total_seconds()
-    return before + WAIT - passed, time.monotonic() - before
+class Attempt(NamedTuple):
+    """A reserve of 1. ``start`` and ``end`` are seconds since the beginning of the overrides."""
+
+    project_id: str
+    start: float
+    end: float
+    is_admitted: bool
 
 
-def assert_one_limit_applied(test: unittest.TestCase, entries: list[tuple[float, float, Any]], margin: float) -> int:
-    """Check the entries of hold_as_much_as_fits. ``margin``: see beginning. Returns how many were admitted."""
-    admitted = [entry for entry in entries if entry[2]]
-    # (A busy machine may admit fewer than a limit allows before the next one applies, but never more.)
-    test.assertLessEqual(sum(end < START for _, end, _ in admitted), LIMIT)
-    test.assertGreaterEqual(len(admitted), LIMIT)
-    test.assertLess(len(admitted), RAISED)
-    before_end = sum(start <= END + margin for start, *_ in admitted)
-    test.assertLessEqual(len(admitted), max(LIMIT, before_end))
-    test.assertLess(len(admitted), len(entries))
-    return len(admitted)
+class Span(NamedTuple):
+    """Both overrides begin between ``begin`` and ``begin + margin`` (monotonic clock), and last ``seconds``.
+
+    An attempt that starts later than ``margin`` and ends before ``seconds`` is within the span.
+    """
+
+    begin: float
+    margin: float
+    seconds: float
+
+    def is_within(self, attempt: Attempt) -> bool:
+        return attempt.start > self.margin and attempt.end < self.seconds
+
+    def is_after(self, attempt: Attempt) -> bool:
+        return attempt.start > self.seconds + self.margin
 
 
-def hold_as_much_as_fits(engine: QuotaEngine, zero: float) -> list[tuple[float, float, Any]]:
-    """Reserve one at a time until the race ends. Returns start, end (seconds since ``zero``) and whether admitted."""
-    entries = []
-    while (start := time.monotonic() - zero) < STOP:
-        try:
-            engine.reserve(base.Context("p"), {"gpu": 1})
-            is_admitted = True
-        except exceptions.OverQuota:
-            is_admitted = False
-        entries.append((start, time.monotonic() - zero, is_admitted))
+def race_with_overrides(
+    test: unittest.TestCase,
+    engines: Sequence[QuotaEngine],
+    database: Database,
+    replicate: Callable[[], object] = lambda: None,
+) -> tuple[str, str, int]:
+    """Each engine, in a process of its own, reserves before, in and after two overrides.
+
+    Returns the project whose limit was raised, the one whose limit was lowered, and how many were admitted in the first
+    one. ``replicate`` is called when the overrides are made.
+    """
+    for number, seconds in enumerate(SPANS):
+        raised, lowered = f"raised{number}", f"lowered{number}"
+        now = database.read(overrides.now)
+        start = now + datetime.timedelta(seconds=WAIT)
+        for project_id, limit in ((raised, RAISED), (lowered, LOWERED)):
+            administration = engines[0].administration
+            administration.set_limit(base.ADMIN, "gpu", LIMIT, project_id)
+            until = start + datetime.timedelta(seconds=seconds)
+            administration.set_overrides(base.ADMIN, {"gpu": limit}, project_id, until, start=start)
+        replicate()
+        before = time.monotonic()
+        passed = (database.read(overrides.now) - now).total_seconds()
+        span = Span(before + WAIT - passed, time.monotonic() - before, seconds)
+        for resource in (*engines, database):
+            resource.close()  # the processes open connections of their own
+        answers = race(*(functools.partial(reserve_around, engine, raised, lowered, span) for engine in engines))
+        attempts = [attempt for answer in answers for attempt in answer]
+        by_project = {name: [one for one in attempts if one.project_id == name] for name in (raised, lowered)}
+        if all(sum(map(span.is_within, some)) >= ATTEMPTS for some in by_project.values()):
+            assert_lowered(test, by_project[lowered], span)
+            return raised, lowered, assert_raised(test, by_project[raised], span)
+    raise AssertionError(f"fewer than {ATTEMPTS} attempts within {SPANS[-1]} seconds")
+
+
+def assert_raised(test: unittest.TestCase, attempts: Sequence[Attempt], span: Span) -> int:
+    """Before: at most LIMIT. Within: every attempt, and so more than LIMIT. After: none. Returns how many."""
+    test.assertLessEqual(sum(one.is_admitted for one in attempts if one.end < 0), LIMIT)
+    test.assertEqual([], [one for one in attempts if span.is_within(one) and not one.is_admitted])
+    test.assertGreater(sum(one.is_admitted for one in attempts if span.is_within(one)), LIMIT)
+    test.assertEqual({False}, {one.is_admitted for one in attempts if span.is_after(one)})
+    return sum(one.is_admitted for one in attempts)
+
+
+def assert_lowered(test: unittest.TestCase, attempts: Sequence[Attempt], span: Span) -> None:
+    """Within (nothing is reserved before): LOWERED at most, although LIMIT is more. Afterwards LIMIT in all."""
+    within = [one for one in attempts if span.is_within(one)]
+    test.assertLessEqual(sum(one.is_admitted for one in within), LOWERED)
+    test.assertIn(False, {one.is_admitted for one in within})
+    test.assertEqual(LIMIT, sum(one.is_admitted for one in attempts))
+
+
+def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Span) -> list[Attempt]:
+    """Reserve in turn in both projects, in ``lowered`` from the beginning of the span; LIMIT times after it."""
+    attempts: list[Attempt] = []
+    turns_after = 0
+    while turns_after < LIMIT:
+        turns_after += time.monotonic() - span.begin > span.seconds + span.margin
+        for project_id in (raised, lowered):
+            start = time.monotonic() - span.begin
+            if project_id == lowered and start <= span.margin:
+                continue
+            try:
+                engine.reserve(base.Context(project_id), {"gpu": 1})
+                is_admitted = True
+            except exceptions.OverQuota:
+                is_admitted = False
+            attempts.append(Attempt(project_id, start, time.monotonic() - span.begin, is_admitted))
         time.sleep(0.01)
-    return entries
+    return attempts

@@ -74,10 +74,15 @@ class TestClaims(base.LedgerTestCase):
         return [(binding.pod, binding.reason) for _, binding in found]
 
     def test_all_pods_are_filled(self) -> None:
+        tenants = ("tenant0", "tenant1")
+        for project_id in tenants:
+            # Both have a binding: on a busy machine, the processes of one may begin when all pods are full.
+            self.claim(project_id, 1)
+        self.engine.close()
         claimed = race(*(functools.partial(fill, self.engine, number) for number in range(PROCESSES)))
-        self.assertEqual(4 * TOTAL, sum(claimed), claimed)
+        self.assertEqual(4 * TOTAL - len(tenants), sum(claimed), claimed)
         self.assertEqual({TOTAL}, set(self.used().values()))
-        for project_id in ("tenant0", "tenant1"):
+        for project_id in tenants:
             self.assertEqual(1, len(self.bindings(project_id)))
             # (Which pods is left to chance: a binding moves for a claim of 5, and back for one of 1 that still fits.)
             pods, reasons = zip(*self.bindings(project_id, history=True), strict=True)

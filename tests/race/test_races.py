@@ -16,7 +16,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.race import naive
-from tests.race.workers import PATIENT, once, race
+from tests.race.workers import PATIENT, once, race, race_in_turns
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -55,10 +55,10 @@ def reserve_until_refused(engine: QuotaEngine, context: base.Context) -> int:
 class TestLimitRace(RaceTestCase):
     def test_exactly_the_limit_is_admitted(self) -> None:
         self.limits.limits[None, "gpu"] = LIMIT
-        for turn in range(10):
-            context = base.Context(f"p{turn}")
-            admitted = race(*[functools.partial(reserve_until_refused, self.engine, context)] * PROCESSES)
-            self.assertEqual(LIMIT, sum(admitted), f"turn {turn}: {admitted}")
+        contexts = [base.Context(f"p{turn}") for turn in range(10)]
+        turns = [[functools.partial(reserve_until_refused, self.engine, one)] * PROCESSES for one in contexts]
+        for context, admitted in zip(contexts, race_in_turns(turns), strict=True):
+            self.assertEqual(LIMIT, sum(admitted), admitted)
             self.assertEqual((0, LIMIT), self.figures(context.project_id))
         self.assert_invariants()
 
@@ -97,60 +97,63 @@ class TestLimitRace(RaceTestCase):
 
 class TestFirstUseRace(RaceTestCase):
     def test_one_row_for_a_new_project(self) -> None:
-        for turn in range(5):
-            context = base.Context(f"new{turn}")
-            race(*[functools.partial(self.engine.reserve, context, {"gpu": 1, "fpga": 2})] * PROCESSES)
-            self.assertEqual((0, PROCESSES), self.figures(context.project_id))
-            self.assertEqual((0, 2 * PROCESSES), self.figures(context.project_id, "fpga"))
-            self.assertEqual(2, len(self.engine.list_usages(base.ADMIN, context.project_id)))
+        projects = [f"new{turn}" for turn in range(5)]
+        race_in_turns(
+            [functools.partial(self.engine.reserve, base.Context(project), {"gpu": 1, "fpga": 2})] * PROCESSES
+            for project in projects
+        )
+        for project in projects:
+            self.assertEqual((0, PROCESSES), self.figures(project))
+            self.assertEqual((0, 2 * PROCESSES), self.figures(project, "fpga"))
+            self.assertEqual(2, len(self.engine.list_usages(base.ADMIN, project)))
         self.assert_invariants()
 
 
 class TestDeliveryRace(RaceTestCase):
     def test_one_call_delivered_eight_times_is_charged_once(self) -> None:
         self.limits.limits[None, "gpu"] = 3
-        for turn in range(5):
-            context = base.Context(f"p{turn}")
-            claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]
-            answers = race(*[functools.partial(self.engine.reserve_many, context, claims, group="g")] * PROCESSES)
+        contexts = [base.Context(f"p{turn}") for turn in range(5)]
+        claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]
+        calls = [functools.partial(self.engine.reserve_many, context, claims, group="g") for context in contexts]
+        for context, answers in zip(contexts, race_in_turns([call] * PROCESSES for call in calls), strict=True):
             self.assertEqual([answers[0]] * PROCESSES, answers)
             self.assertEqual((0, 3), self.figures(context.project_id))
         self.assert_invariants()
 
     def test_concurrent_commits_of_a_group_are_counted_once(self) -> None:
-        for turn in range(5):
-            context = base.Context(f"p{turn}")
+        contexts = [base.Context(f"p{turn}") for turn in range(5)]
+        for context in contexts:
             self.engine.reserve_many(context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2})], group="g")
-            self.engine.close()
-            race(*[functools.partial(self.engine.commit, context, group="g")] * PROCESSES)
+        self.engine.close()
+        race_in_turns([functools.partial(self.engine.commit, one, group="g")] * PROCESSES for one in contexts)
+        for context in contexts:
             self.assertEqual((3, 0), self.figures(context.project_id))
         self.assert_invariants()
 
     def test_one_consumer_requests_different_resources(self) -> None:
         """No unique key makes one claim conflict with the other; still only one of them is granted."""
-        for turn in range(10):
-            context = base.Context(f"p{turn}")
-            wishes: list[dict[str, int]] = [{"fpga": 1}, {"gpu": 1}, {"gpu": 2, "fpga": 2}, {"gpu.A100": 1}]
-            answers = race(
-                *(
-                    functools.partial(self.answer, functools.partial(self.engine.reserve, context, wish, consumer="c"))
-                    for wish in wishes
-                )
-            )
+        wishes: list[dict[str, int]] = [{"fpga": 1}, {"gpu": 1}, {"gpu": 2, "fpga": 2}, {"gpu.A100": 1}]
+        for project, answers in self.race_of_one_consumer(wishes, 10):
             self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
-            held = {row.resource: row.delta for row in self.engine.list_reservations(base.ADMIN, context.project_id)}
+            held = {row.resource: row.delta for row in self.engine.list_reservations(base.ADMIN, project)}
             self.assertEqual(wishes[answers.index("ok")], held)
-            self.engine.close()
         self.assert_invariants()
+
+    def race_of_one_consumer(self, wishes: list[dict[str, int]], turns: int) -> list[tuple[str, list[str]]]:
+        """Consumer c of a new project makes all requests at once. Returns the project and the answers of each turn."""
+        projects = [f"p{turn}" for turn in range(turns)]
+
+        def call(project: str, wish: dict[str, int]) -> str:
+            return self.answer(lambda: self.engine.reserve(base.Context(project), wish, consumer="c"))
+
+        answers = race_in_turns([functools.partial(call, project, wish) for wish in wishes] for project in projects)
+        return list(zip(projects, answers, strict=True))
 
     def test_one_consumer_requests_different_amounts(self) -> None:
         """One of them is granted; the others get an error that names what the consumer holds."""
-        for turn in range(5):
-            context = base.Context(f"p{turn}")
-            wishes = [functools.partial(self.engine.reserve, context, {"gpu": n}, consumer="c") for n in (1, 2, 3, 4)]
-            answers = race(*(functools.partial(self.answer, wish) for wish in wishes))
+        for project, answers in self.race_of_one_consumer([{"gpu": number} for number in (1, 2, 3, 4)], 5):
             self.assertEqual(["ReservationConflict"] * 3 + ["ok"], sorted(answers))
-            self.assertEqual((0, answers.index("ok") + 1), self.figures(context.project_id))
+            self.assertEqual((0, answers.index("ok") + 1), self.figures(project))
         self.assert_invariants()
 
 
@@ -161,28 +164,36 @@ class TestSettleRace(RaceTestCase):
         "expired": {"commit": "ReservationExpired", "rollback": "ok"},
     }
 
-    def settle(self, context: base.Context, uuid: str) -> str:
-        """Commit, rollback and expire concurrently; returns the final state, after checking the other answers."""
-        commit, rollback, expired, _ = race(
+    def settlers(self, context: base.Context, uuid: str) -> list[Callable[[], Any]]:
+        """Commit, rollback, and expire twice."""
+        return [
             functools.partial(self.answer, functools.partial(self.engine.commit, context, [uuid])),
             functools.partial(self.answer, functools.partial(self.engine.rollback, context, [uuid])),
             functools.partial(self.engine.expire, base.ADMIN),
             functools.partial(self.engine.expire, base.ADMIN),
-        )
+        ]
+
+    def settle(self, context: base.Context, uuid: str) -> str:
+        """Commit, rollback and expire concurrently; returns the final state, after checking the other answers."""
+        answers = race(*self.settlers(context, uuid))
+        state = self.check(context, uuid, answers)
+        self.engine.close()
+        return state
+
+    def check(self, context: base.Context, uuid: str, answers: list[Any]) -> str:
+        commit, rollback, expired, _ = answers
         (state,) = self.states(uuid)
         self.assertEqual(self.CONSISTENT[state], {"commit": commit, "rollback": rollback})
         self.assertLessEqual(expired, int(state == "expired"))
         self.assertEqual((2, 0) if state == "committed" else (0, 0), self.figures(context.project_id))
-        self.engine.close()
         return state
 
     def test_in_time(self) -> None:
-        won = set()
-        for turn in range(12):
-            context = base.Context(f"p{turn}")
-            (uuid,) = self.engine.reserve(context, {"gpu": 2})
-            self.engine.close()
-            won.add(self.settle(context, uuid))
+        contexts = [base.Context(f"p{turn}") for turn in range(12)]
+        reserved = [(context, *self.engine.reserve(context, {"gpu": 2})) for context in contexts]
+        self.engine.close()
+        answers = race_in_turns(self.settlers(context, uuid) for context, uuid in reserved)
+        won = {self.check(*one, own_answers) for one, own_answers in zip(reserved, answers, strict=True)}
         self.assertLessEqual(won, {"committed", "rolled_back"})
         self.assert_invariants()
 

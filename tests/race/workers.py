@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
@@ -64,10 +66,35 @@ def race(*jobs: Callable[[], Any]) -> list[Any]:
         answers = [_answer(reader) for reader, _ in pipes]
     finally:
         _end(processes)
-    for is_error, value in answers:
-        if is_error:
-            raise AssertionError(f"a racer failed:\n{value}")
+    failed = [value for is_error, value in answers if is_error]
+    if failed:
+        # Those that only waited for a process that has failed come last.
+        failed.sort(key=lambda text: threading.BrokenBarrierError.__name__ in text)
+        raise AssertionError(f"a racer failed:\n{failed[0]}")
     return [value for _, value in answers]
+
+
+def race_in_turns(turns: Iterable[Sequence[Callable[[], Any]]]) -> list[list[Any]]:
+    """Run several races, one after the other, in the same processes; returns the results of each race, in order.
+
+    The races must not need each other's results. The processes start together in each race, and from the second race
+    on with an open connection, so that their calls are closer together than if they had to connect first.
+    """
+    own_jobs = list(zip(*turns, strict=True))
+    barrier = _FORK.Barrier(len(own_jobs))
+
+    def run(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        answers = []
+        for job in jobs:
+            barrier.wait(TIMEOUT_SECONDS)
+            try:
+                answers.append(job())
+            except BaseException:
+                barrier.abort()
+                raise
+        return answers
+
+    return [list(answers) for answers in zip(*race(*(functools.partial(run, jobs) for jobs in own_jobs)), strict=True)]
 
 
 def _answer(reader: Any) -> tuple[bool, Any]:

@@ -307,7 +307,8 @@ class TestTheTable(EveryCallTestCase):
                 self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.pods, call), context, **given)
 
     def test_every_call_of_total_limits_needs_an_admin(self) -> None:
-        given = {"set": {"limits": {"gpu": 1}}, "preview": {"limits": {"gpu": 1}}, "unset": {"resources": ["gpu"]}}
+        limits, resources = {"limits": {"gpu": 1}}, {"resources": ["gpu"]}
+        given = {"set": limits, "preview": limits, "unset": resources, "count_held": resources}
         for call in public(TotalLimits):
             for who, context in STRANGERS.items():
                 method = getattr(self.engine.total_limits, call)

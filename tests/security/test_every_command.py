@@ -11,10 +11,8 @@ import importlib.metadata
 import pathlib
 from typing import Any
 
-import sqlalchemy as sa
-
 from cyborg_quota import policy
-from tests import hooks
+from tests import fixtures, hooks
 from tests.cli import base
 
 VICTIM, OTHER = "victim", "other"
@@ -79,7 +77,7 @@ class EveryCommandTest(base.CliTestCase):
             self.call("limit", "set", "--project", project, "gpu=40", "--until", "2999-01-01")
         self.override = self.good("limit", "override", "list", "--project", OTHER)[0]["id"]
         self.call("project", "add", "empty")
-        self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self.sql = fixtures.plain_engine(self.url)
         self.before = self.rows_of(VICTIM)
         self.assertEqual(
             {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},

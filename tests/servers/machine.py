@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -82,6 +82,12 @@ def free_port() -> int:
             return port
         mark.close()
     raise ServerError("no free port on 127.0.0.1")
+
+
+def ends_with_parent(command: Sequence[str]) -> list[str]:
+    """Return the command that the kernel kills when the process that started it ends (if setpriv is installed)."""
+    setpriv = shutil.which("setpriv")
+    return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *command]
 
 
 def search_path() -> str:

@@ -60,6 +60,23 @@ class TestCharts(base.BaseTestCase):
         self.assertEqual("29", drawn.axes[0].get_title(loc="right"))
         self.assertEqual("", drawn.axes[29].get_title(loc="right"))
 
+    def test_156_projects(self) -> None:
+        """The chart of the documentation: each project has a panel with its name, and no two overlap."""
+        held = [series(1, 3, 2, refused=number % 40) for number in range(156)]
+        panels = [charts.Panel(f"app_{number}", "gpu", one, 2) for number, one in enumerate(held)]
+        drawn = self.draw(panels)
+        self.assertEqual({panel.project_id for panel in panels}, {axes.get_title(loc="left") for axes in drawn.axes})
+        width, height = drawn.get_size_inches()
+        self.assertLess(max(width, height), 35)
+        boxes = [axes.get_position() for axes in drawn.axes]
+        for one, other in itertools.combinations(boxes, 2):
+            self.assertTrue(one.x1 <= other.x0 or other.x1 <= one.x0 or one.y1 <= other.y0 or other.y1 <= one.y0)
+        self.assertGreater(min(box.width * width for box in boxes), 1.2, "inches")
+        self.assertGreater(min(box.height * height for box in boxes), 0.6, "inches")
+        refused = [int(axes.get_title(loc="right") or 0) for axes in drawn.axes]
+        self.assertEqual(sorted(refused, reverse=True), refused)
+        self.assertFalse(any("not drawn" in text.get_text() for text in drawn.texts))
+
     def test_panels_do_not_overlap(self) -> None:
         panels = [charts.Panel(f"p{number}", "gpu", series(1, 2), 2) for number in range(30)]
         boxes = [axes.get_position() for axes in self.draw(panels).axes]

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +34,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.settings import database_settings
 from cyborg_quota.types import STATES
 from tests import fixtures
+from tests.servers import machine
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "doc/source"
@@ -58,13 +61,23 @@ def build(
     return ended
 
 
-class TestBuild(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.out = self.useFixture(fx.TempDir()).path
+@functools.cache
+def _build_once(_pid: int) -> tuple[pathlib.Path, subprocess.CompletedProcess[str]]:
+    out, lock = machine.private_directory("cyborg-quota-docs-", ROOT)
+    fixtures.at_exit(lock.close)
+    fixtures.at_exit(functools.partial(shutil.rmtree, out))
+    return out, build(SOURCE, str(out))
 
+
+def built() -> pathlib.Path:
+    """The directory of the HTML pages, which are built once for the tests of this process."""
+    return _build_once(os.getpid())[0] / "html"
+
+
+class TestBuild(base.BaseTestCase):
     def test_it_builds_with_and_without_git_and_has_all_options(self) -> None:
-        ended = build(SOURCE, self.out)
+        out, ended = _build_once(os.getpid())
+        self.out = str(out)
         self.assertEqual((0, ""), (ended.returncode, ended.stderr))
 
         page = pathlib.Path(self.out, "html/configuration.html").read_text()

@@ -1,18 +1,221 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of objects in a forked child, if other threads of the parent were using them."""
+"""The state of objects in a forked child, if other threads of the parent were using them.
+
+The locks of the package are found in its source, and those of an object in its attributes: a new one is tested too, or
+fails the test until its class has a row in OBJECTS.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
+import pathlib
+import signal
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 from oslotest import base
 
+import cyborg_quota
 from cyborg_quota.db import socket_watchdog
+from cyborg_quota.db.database import Database
+from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.integrations.cyborg import bind_tracker
 from cyborg_quota.limits import cache, keystone_client
+from cyborg_quota.metrics import exporter
+
+LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
+PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
+MAKERS = {
+    *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "Timer", "local"),
+    *("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "ThreadPoolExecutor", "cached_property"),
+}
+"""What has a lock or belongs to a thread. (``cached_property`` has a lock before Python 3.12.)"""
+
+
+def make_tracker() -> bind_tracker.BindTracker:
+    return bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
+
+
+def make_cache() -> cache.Cache:
+    limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
+    limits._begin_request("requested", 0.0)
+    return limits
+
+
+def make_exporter() -> exporter.Exporter:
+    options = mock.Mock(listen="127.0.0.1:1", projects=[], max_age=1.0, lease=1.0, audit_interval=0)
+    return exporter.Exporter(mock.Mock(metrics=options), mock.Mock())
+
+
+def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
+    """Return a function that makes a part of the tracker, which renews it; and the tracker, which must be kept."""
+
+    def make() -> tuple[Any, Any]:
+        tracker = make_tracker()
+        return getattr(tracker, name), tracker
+
+    return make
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "db.database.Database": lambda: Database(DatabaseSettings(url="sqlite://")),
+    "db.socket_watchdog._Watcher": lambda: socket_watchdog._Watcher(60.0),
+    "limits.cache.Cache": make_cache,
+    "limits.keystone_client.KeystoneClient": lambda: keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock()),
+    "integrations.cyborg.bind_tracker.BindTracker": make_tracker,
+    "integrations.cyborg.bind_tracker.BindReservation": lambda: bind_tracker.BindReservation(
+        mock.Mock(), mock.Mock(), []
+    ),
+    "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
+    "integrations.cyborg.releases.Releaser": of_tracker("_releaser"),
+    "metrics.exporter.LedgerText": lambda: exporter.LedgerText(mock.Mock(), [], 1.0),
+    "metrics.exporter.Exporter": make_exporter,
+}
+"""Each class of the package whose objects have locks. (That of a child's only thread has the values of the thread that
+forked, as ``threading.local`` keeps them.)"""
+
+THREAD_LOCAL = {"db.database._Call"}
+"""See test_thread_local_values."""
+
+SINGLE_PROCESS = {"cmd.expirer", "cmd.main"}
+"""Modules of programs that do not fork."""
+
+
+def lock_owners() -> set[str]:
+    """Return ``module.Class`` of each class whose objects have locks, and ``module.`` for a lock of a module.
+
+    A local variable of a function belongs to its call, which does not continue in a child unless its thread forked.
+    """
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if module not in SINGLE_PROCESS:
+            found |= {f"{module}.{owner}" for owner in owners_in(ast.parse(path.read_text()))}
+    return found
+
+
+def owners_in(tree: ast.Module) -> Iterator[str]:
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef):
+            if any(map(names_maker, [*statement.bases, *_called(statement), *_decorators(statement)])):
+                yield statement.name
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and any(map(names_maker, _calls_in(statement))):
+            yield ""
+
+
+def names_maker(node: ast.AST) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+    return name in MAKERS
+
+
+def _called(owner: ast.ClassDef) -> Iterator[ast.AST]:
+    """What is called for the values that are assigned to attributes of the class or of its objects."""
+    for node in ast.walk(owner):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        is_attribute = any(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and (is_attribute or node in owner.body):
+            yield from _calls_in(node)
+
+
+def _calls_in(node: ast.AST) -> Iterator[ast.AST]:
+    return (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+
+
+def _decorators(owner: ast.ClassDef) -> Iterator[ast.AST]:
+    for node in ast.walk(owner):
+        yield from getattr(node, "decorator_list", ())
+
+
+def locks_of(subject: Any) -> dict[str, Any]:
+    """Return the locks in the attributes of the object, also those of its events, conditions and semaphores."""
+    found = {}
+    for name, value in vars(subject).items():
+        for index, part in enumerate(value.values() if isinstance(value, dict) else [value]):
+            inner = getattr(part, "_cond", part)  # of an event or a semaphore
+            lock = inner._lock if isinstance(inner, threading.Condition) else inner  # type: ignore[attr-defined]
+            if isinstance(lock, LOCK_TYPES):
+                found[f"{name} {index}"] = lock
+    return found
+
+
+class TestEveryLock(base.BaseTestCase):
+    def test_every_class_has_a_row(self) -> None:
+        self.assertEqual(OBJECTS.keys() | THREAD_LOCAL, lock_owners())
+
+    def test_the_search_finds_locks(self) -> None:
+        """The control of the search in the source."""
+        for text in (
+            "class A:\n    def f(self):\n        self.x = threading.Lock()",
+            "class A:\n    def f(self):\n        x = self.d[1] = Event()",
+            "class A:\n    x: object = queue.Queue()",
+            "class A(threading.local): pass",
+            "class A:\n    @functools.cached_property\n    def f(self): pass",
+        ):
+            self.assertEqual(["A"], list(owners_in(ast.parse(text))), text)
+        self.assertEqual([""], list(owners_in(ast.parse("_LOCK = [RLock()]"))))
+        self.assertEqual([], list(owners_in(ast.parse("def f():\n    x = Lock()"))))
+
+    def test_every_lock_is_free_in_a_child(self) -> None:
+        """Another thread holds all locks of the object when the process forks."""
+        for name, make in OBJECTS.items():
+            made = make()
+            subject = made[0] if isinstance(made, tuple) else made
+            locks = locks_of(subject)
+            self.assertNotEqual({}, locks, name)
+            with contextlib.ExitStack() as stack:
+                for lock in locks.values():
+                    stack.enter_context(held_elsewhere(lock))
+                self.assertEqual(0, status_of_child(lambda of=subject: are_free(of)), name)  # type: ignore[misc]
+                self.assertFalse(are_free(subject), name)
+
+    def test_thread_local_values(self) -> None:
+        """A child has the values of the thread that forked, which continues there, and of no other."""
+        database = Database(DatabaseSettings(url="sqlite://"))
+        with held_elsewhere(database.deadline()):
+            self.assertEqual(0, status_of_child(lambda: database._call.began is None))
+        with database.deadline():
+            self.assertEqual(0, status_of_child(lambda: database._call.began is not None))
+
+    def test_an_exporter_that_was_not_started_in_the_child(self) -> None:
+        """It does not wait for the server of the parent, and does not resign for it."""
+        served = make_exporter()
+        election: Any = served._election
+        served._server = mock.Mock(shutdown=threading.Event().wait)
+        served._threads.append(threading.current_thread())
+
+        def stop() -> bool:
+            served.stop()
+            return not election.resign.called
+
+        self.assertEqual(0, status_of_child(stop))
+
+
+def are_free(subject: Any) -> bool:
+    return all(lock.acquire(blocking=False) for lock in locks_of(subject).values())
+
+
+@contextlib.contextmanager
+def held_elsewhere(lock: Any) -> Iterator[None]:
+    """Another thread has entered ``lock`` while the block runs."""
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert is_held.wait(60)
+    try:
+        yield
+    finally:
+        may_end.set()
+        holder.join()
 
 
 def status_of_child(evaluate: Any) -> int:
@@ -20,6 +223,7 @@ def status_of_child(evaluate: Any) -> int:
     pid = os.fork()
     if not pid:
         status = 1
+        signal.alarm(10)  # (A child that waits for ever is killed.)
         try:
             status = 0 if evaluate() else 1
         finally:
@@ -27,25 +231,12 @@ def status_of_child(evaluate: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-class TestLocks(base.BaseTestCase):
-    """Each lock is held by another thread when the process forks."""
+class TestState(base.BaseTestCase):
+    """What an object has in a child, if another thread holds its lock when the process forks."""
 
     def fork_while_held(self, lock: Any, evaluate: Any) -> int:
-        is_held, may_end = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with lock:
-                is_held.set()
-                may_end.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        is_held.wait()
-        try:
+        with held_elsewhere(lock):
             return status_of_child(evaluate)
-        finally:
-            may_end.set()
-            holder.join()
 
     def test_of_the_bind_tracker(self) -> None:
         """The child must not extend the binds of the parent, nor retry its commits."""

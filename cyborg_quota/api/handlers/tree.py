@@ -66,6 +66,11 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
     return nodes
 
 
+def remove(call: Call) -> None:
+    """DELETE /v2/quotas/{project_id}/tree"""
+    call.engine.administration.remove_project(call.elevated, call.project_id, reason=call.query.get("reason"))
+
+
 def place(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
     administration = call.engine.administration

@@ -23,10 +23,11 @@ from cyborg_quota.db.dialects import postgresql_capacity as capacity_functions
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.models import quota_usages
+from cyborg_quota.db.models import quota_usages, reservations
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
+from cyborg_quota.db.reservations import LiveOfConsumers
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
@@ -258,6 +259,30 @@ def _arrays(changes: Sequence[Change]) -> dict[str, str]:
         f"b_{name}": f"{{{','.join([str(value) for value in column])}}}"
         for name, column in zip(usages.BULK_COLUMNS, columns, strict=True)
     }
+
+
+@compiles(LiveOfConsumers, "postgresql")
+def _live_of_consumers(element: LiveOfConsumers, compiler: Any, **kw: Any) -> str:
+    """One lookup for each consumer::
+
+        id = ANY (array(SELECT live_rows.id FROM unnest(ARRAY[...]) AS given(name) JOIN LATERAL (
+            SELECT id FROM reservations WHERE project_id = ... AND consumer_id = given.name AND live = 1 OFFSET 0
+        ) AS live_rows ON true))
+
+    PostgreSQL would search ``consumer_id IN (...)`` by the project alone, and read all its live rows, if it expects few
+    of them. (OFFSET 0: otherwise it would join the subquery in another way.)
+    """
+    if element.size == 1:
+        return str(compiler.process(element.portable, **kw))
+    held = reservations.alias("held")
+    name = held.c.consumer_id.type
+    names = postgresql.array([sa.bindparam(f"b_{index}", type_=name) for index in range(element.size)], type_=name)
+    given: Any = sa.func.unnest(names).table_valued(sa.column("name", name)).render_derived(name="given")
+    lookup = sa.select(held.c.id).where(element.of(held.c, held.c.consumer_id == given.c.name))
+    live_rows = lookup.offset(sa.literal_column("0")).lateral("live_rows")
+    ids = sa.select(live_rows.c.id).select_from(given.join(live_rows, sa.true())).scalar_subquery()
+    number = reservations.c.id
+    return str(compiler.process(number == sa.any_(sa.func.array(ids, type_=sa.ARRAY(number.type))), **kw))
 
 
 @compiles(utc_after, "postgresql")

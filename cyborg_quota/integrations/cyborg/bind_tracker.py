@@ -94,12 +94,17 @@ class BindReservation:
         self.request = request
         self.uuids = uuids
         self.extended = time.monotonic()
-        self._lock = threading.Lock()
         self._settled = not uuids
         self.goes_on = False
         """True if a job or the periodic task will settle it later."""
         self.is_owed = False
         """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """The thread of the parent that settles or extends it does not exist in the child."""
+        self._lock = threading.Lock()
 
     @property
     def is_settled(self) -> bool:

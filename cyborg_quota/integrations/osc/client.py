@@ -103,7 +103,7 @@ def project_id(manager: Any, parsed: argparse.Namespace) -> str:
     if text is None:
         own = manager.auth_ref.project_id
         if own is None:
-            raise exceptions.CommandError("The token has no project: name one.")
+            raise exceptions.CommandError("The token is not scoped to a project: name a project.")
         return str(own)
     identity = manager.sdk_connection.identity
     try:

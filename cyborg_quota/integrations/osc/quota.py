@@ -37,7 +37,7 @@ class ShowQuota(_Quota, command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         kind = parser.add_mutually_exclusive_group()
-        kind.add_argument("--usage", action="store_true", help="Also show what is used, what fits, and what binds.")
+        kind.add_argument("--usage", action="store_true", help="Also show the usage, and what fits and why.")
         kind.add_argument("--default", action="store_true", help="Show the limits without those of the project itself.")
         add_project(parser)
         return parser
@@ -55,8 +55,15 @@ _DETAILS: Final = ("Limit", "In Use", "Reserved", "Fits", "Bound By")
 
 def _details(quota: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
     for resource, one in sorted(quota.items()):
-        bound = one["bound_by"] and f"{one['bound_by']['project_id']} ({one['bound_by']['scope']})"
-        yield resource, one["limit"], one["in_use"], one["reserved"], one["fits"], bound
+        yield resource, one["limit"], one["in_use"], one["reserved"], one["fits"], _bound(one["bound_by"])
+
+
+def _bound(bound: dict[str, Any] | None) -> str | None:
+    """The project and the scope of the limit that determines what fits. The limit over all projects has no project."""
+    if bound is None:
+        return None
+    project = "all projects" if bound["project_id"] is None else bound["project_id"]
+    return f"{project} ({bound['scope']})"
 
 
 class ListQuota(_Quota, command.Lister):
@@ -65,7 +72,7 @@ class ListQuota(_Quota, command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--detail", action="store_true", help="Also show what is used and what fits; one more request per project."
+            "--detail", action="store_true", help="Also show the usage and what fits; one more request per project."
         )
         _add_paging(parser, "projects", marker="project ID")
         return parser
@@ -87,7 +94,7 @@ class ListQuota(_Quota, command.Lister):
 
 
 class SetQuota(_Quota, command.Command):
-    """Set limits of a project, for good or (with --until) for a span of time."""
+    """Set limits of a project, permanently or (with --until) for a span of time."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -116,7 +123,7 @@ class SetQuota(_Quota, command.Command):
             self.client.put(self.path(parsed_args), {"quota": limits, **force, **reason})
             return
         if parsed_args.force:
-            raise exceptions.CommandError("--force is not for a span of time: what the project holds stays.")
+            raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
         start = {} if parsed_args.start is None else {"start": parsed_args.start}
         override = {"quota": limits, "until": parsed_args.until, **start}
         self.client.post(self.path(parsed_args, "/overrides"), {"override": override, **reason})
@@ -141,7 +148,7 @@ class DeleteQuota(_Quota, command.Command):
 
 
 class CheckQuota(_Quota, command.ShowOne):
-    """Tell whether a request would be granted now, and what would refuse it. Exit status 1: refused."""
+    """Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -211,7 +218,7 @@ class ShowHistory(_Quota, command.Lister):
 
 
 def _add_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="<reason>", help="Why, for the history of the limits.")
+    parser.add_argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 
 
 def _add_paging(parser: argparse.ArgumentParser, what: str, marker: str) -> None:
@@ -231,5 +238,5 @@ def _integers(values: dict[str, str]) -> dict[str, int]:
         return {name: int(value) for name, value in values.items()}
     except ValueError:
         raise exceptions.CommandError(
-            f"Integers are needed: {', '.join(f'{name}={value}' for name, value in values.items())}"
+            f"Each value must be an integer: {', '.join(f'{name}={value}' for name, value in values.items())}"
         ) from None

@@ -77,7 +77,7 @@ PREPARE cyborg_quota_69afbbb9c4daafc4015f FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_69afbbb9c4daafc4015f USING %s, 0, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_69afbbb9c4daafc4015f USING %s, 0, -2, 0, -2, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
@@ -85,7 +85,7 @@ PREPARE cyborg_quota_767ee4d4f79fffecef53 FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
+EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, -2, 2, -2, 3, -2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 2147483646, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 4611686018427387904, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 2, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2 -- COMMIT
 ;
 
 -- single statement: claim capacity
@@ -145,7 +145,7 @@ PREPARE cyborg_quota_f369a6ec7f60a8b5b69b FROM 'BEGIN NOT ATOMIC UPDATE reservat
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
 ;
-EXECUTE cyborg_quota_f369a6ec7f60a8b5b69b USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
+EXECUTE cyborg_quota_f369a6ec7f60a8b5b69b USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 2147483646, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
 ;
 
 -- charge
@@ -167,7 +167,7 @@ UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.rese
 ;
 
 -- charge in bulk: 10
-UPDATE quota_usages, (SELECT 1 AS id, 101 AS generation, -2 AS reserved, 0 AS used, -2 AS subtree UNION ALL VALUES (2, 102, 0, 0, -2), (3, 103, 0, 0, -2), (4, 104, 0, 0, -2), (5, 105, 0, 0, -2), (6, 106, 0, 0, -2), (7, 107, 0, 0, -2), (8, 108, 0, 0, -2), (9, 109, 0, 0, -2), (10, 110, 0, 0, -2)) AS d SET quota_usages.updated_at=UTC_TIMESTAMP(6), quota_usages.reserved=(quota_usages.reserved + d.reserved), quota_usages.used=(quota_usages.used + d.used), quota_usages.subtree=(quota_usages.subtree + d.subtree) WHERE quota_usages.id = d.id AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+UPDATE quota_usages, (SELECT 1 AS id, 101 AS generation, -2 AS reserved, 0 AS used, -2 AS subtree UNION ALL VALUES (2, 102, 0, 0, -2), (3, 103, 0, 0, -2), (4, 104, 0, 0, -2), (5, 105, 0, 0, -2), (6, 106, 0, 0, -2), (7, 107, 0, 0, -2), (8, 108, 0, 0, -2), (9, 109, 0, 0, -2), (10, 110, 0, 0, -2)) AS d SET quota_usages.updated_at=UTC_TIMESTAMP(6), quota_usages.reserved=(quota_usages.reserved + d.reserved), quota_usages.used=(quota_usages.used + d.used), quota_usages.subtree=(quota_usages.subtree + d.subtree) WHERE quota_usages.id = d.id AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0 AND (d.reserved + d.used >= 0 OR quota_usages.used + quota_usages.reserved < 2147483647)
 ;
 
 -- lock a usage row
@@ -358,8 +358,8 @@ WHERE quota_usages.id = %(b_id)s
 
 -- end adjustments
 SELECT reservations.id 
-FROM reservations INNER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+FROM reservations LEFT OUTER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND reservations.adjusts IS NOT NULL AND (reservations.adjusts = %(adjusts_1)s OR adjusted.state = %(state_2)s)
 ;
 
 -- freed

@@ -561,11 +561,11 @@ SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,46116860
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity
@@ -585,7 +585,7 @@ SELECT WHERE cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,5
 ;
 
 -- single statement: give capacity back
-SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row
@@ -633,11 +633,11 @@ SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,1
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
-SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity
@@ -657,7 +657,7 @@ SELECT FROM generate_series(1, cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{
 ;
 
 -- single statement, checking for contention: give capacity back
-SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, contended: reserve one row
@@ -695,7 +695,7 @@ WITH d AS MATERIALIZED
 (SELECT anon_1.id AS id, anon_1.generation AS generation, anon_1.reserved AS reserved, anon_1.used AS used, anon_1.subtree AS subtree, anon_1.ordinal AS ordinal 
 FROM unnest(CAST(%(b_id)s AS INTEGER[]), CAST(%(b_generation)s AS INTEGER[]), CAST(%(b_reserved)s AS BIGINT[]), CAST(%(b_used)s AS BIGINT[]), CAST(%(b_subtree)s AS BIGINT[])) WITH ORDINALITY AS anon_1(id, generation, reserved, used, subtree, ordinal), quota_usages 
 WHERE quota_usages.id = anon_1.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) ORDER BY anon_1.ordinal FOR NO KEY UPDATE OF quota_usages)
- UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0
+ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + d.reserved), used=(quota_usages.used + d.used), subtree=(quota_usages.subtree + d.subtree) FROM d WHERE quota_usages.id = d.id AND quota_usages.id = ANY (CAST(%(b_id)s AS INTEGER[])) AND quota_usages.generation = d.generation AND quota_usages.reserved + d.reserved >= 0 AND quota_usages.used + d.used >= 0 AND quota_usages.subtree + d.subtree >= 0 AND (d.reserved + d.used >= 0 OR quota_usages.used + quota_usages.reserved < 2147483647)
 ;
 
 -- lock a usage row
@@ -765,7 +765,11 @@ WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b
 -- any live
 SELECT 1 
 FROM reservations 
-WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id IN (%(b_0)s, %(b_1)s) AND reservations.live = 1 
+WHERE reservations.id = ANY (array((SELECT live_rows.id 
+FROM unnest(ARRAY[%(b_0)s, %(b_1)s]) AS given(name) JOIN LATERAL (SELECT held.id AS id 
+FROM reservations AS held 
+WHERE held.project_id = %(b_project)s AND held.consumer_id = given.name AND held.live = 1
+ LIMIT ALL OFFSET 0) AS live_rows ON true))) 
  LIMIT 1
 ;
 
@@ -886,8 +890,8 @@ WHERE quota_usages.id = %(b_id)s
 
 -- end adjustments
 SELECT reservations.id 
-FROM reservations JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND adjusted.state = %(state_2)s
+FROM reservations LEFT OUTER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = %(b_id)s AND reservations.state = %(state_1)s AND reservations.adjusts IS NOT NULL AND (reservations.adjusts = %(adjusts_1)s OR adjusted.state = %(state_2)s)
 ;
 
 -- freed

@@ -19,7 +19,7 @@ UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_us
 -- charge in bulk: 3
 
 -- charge in bulk: 10
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved + ? >= 0 AND quota_usages.used + ? >= 0 AND quota_usages.subtree + ? >= 0
+UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.reserved + ? >= 0 AND quota_usages.used + ? >= 0 AND quota_usages.subtree + ? >= 0 AND (? + ? >= 0 OR quota_usages.used + quota_usages.reserved < 2147483647)
 ;
 
 -- lock a usage row
@@ -210,8 +210,8 @@ WHERE quota_usages.id = ?
 
 -- end adjustments
 SELECT reservations.id 
-FROM reservations JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
-WHERE reservations.usage_id = ? AND reservations.state = ? AND adjusted.state = ?
+FROM reservations LEFT OUTER JOIN reservations AS adjusted ON adjusted.id = reservations.adjusts 
+WHERE reservations.usage_id = ? AND reservations.state = ? AND reservations.adjusts IS NOT NULL AND (reservations.adjusts = ? OR adjusted.state = ?)
 ;
 
 -- freed

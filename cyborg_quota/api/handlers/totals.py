@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The total limits over all projects."""
+
+from __future__ import annotations
+
+from cyborg_quota.api.call import Call, Json
+from cyborg_quota.api.errors import Refused
+
+
+def get_totals(call: Call) -> Json:
+    """GET /v2/quota_totals"""
+    totals = call.engine.total_limits.list(call.elevated)
+    return {
+        "quota": {one.resource: {"limit": one.limit, "held": one.held, "enforced": one.is_enforced} for one in totals}
+    }
+
+
+def set_totals(call: Call) -> Json:
+    """PUT /v2/quota_totals
+
+    It counts all projects in a new limit, in batches, and answers when the limit is enforced.
+    """
+    limits = call.body["quota"]
+    if not call.body.get("force", False):
+        _refuse_below_usage(call, limits)
+    call.engine.total_limits.set(call.elevated, limits, reason=call.body.get("reason"))
+    return get_totals(call)
+
+
+def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
+    """Raise Refused (409) for a limit below what all projects hold now; other calls may change that, as in PUT quotas.
+
+    The call reads the counters of all projects once; a new limit reads and changes them anyway.
+    """
+    held = call.engine.total_limits.count_held(call.elevated, limits)
+    problems = [
+        f"{resource}: {limit} is less than {held[resource]} in use and reserved by all projects"
+        for resource, limit in sorted(limits.items())
+        if limit < held[resource]
+    ]
+    if problems:
+        raise Refused(
+            409, f"{'; '.join(problems)}. Nothing was changed. Use force to set the limit.", "limit_below_usage"
+        )
+
+
+def unset_total(call: Call) -> None:
+    """DELETE /v2/quota_totals/{resource}"""
+    call.engine.total_limits.unset(call.elevated, [call.path["resource"]], reason=call.query.get("reason"))
