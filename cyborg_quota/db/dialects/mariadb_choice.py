@@ -5,7 +5,7 @@
     SELECT ... LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED;
     SET v_first = <a random provider id>;
     SELECT ... LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED;
-    IF v_inventory IS NOT NULL THEN <the steps of the reserve>
+    IF v_inventory IS NOT NULL AND <its provider is in no pod> THEN <the steps of the reserve>
 
 The second query finds no row if no other provider is equally good and unlocked; the variables then keep their values.
 The inventory is locked before the reservation is inserted. This adds no cycle to the lock order: the INSERT waits only
@@ -48,5 +48,5 @@ def text(order: Order, text_of: Callable[[Any], str]) -> str:
         f"{best} INTO v_provider, v_inventory, v_free {_SKIPS_LOCKED};"
         " SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories));"
         f" {equal} INTO v_provider, v_inventory {_SKIPS_LOCKED};"
-        " IF v_inventory IS NOT NULL"
+        " IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL"
     )
