@@ -217,9 +217,8 @@ def single_statements() -> dict[str, Run]:
     def reserve_anywhere(connection: Any, row: NewReservation, changes: list[Change], order: inventories.Order) -> None:
         choice = ProviderChoice(row.resource, row.delta, order)
         connection.answers["claim_anywhere"] = [([1, 5, 7],)]  # (PostgreSQL: done, at this provider and inventory)
-        _ignore_empty(
-            lambda: dialects.of(connection).reserve_anywhere_in_single_statement(connection, row, changes, choice)
-        )
+        connection.answers["EXECUTE"] = [(5, 7)]  # (MariaDB)
+        dialects.of(connection).reserve_anywhere_in_single_statement(connection, row, changes, choice)
 
     def settle(connection: Any, *arguments: Any, **keywords: Any) -> None:
         dialects.of(connection).settle_in_single_statement(connection, *arguments, **keywords)
