@@ -115,15 +115,17 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, project_id: str) -> StoredLimits:
-    """The limits that an enforcement model needs to check a limit of ``project_id``.
+def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
+    """The limits that an enforcement model needs to check the limits of these projects.
 
-    They are those of the project, its ancestors, its siblings and all its descendants.
+    They are those of the projects, their ancestors, their siblings and all their descendants.
     """
-    path = path_state.read_path(connection, project_id, []).limiting(None)
-    family = projects.subtree_of(connection, project_id).union(path)
-    if len(path) > 1:
-        family |= projects.children_of(connection, path[1])
+    family: set[str] = set()
+    for project_id in project_ids:
+        path = path_state.read_path(connection, project_id, []).limiting(None)
+        family |= projects.subtree_of(connection, project_id).union(path)
+        if len(path) > 1:
+            family |= projects.children_of(connection, path[1])
     return read_limits(connection, family)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
 from cyborg_quota import exceptions, scopes
-from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
+from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
@@ -44,8 +44,12 @@ from cyborg_quota.types import (
 
 Key = TypeVar("Key")
 
-MOST_MOVED_ROWS: Final = 100_000
-"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
+MOST_MOVED_ROWS: Final = 40_000
+"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked: a third
+of [quota] retry_seconds (record 0028)."""
+
+MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
+"""The same on SQLite, where charges wait for the whole import."""
 
 BATCH_PROJECTS: Final = 500
 """The number of edges that one transaction of OriginClearing changes."""
@@ -297,11 +301,12 @@ def import_document(
 def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = moves.count_rows(connection, moved)
-    if rows <= MOST_MOVED_ROWS:
+    most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
+    if rows <= most:
         return []
     return [
         f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
-        f"{MOST_MOVED_ROWS}; import the tree in several files"
+        f"{most}; import the tree in several files"
     ]
 
 
